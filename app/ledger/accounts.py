@@ -1,0 +1,176 @@
+"""Accounts: what a population, a budget and a run have in common."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.orders import GRID_VERSION, orders
+from app.accounting.rdp import event_curve
+from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
+from app.ledger.filters import (
+    FilterKind,
+    FilterWeights,
+    Limit,
+    adaptive_weights,
+    smallest_useful_epsilon,
+    spent_epsilon,
+    thresholds,
+)
+
+MAX_DEPTH = 8
+"""How many budgets may lie between a population and a run."""
+
+
+class AccountKind(StrEnum):
+    """The three kinds of account."""
+
+    POPULATION = "population"
+    BUDGET = "budget"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """`count` repetitions of one DpEvent.
+
+    Args:
+        event: what the mechanism does to the data, once.
+        count: how often, in [1, 1e9].
+
+    Raises:
+        InvalidInputError: the count is outside its range.
+    """
+
+    event: DpEvent
+    count: int
+
+    def __post_init__(self) -> None:
+        """Refuse a count that charges nothing or overflows."""
+        if not 1 <= self.count <= 1_000_000_000:  # noqa: PLR2004 - the range is documented above
+            raise InvalidInputError(f"count must be in [1, 1000000000], not {self.count}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A limit, a spent curve and a held curve, somewhere in the tree beneath a population.
+
+    Args:
+        id: with its type prefix.
+        kind: population, budget or run.
+        parent_id: the account above; None for a population.
+        population_id: the root of the tree.
+        name: as given by its owner.
+        path: names from the population down, joined by "/".
+        depth: 0 for a population.
+        relation: the population's neighboring relation.
+        limit: None only for a run that relies on its ancestors' limits.
+        filter: how the limit is enforced.
+        planned: the workload that adaptive weights are chosen for; empty: the first event charged.
+        weights: frozen weights; None before the first charge, and always for a declared filter.
+        spent: units of 2^-44 nats over the grid.
+        held: as `spent`, set aside by reservations.
+        grid_version: the grid of both curves.
+        version: counts the changes of this account.
+    """
+
+    id: str
+    kind: AccountKind
+    parent_id: str | None
+    population_id: str
+    name: str
+    path: str
+    depth: int
+    relation: NeighboringRelation
+    limit: Limit | None
+    filter: FilterKind
+    planned: tuple[StepEvent, ...]
+    weights: FilterWeights | None
+    spent: RdpCurve
+    held: RdpCurve
+    grid_version: int = GRID_VERSION
+    version: int = 0
+
+    @property
+    def weights_frozen(self) -> bool:
+        """Whether the rule of admission can no longer change."""
+        return self.filter is FilterKind.DECLARED or self.weights is not None
+
+    def curve_of(self, event: DpEvent) -> RdpCurve:
+        """The curve of one repetition of an event, under this account's relation and grid."""
+        return event_curve(event, self.relation, self.grid_version)
+
+    def prepared_for(self, first: DpEvent) -> Self:
+        """This account with the weights it will have if `first` becomes its first charge."""
+        if self.limit is None or self.weights_frozen:
+            return self
+        workload = total_curve(self, self.planned) if self.planned else self.curve_of(first)
+        return replace(self, weights=adaptive_weights(self.limit, workload, self.grid_version))
+
+    def thresholds(self) -> NDArray[np.int64]:
+        """What may be spent at each order: (n_orders,) int64, units of 2^-44 nats, -1 where it counts not."""
+        assert self.limit is not None, "an account without a limit has no thresholds"
+        return thresholds(self.limit, self.filter, self.weights, self.grid_version)
+
+    def epsilon(self, spent: RdpCurve | None = None) -> float:
+        """Epsilon by this account's filter at its limit's delta, of what was spent or of another curve."""
+        assert self.limit is not None, "an account without a limit is read through its parent"
+        curve = self.spent if spent is None else spent
+        return spent_epsilon(curve, self.limit.delta, self.filter, self.weights, self.grid_version)
+
+    def epsilon_declared(self, delta: float) -> float:
+        """Epsilon as in-process accountants compute it: valid only if all was fixed in advance."""
+        return spent_epsilon(self.spent, delta, FilterKind.DECLARED, None, self.grid_version)
+
+
+def total_curve(account: Account, steps: tuple[StepEvent, ...]) -> RdpCurve:
+    """The sum of step events, under an account's relation and grid.
+
+    Args:
+        account: whose relation and grid hold.
+        steps: at least one.
+
+    Returns:
+        The sum, exact.
+    """
+    total = zero_curve(account.grid_version)
+    for step in steps:
+        total = total + account.curve_of(step.event).times(step.count)
+    return total
+
+
+def zero_curve(grid_version: int = GRID_VERSION) -> RdpCurve:
+    """Nothing spent, over a grid."""
+    return RdpCurve.zero(len(orders(grid_version)))
+
+
+def check_limit(limit: Limit, kind: FilterKind, population_size: int | None) -> None:
+    """Refuse a limit that protects nobody or admits nothing.
+
+    Args:
+        limit: of a new account.
+        kind: its filter.
+        population_size: number of privacy units, if known.
+
+    Raises:
+        DeltaTooLargeError: delta is 1/size or more.
+        LimitTooSmallError: not even one step with the largest noise would fit.
+    """
+    if population_size is not None and limit.delta * population_size >= 1:
+        raise DeltaTooLargeError(
+            f"delta {limit.delta:g} is not below 1/{population_size} = {1 / population_size:.3g}: it would allow "
+            f"one whole record of this population to be published. Choose a smaller delta.",
+            delta=limit.delta,
+            population_size=population_size,
+        )
+    smallest = smallest_useful_epsilon(limit.delta, kind, GRID_VERSION)
+    if limit.epsilon <= smallest:
+        raise LimitTooSmallError(
+            f"With delta {limit.delta:g} no mechanism can be admitted below epsilon {smallest:.4g}; "
+            f"the limit's epsilon is {limit.epsilon:g}. Choose a larger epsilon or a larger delta.",
+            smallest_epsilon=smallest,
+        )

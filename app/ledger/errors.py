@@ -1,0 +1,131 @@
+"""What can go wrong by the ledger's rules.
+
+::
+
+    LedgerError
+     ├─ NotFoundError                 not_found
+     ├─ AuthenticationError           unauthenticated
+     ├─ InsufficientScopeError        insufficient_scope
+     ├─ InvalidInputError             invalid_request
+     ├─ RequestTooLargeError          request_too_large
+     ├─ NameTakenError                name_taken
+     ├─ LimitTooSmallError            limit_too_small
+     ├─ DeltaTooLargeError            delta_too_large
+     ├─ PrivacyUnitMismatchError      privacy_unit_mismatch
+     ├─ RelationMismatchError         neighboring_relation_mismatch
+     ├─ RunStateConflictError         run_state_conflict
+     ├─ SequenceConflictError         sequence_conflict
+     ├─ SequenceGapError              sequence_gap
+     ├─ IdempotencyKeyReusedError     idempotency_key_reused
+     └─ LedgerUnavailableError        ledger_unavailable
+
+A refused step is not here: a refusal is a value that is returned and recorded (ADR 0002).
+"""
+
+from typing import ClassVar
+
+
+class LedgerError(Exception):
+    """A rule of the ledger says no.
+
+    Args:
+        detail: a sentence for a person: what is wrong and what would be right.
+        **members: facts for a program, by name; they become members of the HTTP problem.
+    """
+
+    code: ClassVar[str]
+
+    def __init__(self, detail: str, **members: object) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.members = members
+
+
+class NotFoundError(LedgerError):
+    """There is no such object in the caller's organisation."""
+
+    code = "not_found"
+
+
+class AuthenticationError(LedgerError):
+    """The request carries no key, or none that this ledger knows."""
+
+    code = "unauthenticated"
+
+
+class InsufficientScopeError(LedgerError):
+    """The key's role does not allow this."""
+
+    code = "insufficient_scope"
+
+
+class InvalidInputError(LedgerError):
+    """A value is outside what the ledger takes."""
+
+    code = "invalid_request"
+
+
+class RequestTooLargeError(LedgerError):
+    """The request holds more than one transaction should."""
+
+    code = "request_too_large"
+
+
+class NameTakenError(LedgerError):
+    """A sibling, or another organisation, already has this name."""
+
+    code = "name_taken"
+
+
+class LimitTooSmallError(LedgerError):
+    """Under this limit no mechanism could ever be admitted."""
+
+    code = "limit_too_small"
+
+
+class DeltaTooLargeError(LedgerError):
+    """A delta of 1/size or more allows the release of a whole record."""
+
+    code = "delta_too_large"
+
+
+class PrivacyUnitMismatchError(LedgerError):
+    """The trainer protects another unit than the population's."""
+
+    code = "privacy_unit_mismatch"
+
+
+class RelationMismatchError(LedgerError):
+    """The trainer's mechanism is calibrated for another neighboring relation than the population's."""
+
+    code = "neighboring_relation_mismatch"
+
+
+class RunStateConflictError(LedgerError):
+    """The run is in a state that does not allow this."""
+
+    code = "run_state_conflict"
+
+
+class SequenceConflictError(LedgerError):
+    """These steps were admitted before, with another content."""
+
+    code = "sequence_conflict"
+
+
+class SequenceGapError(LedgerError):
+    """The steps do not follow the last admitted one."""
+
+    code = "sequence_gap"
+
+
+class IdempotencyKeyReusedError(LedgerError):
+    """The key was used before, for another request."""
+
+    code = "idempotency_key_reused"
+
+
+class LedgerUnavailableError(LedgerError):
+    """The database is in doubt; nothing was admitted and the request is safe to repeat."""
+
+    code = "ledger_unavailable"

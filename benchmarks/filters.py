@@ -1,0 +1,86 @@
+"""How many steps the adaptive filter admits, as a share of the declared one: `python -m benchmarks.filters`.
+
+The declared filter spends the whole delta at every order, which only a plan fixed in advance may do. The first table
+is for a workload that is known beforehand, the second for one whose noise or sampling changes after the first step.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
+from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.admission import repetitions_left
+from app.ledger.filters import FilterKind, Limit
+
+PROBABILITIES = (1e-3, 256 / 60000, 0.01, 0.05, 0.2, 1.0)
+NOISE_MULTIPLIERS = (1.0, 1.1, 1.5, 2.0, 4.0, 8.0)
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0)
+DELTAS = (1e-5, 1e-6, 1e-8)
+CHANGES = ((0.6, 1.0), (0.8, 1.0), (1.25, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
+FEWEST = 500
+
+
+def account(limit: Limit, kind: FilterKind) -> Account:
+    """Return an account with a limit and nothing spent."""
+    return Account(
+        id="bud_bench",
+        kind=AccountKind.BUDGET,
+        parent_id=None,
+        population_id="pop_bench",
+        name="bench",
+        path="bench",
+        depth=1,
+        relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        limit=limit,
+        filter=kind,
+        planned=(),
+        weights=None,
+        spent=zero_curve(),
+        held=zero_curve(),
+    )
+
+
+def step(q: float, z: float) -> DpEvent:
+    """Return one step of DP-SGD, or a plain Gaussian at q = 1."""
+    return PoissonSampled(q, Gaussian(z)) if q < 1 else Gaussian(z)
+
+
+def shares(noise_factor: float, probability_factor: float) -> Iterator[tuple[float, str]]:
+    """Yield adaptive / declared counts of a step whose parameters changed after the first one.
+
+    Args:
+        noise_factor: of the noise multiplier.
+        probability_factor: of the sampling probability, capped at 1.
+
+    Yields:
+        The share and its setting, where the declared filter admits at least 500.
+    """
+    for q, z, epsilon, delta in product(PROBABILITIES, NOISE_MULTIPLIERS, EPSILONS, DELTAS):
+        limit = Limit(epsilon, delta)
+        later = step(min(q * probability_factor, 1.0), z * noise_factor)
+        declared, _ = repetitions_left([account(limit, FilterKind.DECLARED)], later)
+        if declared >= FEWEST:
+            tuned = account(limit, FilterKind.ADAPTIVE).prepared_for(step(q, z))
+            adaptive, _ = repetitions_left([tuned], later)
+            yield adaptive / declared, f"q={q:.4g} z={z:g} epsilon={epsilon:g} delta={delta:g}"
+
+
+def report(name: str, found: list[tuple[float, str]]) -> None:
+    """Print one row."""
+    values = np.array([share for share, _ in found])
+    low, median = np.quantile(values, [0.05, 0.5])
+    print(f"{name:34} {len(found):5} {min(found)[0]:8.1%} {low:8.1%} {median:8.1%}   {min(found)[1]}")
+
+
+def main() -> None:
+    """Print the tables."""
+    print(f"{'workload':34} {'n':>5} {'worst':>8} {'5 %':>8} {'median':>8}   worst setting")
+    report("as planned", list(shares(1.0, 1.0)))
+    for noise, probability in CHANGES:
+        report(f"then noise x{noise:g}, sampling x{probability:g}", list(shares(noise, probability)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""The one rule, against a model that counts with Python's own integers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting.curves import EXHAUSTED
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    DpEvent,
+    Gaussian,
+    NeighboringRelation,
+    PoissonSampled,
+    noise_multiplier,
+    with_noise_multiplier,
+)
+from app.ledger.accounts import Account, StepEvent, total_curve, zero_curve
+from app.ledger.admission import Admission, Refusal, admit, repetitions_left
+from app.ledger.filters import FilterKind
+
+from .conftest import AccountMaker
+
+EVENTS: list[DpEvent] = [
+    Gaussian(1.0),
+    Gaussian(8.0),
+    Gaussian(300.0),
+    PoissonSampled(0.004, Gaussian(1.1)),
+    PoissonSampled(0.01, Gaussian(0.8)),
+    PoissonSampled(0.2, Gaussian(3.0)),
+]
+events = st.sampled_from(EVENTS)
+charges = st.lists(st.builds(StepEvent, events, st.integers(1, 400)), min_size=1, max_size=4)
+terms = st.tuples(st.sampled_from([0.3, 1.0, 2.5, 8.0]), st.sampled_from([1e-5, 1e-8]), st.sampled_from(FilterKind))
+
+
+def over_limit(account: Account) -> bool:
+    """The invariant, restated without numpy."""
+    if account.limit is None:
+        return False
+    spent = [int(value) for value in account.spent.values]
+    held = [int(value) for value in account.held.values]
+    bound = [int(value) for value in account.thresholds()]
+    return not any(
+        b >= 0 and s < EXHAUSTED and h < EXHAUSTED and s + h <= b for s, h, b in zip(spent, held, bound, strict=True)
+    )
+
+
+def path_of(account: AccountMaker, limits: list[tuple[float, float, FilterKind]]) -> tuple[Account, ...]:
+    nodes = [account(*limit, name=f"n{depth}") for depth, limit in enumerate(limits)]
+    return (*nodes, account(name="run", limited=False))
+
+
+@given(st.lists(terms, min_size=1, max_size=3), st.lists(charges, min_size=1, max_size=12))
+def test_no_ancestor_is_ever_past_its_limit(
+    account: AccountMaker, limits: list[tuple[float, float, FilterKind]], asked: list[list[StepEvent]]
+) -> None:
+    path = path_of(account, limits)
+    for steps in asked:
+        outcome = admit(path, steps)
+        if isinstance(outcome, Refusal):
+            continue
+        for before, after in zip(path, outcome.accounts, strict=True):
+            expected = [
+                int(a) + int(b)
+                for a, b in zip(before.spent.values, total_curve(before, tuple(steps)).values, strict=True)
+            ]
+            assert [int(value) for value in after.spent.values] == [min(value, EXHAUSTED) for value in expected]
+            assert after.version == before.version + 1
+            assert not over_limit(after)
+            assert before.weights is None or after.weights == before.weights
+        path = outcome.accounts
+
+
+@given(st.lists(terms, min_size=1, max_size=3), charges, charges)
+def test_the_longest_prefix_is_what_the_refusal_says(
+    account: AccountMaker,
+    limits: list[tuple[float, float, FilterKind]],
+    before: list[StepEvent],
+    asked: list[StepEvent],
+) -> None:
+    path = path_of(account, limits)
+    first = admit(path, before)
+    if isinstance(first, Admission):
+        path = first.accounts
+    outcome = admit(path, asked)
+    if isinstance(outcome, Admission):
+        return
+    fitting = outcome.max_count_that_fits
+    assert fitting < sum(step.count for step in asked)
+    if fitting:
+        assert isinstance(admit(path, prefix(asked, fitting)), Admission)
+    assert isinstance(admit(path, prefix(asked, fitting + 1)), Refusal)
+
+
+def prefix(steps: list[StepEvent], count: int) -> list[StepEvent]:
+    taken: list[StepEvent] = []
+    for step in steps:
+        if count <= 0:
+            break
+        taken.append(StepEvent(step.event, min(step.count, count)))
+        count -= step.count
+    return taken
+
+
+@given(terms, events, st.integers(1, 100_000))
+def test_the_noise_that_fits_fits_and_a_little_less_does_not(
+    account: AccountMaker, limit: tuple[float, float, FilterKind], event: DpEvent, count: int
+) -> None:
+    path = path_of(account, [limit])
+    outcome = admit(path, [StepEvent(event, count)])
+    if isinstance(outcome, Admission) or outcome.noise_multiplier_that_fits is None:
+        return
+    noise = outcome.noise_multiplier_that_fits
+    assert noise > noise_multiplier(event)
+    assert isinstance(admit(path, [StepEvent(with_noise_multiplier(event, noise), count)]), Admission)
+    less = with_noise_multiplier(event, noise * (1 - 2e-3))
+    assert isinstance(admit(path, [StepEvent(less, count)]), Refusal)
+
+
+@given(terms, events, st.lists(st.integers(1, 50), min_size=1, max_size=8), st.randoms())
+def test_splitting_and_order_change_no_byte(
+    account: AccountMaker, limit: tuple[float, float, FilterKind], event: DpEvent, counts: list[int], random: object
+) -> None:
+    path = path_of(account, [limit])
+    whole = admit(path, [StepEvent(event, sum(counts))])
+    shuffled = sorted(counts, key=lambda _: random.random())  # type: ignore[attr-defined]
+    parts = path
+    for count in shuffled:
+        outcome = admit(parts, [StepEvent(event, count)])
+        if isinstance(outcome, Refusal):
+            assert isinstance(whole, Refusal)
+            return
+        parts = outcome.accounts
+    assert isinstance(whole, Admission)
+    assert [a.spent.to_bytes() for a in parts] == [a.spent.to_bytes() for a in whole.accounts]
+    assert [a.weights for a in parts] == [a.weights for a in whole.accounts]
+
+
+def test_held_counts_like_spent(account: AccountMaker) -> None:
+    free = account(1.0, 1e-5, FilterKind.DECLARED)
+    event = PoissonSampled(0.01, Gaussian(2.0))
+    count, _ = repetitions_left([free], event)
+    half = free.curve_of(event).times(count // 2)
+    holding = replace(free, held=half)
+    left, _ = repetitions_left([holding], event)
+    assert left == count - count // 2
+    refusal = admit([holding], [StepEvent(event, left + 1)])
+    assert isinstance(refusal, Refusal)
+    assert refusal.spent == 0
+    assert refusal.spent + refusal.held + refusal.requested > refusal.limit
+
+
+def test_the_numbers_of_a_refusal_add_up(account: AccountMaker) -> None:
+    population, budget = account(3.0, name="population"), account(1.0, name="budget")
+    run = account(name="run", limited=False)
+    event = PoissonSampled(0.01, Gaussian(1.1))
+    path: tuple[Account, ...] = (population, budget, run)
+    count, binding = repetitions_left(path, event)
+    assert binding.name == "budget"
+    outcome = admit(path, [StepEvent(event, count)])
+    assert isinstance(outcome, Admission)
+    assert outcome.steps_remaining == 0
+    refusal = admit(outcome.accounts, [StepEvent(event, 1)])
+    assert isinstance(refusal, Refusal)
+    assert refusal.binding.name == "budget"
+    assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
+    assert refusal.spent <= refusal.limit < refusal.spent + refusal.requested
+    assert refusal.max_count_that_fits == 0
+    assert refusal.reading.epsilon == refusal.epsilon
+
+
+def test_a_mechanism_without_noise_worth_the_name_is_refused_with_infinite_epsilon(account: AccountMaker) -> None:
+    refusal = admit([account(10.0)], [StepEvent(Gaussian(1e-3), 10**9)])
+    assert isinstance(refusal, Refusal)
+    assert refusal.epsilon_requested == float("inf")
+    assert refusal.max_count_that_fits == 0
+
+
+def test_a_planned_workload_decides_the_weights(account: AccountMaker) -> None:
+    planned = PoissonSampled(0.004, Gaussian(1.1))
+    misleading = Gaussian(1000.0)
+    told = account(1.0, planned=(StepEvent(planned, 1000),))
+    untold = account(1.0)
+    after = [admit([node], [StepEvent(misleading, 1)]) for node in (told, untold)]
+    assert all(isinstance(outcome, Admission) for outcome in after)
+    left = [repetitions_left(outcome.accounts, planned)[0] for outcome in after if isinstance(outcome, Admission)]
+    assert left[0] > 2 * left[1]
+
+
+def test_a_refused_first_charge_freezes_nothing(account: AccountMaker) -> None:
+    node = account(1.0)
+    assert isinstance(admit([node], [StepEvent(Gaussian(0.1), 1)]), Refusal)
+    assert not node.weights_frozen
+    charged = admit([node], [StepEvent(Gaussian(10.0), 1)])
+    assert isinstance(charged, Admission)
+    assert charged.accounts[0].weights_frozen
+
+
+def test_replace_one_costs_four_times_as_much(account: AccountMaker) -> None:
+    added = account(1.0)
+    replaced = replace(added, relation=NeighboringRelation.REPLACE_ONE)
+    assert np.array_equal(replaced.curve_of(Gaussian(10.0)).values, added.curve_of(Gaussian(5.0)).values)
+    with pytest.raises(UnsupportedEventError, match="replace_one"):
+        admit([replaced], [StepEvent(PoissonSampled(0.01, Gaussian(1.0)), 1)])
+
+
+def test_an_empty_account_has_a_zero_curve(account: AccountMaker) -> None:
+    assert account().spent == zero_curve()
+    assert account().epsilon() == 0.0

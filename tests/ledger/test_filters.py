@@ -1,0 +1,120 @@
+"""Filter weights and thresholds."""
+
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
+from app.accounting.orders import GRID_VERSION, orders
+from app.accounting.rdp import event_curve
+from app.ledger.accounts import check_limit, zero_curve
+from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
+from app.ledger.filters import (
+    PLANNED_SHARE,
+    FilterKind,
+    Limit,
+    adaptive_weights,
+    smallest_useful_epsilon,
+    spent_epsilon,
+    thresholds,
+)
+
+GRID = orders(GRID_VERSION)
+limits = st.builds(Limit, st.floats(0.05, 100.0), st.floats(1e-12, 1e-3))
+workloads = st.builds(
+    lambda q, z: event_curve(PoissonSampled(q, Gaussian(z)), NeighboringRelation.ADD_OR_REMOVE_ONE),
+    st.sampled_from([1e-4, 0.004, 0.01, 0.2, 1.0]),
+    st.sampled_from([0.5, 1.0, 1.1, 4.0, 30.0]),
+)
+
+
+@given(limits, workloads)
+def test_weights_never_sum_to_more_than_delta(limit: Limit, workload: RdpCurve) -> None:
+    weights = adaptive_weights(limit, workload, GRID_VERSION)
+    assert sum(map(Fraction, weights.deltas)) <= Fraction(limit.delta)
+    assert max(weights.deltas) == PLANNED_SHARE * limit.delta
+    assert len(weights.indices) <= 9
+
+
+@given(limits, workloads, st.integers(1, 10**6))
+def test_weights_do_not_depend_on_the_size_of_the_workload(limit: Limit, workload: RdpCurve, count: int) -> None:
+    many = workload.times(count)
+    if np.any(many.values == EXHAUSTED):
+        return
+    assert adaptive_weights(limit, many, GRID_VERSION) == adaptive_weights(limit, workload, GRID_VERSION)
+
+
+@given(limits, workloads, st.sampled_from(FilterKind))
+def test_thresholds_lie_below_the_exact_ones_by_less_than_a_billionth(
+    limit: Limit, workload: RdpCurve, kind: FilterKind
+) -> None:
+    weights = adaptive_weights(limit, workload, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
+    found = thresholds(limit, kind, weights, GRID_VERSION)
+    counting = weights.indices if weights else range(len(GRID))
+    deltas = dict(zip(weights.indices, weights.deltas, strict=True)) if weights else {}
+    with mpmath.workdps(50):
+        for index in list(counting)[:: max(1, len(counting) // 12)]:
+            order, delta = mpmath.mpf(GRID[index]), mpmath.mpf(deltas.get(index, limit.delta))
+            exact = limit.epsilon - mpmath.log(1 - 1 / order) + mpmath.log(delta * order) / (order - 1)
+            units = exact * 2**44
+            if found[index] == -1:
+                assert exact < 1e-9
+            else:
+                assert found[index] <= units
+                assert found[index] >= units - 2**44 * mpmath.mpf("1e-9") * max(1, abs(exact))
+    others = set(range(len(GRID))) - set(counting)
+    assert all(found[index] == -1 for index in others)
+
+
+@given(limits, workloads, st.sampled_from(FilterKind))
+def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, kind: FilterKind) -> None:
+    weights = adaptive_weights(limit, workload, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
+    bound = thresholds(limit, kind, weights, GRID_VERSION)
+    count = int(np.max(np.maximum(bound, 0) // np.maximum(workload.values, 1)))
+    if count:
+        spent = workload.times(count)
+        assert spent_epsilon(spent, limit.delta, kind, weights, GRID_VERSION) <= limit.epsilon
+        more = spent_epsilon(workload.times(count + 1), limit.delta, kind, weights, GRID_VERSION)
+        assert more > limit.epsilon * (1 - 1e-9)
+
+
+def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite() -> None:
+    lost = RdpCurve.from_nats(np.full(GRID.shape, np.inf))
+    assert spent_epsilon(zero_curve(), 1e-5, FilterKind.DECLARED, None, GRID_VERSION) == 0
+    assert spent_epsilon(lost, 1e-5, FilterKind.DECLARED, None, GRID_VERSION) == np.inf
+
+
+@pytest.mark.parametrize("kind", FilterKind)
+@pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-12])
+def test_the_smallest_useful_epsilon_is_where_something_begins_to_fit(kind: FilterKind, delta: float) -> None:
+    smallest = smallest_useful_epsilon(delta, kind, GRID_VERSION)
+    faint = event_curve(PoissonSampled(1e-9, Gaussian(1e6)), NeighboringRelation.ADD_OR_REMOVE_ONE)
+    above, below = Limit(smallest * 1.001, delta), Limit(smallest * 0.999, delta)
+    weights = adaptive_weights(above, faint, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
+    assert np.any(faint.values <= thresholds(above, kind, weights, GRID_VERSION))
+    weights = adaptive_weights(below, faint, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
+    assert not np.any(faint.values <= thresholds(below, kind, weights, GRID_VERSION))
+
+
+def test_a_limit_that_admits_nothing_is_refused() -> None:
+    with pytest.raises(LimitTooSmallError, match="Choose a larger epsilon"):
+        check_limit(Limit(0.001, 1e-5), FilterKind.ADAPTIVE, None)
+
+
+def test_a_delta_that_protects_nobody_is_refused() -> None:
+    check_limit(Limit(1.0, 1e-5), FilterKind.ADAPTIVE, 99_999)
+    with pytest.raises(DeltaTooLargeError, match="not below 1/100000"):
+        check_limit(Limit(1.0, 1e-5), FilterKind.ADAPTIVE, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (float("nan"), 1e-5), (10_001, 1e-5), (1, 0), (1, 0.5), (1, 1e-31)]
+)
+def test_a_limit_out_of_range_is_refused(epsilon: float, delta: float) -> None:
+    with pytest.raises(InvalidInputError, match="limit's"):
+        Limit(epsilon, delta)

@@ -1,0 +1,140 @@
+"""Against Google's dp_accounting, on the same orders: how many steps fit."""
+
+from dataclasses import dataclass
+
+import dp_accounting
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+from app.accounting.events import DpEvent, Gaussian, PoissonSampled
+from app.accounting.orders import GRID_VERSION, orders
+from app.ledger.accounts import Account, StepEvent
+from app.ledger.admission import Admission, Refusal, admit, repetitions_left
+from app.ledger.filters import FilterKind
+
+from .conftest import AccountMaker
+
+GRID = [float(order) for order in orders(GRID_VERSION)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    q: float
+    z: float
+    epsilon: float
+    delta: float
+
+    def __str__(self) -> str:
+        return f"q={self.q:.4g} z={self.z} epsilon={self.epsilon} delta={self.delta}"
+
+    @property
+    def event(self) -> DpEvent:
+        return PoissonSampled(self.q, Gaussian(self.z)) if self.q < 1 else Gaussian(self.z)
+
+    @property
+    def theirs(self) -> dp_accounting.DpEvent:
+        gaussian = dp_accounting.GaussianDpEvent(self.z)
+        return dp_accounting.PoissonSampledDpEvent(self.q, gaussian) if self.q < 1 else gaussian
+
+
+SETTINGS = [
+    Setting(q, z, epsilon, delta)
+    for q, z, epsilons in (
+        (256 / 60000, 1.1, (0.9, 1.0, 2.0, 3.0, 8.0)),
+        (256 / 60000, 1.5, (0.5, 1.0, 3.0)),
+        (256 / 60000, 0.7, (3.0, 8.0)),
+        (0.001, 0.8, (1.5, 4.0)),
+        (0.001, 1.1, (1.0, 2.0)),
+        (0.01, 1.0, (1.5, 3.0, 8.0)),
+        (0.01, 1.1, (1.0, 2.0, 8.0)),
+        (0.01, 2.0, (0.5, 1.0, 3.0)),
+        (0.01, 4.0, (0.2, 1.0, 8.0)),
+        (0.05, 1.5, (2.0, 8.0)),
+        (0.05, 4.0, (0.5, 2.0)),
+        (0.2, 2.0, (4.0,)),
+        (0.2, 8.0, (1.0, 4.0)),
+        (1.0, 10.0, (0.9, 2.0, 8.0)),
+        (1.0, 100.0, (0.1, 1.0, 20.0)),
+    )
+    for epsilon in epsilons
+    for delta in (1e-5, 1e-7)
+]
+
+
+def counted(setting: Setting, account: Account) -> int:
+    """How many repetitions fit, proven: that many are admitted and one more is refused."""
+    count, _ = repetitions_left([account], setting.event)
+    if count:
+        assert isinstance(admit([account], [StepEvent(setting.event, count)]), Admission)
+    assert isinstance(admit([account], [StepEvent(setting.event, count + 1)]), Refusal)
+    return count
+
+
+def their_epsilon(setting: Setting, count: int, grid: list[float]) -> tuple[float, float]:
+    accountant = RdpAccountant(grid)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(setting.theirs, count))
+    epsilon, order = accountant.get_epsilon_and_optimal_order(setting.delta)
+    return float(epsilon), float(order)
+
+
+def their_count(setting: Setting) -> tuple[int, float]:
+    """The most repetitions whose epsilon is at most the limit, and the order that decides about one more."""
+    single = RdpAccountant(GRID)
+    single.compose(setting.theirs)
+    curve = single._rdp  # a fresh accountant for each probe would take minutes
+
+    def fits(count: int) -> bool:
+        epsilon, _ = dp_accounting.rdp.compute_epsilon(GRID, curve * count, setting.delta)
+        return bool(epsilon <= setting.epsilon)
+
+    high = 1
+    while fits(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    _, order = dp_accounting.rdp.compute_epsilon(GRID, curve * max(low, 1), setting.delta)
+    return low, float(order)
+
+
+def test_there_are_enough_settings() -> None:
+    assert len(SETTINGS) >= 40
+    assert len(set(SETTINGS)) == len(SETTINGS)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_declared_admits_what_dp_accounting_says_fits(setting: Setting, account: AccountMaker) -> None:
+    theirs, order = their_count(setting)
+    ours = counted(setting, account(setting.epsilon, setting.delta, FilterKind.DECLARED))
+    assert ours >= theirs
+    if order.is_integer():
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_adaptive_admits_at_least_93_percent_of_declared(setting: Setting, account: AccountMaker) -> None:
+    declared = counted(setting, account(setting.epsilon, setting.delta, FilterKind.DECLARED))
+    adaptive = counted(setting, account(setting.epsilon, setting.delta, FilterKind.ADAPTIVE))
+    assert adaptive <= declared
+    if declared >= 500 and setting.z >= 1:
+        assert adaptive >= 0.93 * declared
+
+
+def test_many_settings_stand_behind_the_93_percent(account: AccountMaker) -> None:
+    counts = [counted(setting, account(setting.epsilon, setting.delta, FilterKind.DECLARED)) for setting in SETTINGS]
+    assert sum(count >= 500 and setting.z >= 1 for count, setting in zip(counts, SETTINGS, strict=True)) >= 20
+
+
+@pytest.mark.parametrize("setting", SETTINGS[::4], ids=str)
+def test_the_epsilon_read_is_dp_accountings(setting: Setting, account: AccountMaker) -> None:
+    """Where it is right: at integer orders."""
+    _, order = their_count(setting)
+    limited = account(setting.epsilon, setting.delta, FilterKind.DECLARED)
+    count, _ = repetitions_left([limited], setting.event)
+    outcome = admit([limited], [StepEvent(setting.event, max(count, 1))])
+    epsilon = outcome.reading.epsilon if isinstance(outcome, Admission) else outcome.epsilon_requested
+    theirs, _ = their_epsilon(setting, max(count, 1), GRID)
+    assert epsilon <= theirs * (1 + 1e-6)
+    if order.is_integer():
+        assert epsilon == pytest.approx(theirs, rel=1e-6)
