@@ -1,0 +1,1 @@
+"""HTTP: schemas, routers, problems. No rule of the ledger lives here."""

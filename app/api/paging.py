@@ -1,0 +1,54 @@
+"""Cursors of lists: opaque to the caller."""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
+
+from fastapi import Query
+
+from app.ledger.errors import InvalidInputError
+
+MAX_PAGE = 200
+
+T = TypeVar("T")
+
+PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at the most.")]
+After = Annotated[
+    str | None,
+    Query(max_length=200, description="The cursor `next` of the page before; empty: from the start."),
+]
+
+
+def encode_cursor(value: str) -> str:
+    """A cursor for a place in a list."""
+    return base64.urlsafe_b64encode(value.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str | None) -> str | None:
+    """The place that a cursor stands for.
+
+    Raises:
+        InvalidInputError: it is no cursor of this service.
+    """
+    if not cursor:
+        return None
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{cursor!r} is not a cursor; send the `next` of an earlier page.") from error
+
+
+def cut(found: Sequence[T], limit: int, place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
+    """A page of what was found with `limit + 1`, and the cursor of the next one.
+
+    Args:
+        found: at most `limit + 1` things.
+        limit: how many the page may hold.
+        place: what the cursor remembers of the last one.
+
+    Returns:
+        The page; the cursor is None on the last page.
+    """
+    shown = found[:limit]
+    return shown, encode_cursor(place(shown[-1])) if len(found) > limit else None

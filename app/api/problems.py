@@ -1,0 +1,173 @@
+"""Every error as problem+json (RFC 9457), and the one table from codes to statuses."""
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+
+from app.accounting.errors import AccountingError
+from app.ledger.errors import LedgerError
+
+PROBLEM_JSON: Final = "application/problem+json"
+
+STATUSES: Final[Mapping[str, tuple[int, str]]] = {
+    "bad_request": (400, "The request cannot be understood"),
+    "unauthenticated": (401, "An API key is needed"),
+    "budget_exceeded": (403, "The budget does not allow these steps"),
+    "insufficient_scope": (403, "The key's role does not allow this"),
+    "not_found": (404, "There is no such thing"),
+    "method_not_allowed": (405, "This path does not take this method"),
+    "name_taken": (409, "The name is taken"),
+    "run_state_conflict": (409, "The run is in another state"),
+    "sequence_conflict": (409, "These steps were admitted before, with another content"),
+    "sequence_gap": (409, "Steps are missing before these"),
+    "request_too_large": (413, "The request is too large"),
+    "unsupported_media_type": (415, "The body is not JSON"),
+    "delta_too_large": (422, "The delta protects nobody"),
+    "idempotency_key_reused": (422, "The idempotency key belongs to another request"),
+    "invalid_event": (422, "The event is outside its bounds"),
+    "invalid_request": (422, "The request is not valid"),
+    "limit_too_small": (422, "The limit admits nothing"),
+    "neighboring_relation_mismatch": (422, "The neighboring relations differ"),
+    "privacy_unit_mismatch": (422, "The privacy units differ"),
+    "unsupported_event": (422, "There is no sound bound for this event"),
+    "internal_error": (500, "The service failed"),
+    "ledger_unavailable": (503, "The ledger is not available"),
+}
+
+_BY_STATUS: Final = {
+    400: "bad_request",
+    401: "unauthenticated",
+    403: "insufficient_scope",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    422: "invalid_request",
+    503: "ledger_unavailable",
+}
+
+_logger = logging.getLogger(__name__)
+
+
+def problem(
+    code: str,
+    detail: str,
+    members: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A problem as a reply.
+
+    Args:
+        code: a key of STATUSES.
+        detail: a sentence for a person.
+        members: facts for a program.
+        headers: further headers.
+
+    Returns:
+        The reply, with the status that belongs to the code.
+    """
+    status, title = STATUSES[code]
+    content = {
+        "type": "about:blank",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        **(members or {}),
+    }
+    sent = dict(headers or {})
+    if status == HTTPStatus.UNAUTHORIZED:
+        sent["WWW-Authenticate"] = "Bearer"
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        sent["Retry-After"] = "1"
+    return Response(json.dumps(content, allow_nan=False, ensure_ascii=False), status, sent, PROBLEM_JSON)
+
+
+def install(app: FastAPI) -> None:
+    """Let an application answer every error as a problem."""
+    app.add_exception_handler(LedgerError, _ledger_error)
+    app.add_exception_handler(AccountingError, _accounting_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(SQLAlchemyError, _database_error)
+    app.add_exception_handler(Exception, _unexpected_error)
+
+
+def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI description of problems that an operation can answer.
+
+    Args:
+        *codes: keys of STATUSES.
+
+    Returns:
+        A response a status, with an example a code.
+    """
+    described: dict[int | str, dict[str, Any]] = {}
+    for code in sorted(codes, key=lambda code: (STATUSES[code][0], code)):
+        status, title = STATUSES[code]
+        response = described.setdefault(
+            status,
+            {
+                "description": HTTPStatus(status).phrase,
+                "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": {}}},
+            },
+        )
+        response["content"][PROBLEM_JSON]["examples"][code] = {
+            "summary": title,
+            "value": {"type": "about:blank", "title": title, "status": status, "detail": "…", "code": code},
+        }
+    return described
+
+
+async def _ledger_error(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, LedgerError)
+    return problem(error.code, error.detail, error.members)
+
+
+async def _accounting_error(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, AccountingError)
+    return problem(error.code, str(error))
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, RequestValidationError)
+    found = [
+        {"field": ".".join(str(part) for part in item["loc"]), "message": item["msg"], "type": item["type"]}
+        for item in error.errors()
+    ]
+    code = "invalid_request"
+    if any(item["type"] == "union_tag_invalid" for item in found):
+        code = "unsupported_event"
+    detail = "; ".join(f"{item['field']}: {item['message']}" for item in found[:3])
+    return problem(code, detail, {"errors": found[:20]})
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _BY_STATUS.get(error.status_code, "bad_request")
+    detail = f"{request.method} {request.url.path}: {error.detail}"
+    return problem(code, detail, headers=error.headers)
+
+
+async def _database_error(request: Request, error: Exception) -> Response:
+    _logger.error("The database failed during %s %s", request.method, request.url.path, exc_info=error)
+    return problem(
+        "ledger_unavailable",
+        "The database did not answer as it should; nothing was admitted. Repeat the request.",
+    )
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    del request, error  # the server logs it with its traceback
+    return problem("internal_error", "An unexpected error; the server's log has the details.")

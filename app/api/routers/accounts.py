@@ -1,0 +1,153 @@
+"""Populations and budgets."""
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.problems import responses
+from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.schemas.accounts import (
+    BudgetIn,
+    BudgetOut,
+    BudgetPage,
+    PopulationIn,
+    PopulationOut,
+    PopulationPage,
+)
+from app.ledger.accounts import AccountKind
+from app.service import budgets
+
+routes = router()
+
+_CREATE_PROBLEMS = (
+    "unauthenticated",
+    "insufficient_scope",
+    "name_taken",
+    "request_too_large",
+    "unsupported_media_type",
+    "delta_too_large",
+    "idempotency_key_reused",
+    "invalid_request",
+    "limit_too_small",
+    "unsupported_event",
+    "ledger_unavailable",
+)
+_READ_PROBLEMS = ("unauthenticated", "not_found", "invalid_request", "ledger_unavailable")
+
+
+@routes.post(
+    "/populations",
+    operation_id="createPopulation",
+    summary="Open the account of the people whose data is used",
+    tags=["populations"],
+    status_code=201,
+    response_model=PopulationOut,
+    responses=responses(*_CREATE_PROBLEMS),
+)
+def create_population(body: PopulationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """Open a population: the root of a tree of budgets, with the limit that nobody can go past."""
+    return created(
+        budgets.create_population(
+            call,
+            body.terms(),
+            body.population(),
+            identity(request, body, key),
+            lambda record: PopulationOut.of(record).model_dump_json(),
+        )
+    )
+
+
+@routes.get(
+    "/populations",
+    operation_id="listPopulations",
+    summary="List populations",
+    tags=["populations"],
+    response_model=PopulationPage,
+    responses=responses("unauthenticated", "invalid_request", "ledger_unavailable"),
+)
+def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
+    """Populations of the caller's organisation in the order of their creation."""
+    found = budgets.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
+    shown, following = cut(found, limit, lambda record: record.account.id)
+    return tagged(request, PopulationPage(items=[PopulationOut.of(record) for record in shown], next=following))
+
+
+@routes.get(
+    "/populations/{population_id}",
+    operation_id="getPopulation",
+    summary="Read a population",
+    tags=["populations"],
+    response_model=PopulationOut,
+    responses=responses(*_READ_PROBLEMS),
+)
+def get_population(population_id: str, request: Request, call: Asked) -> Response:
+    """A population, its limit, and what was spent on it by all runs together."""
+    return tagged(request, PopulationOut.of(budgets.get_account(call, AccountKind.POPULATION, population_id)))
+
+
+@routes.post(
+    "/budgets",
+    operation_id="createBudget",
+    summary="Open a budget beneath a population or another budget",
+    tags=["budgets"],
+    status_code=201,
+    response_model=BudgetOut,
+    responses=responses(*_CREATE_PROBLEMS, "not_found"),
+)
+def create_budget(body: BudgetIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """Open a budget. It may promise more than its parent holds: every ancestor decides about every charge."""
+    return created(
+        budgets.create_budget(
+            call,
+            body.parent,
+            body.terms(),
+            identity(request, body, key),
+            lambda record: BudgetOut.of(record).model_dump_json(),
+        )
+    )
+
+
+@routes.get(
+    "/budgets",
+    operation_id="listBudgets",
+    summary="List budgets",
+    tags=["budgets"],
+    response_model=BudgetPage,
+    responses=responses(*_READ_PROBLEMS),
+)
+def list_budgets(
+    request: Request,
+    call: Asked,
+    parent: Annotated[
+        str | None,
+        Query(max_length=2000, description="Only those directly beneath this account (id or path)."),
+    ] = None,
+    path: Annotated[str | None, Query(max_length=2000, description="Only the one at this path.")] = None,
+    limit: PageLimit = 50,
+    after: After = None,
+) -> Response:
+    """Budgets of the caller's organisation in the order of their creation."""
+    found = budgets.list_accounts(
+        call,
+        AccountKind.BUDGET,
+        parent=parent,
+        path=path,
+        after=decode_cursor(after),
+        limit=limit + 1,
+    )
+    shown, following = cut(found, limit, lambda record: record.account.id)
+    return tagged(request, BudgetPage(items=[BudgetOut.of(record) for record in shown], next=following))
+
+
+@routes.get(
+    "/budgets/{budget_id}",
+    operation_id="getBudget",
+    summary="Read a budget",
+    tags=["budgets"],
+    response_model=BudgetOut,
+    responses=responses(*_READ_PROBLEMS),
+)
+def get_budget(budget_id: str, request: Request, call: Asked) -> Response:
+    """A budget, its limit, and what was spent by all runs beneath it."""
+    return tagged(request, BudgetOut.of(budgets.get_account(call, AccountKind.BUDGET, budget_id)))

@@ -1,0 +1,12 @@
+"""What the OpenAPI examples share."""
+
+from typing import Any
+
+EXAMPLE_EVENT: dict[str, Any] = {
+    "type": "poisson_sampled",
+    "sampling_probability": 0.01,
+    "event": {"type": "gaussian", "noise_multiplier": 1.1},
+}
+EXAMPLE_RUN_ID = "run_019aa5b3c4d7b0c1d2e3f4051627"
+EXAMPLE_BUDGET_ID = "bud_019aa5b3c4d6a0b1c2d3e4f50617"
+EXAMPLE_POPULATION_ID = "pop_019aa5b3c4d50f1e2d3c4b5a6978"

@@ -1,0 +1,91 @@
+"""The history of a run on the wire."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.paging import encode_cursor
+from app.api.schemas.accounts import counted
+from app.api.schemas.common import Output
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID
+from app.persistence.repositories.decisions import Decision
+from app.service.history import History
+
+
+class HistoryPoint(Output):
+    """One decision of a run."""
+
+    position: int = Field(description="Its place among the run's decisions, from 0.")
+    decision: Literal["admitted", "refused"]
+    first_step: int
+    count: int
+    next_step: int
+    epsilon: float = Field(description="Of the run afterwards.")
+    delta: float
+    epsilon_limit: float
+    events: list[dict[str, Any]]
+    accounts: list[str] = Field(description="What the charge touched, or would have touched, root first.")
+    binding_account: str
+    at: datetime
+
+
+class HistoryOut(Output):
+    """A run's decisions, evenly thinned out to `max_points`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "run": EXAMPLE_RUN_ID,
+                    "decisions": 1,
+                    "next": "MA",
+                    "points": [
+                        {
+                            "position": 0,
+                            "decision": "admitted",
+                            "first_step": 0,
+                            "count": 1,
+                            "next_step": 1,
+                            "epsilon": 0.214,
+                            "delta": 1e-5,
+                            "epsilon_limit": 1.0,
+                            "events": [{"event": EXAMPLE_EVENT, "count": 1}],
+                            "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
+                            "binding_account": EXAMPLE_BUDGET_ID,
+                            "at": "2026-11-21T09:00:01Z",
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    run: str
+    points: list[HistoryPoint]
+    decisions: int = Field(description="How many there are in all.")
+    next: str | None = Field(description="Send it as `after` to read what comes later; null before the first decision.")
+
+    @classmethod
+    def of(cls, history: History, after: str | None) -> "HistoryOut":
+        """A history as it is answered."""
+        points = [_point(decision, list(history.accounts)) for decision in history.points]
+        last = encode_cursor(str(points[-1].position)) if points else after
+        return cls(run=history.run_id, points=points, decisions=history.decisions, next=last)
+
+
+def _point(decision: Decision, accounts: list[str]) -> HistoryPoint:
+    return HistoryPoint(
+        position=decision.position,
+        decision="admitted" if decision.admitted else "refused",
+        first_step=decision.first_step,
+        count=decision.step_count,
+        next_step=decision.next_step,
+        epsilon=decision.reading.epsilon,
+        delta=decision.reading.delta,
+        epsilon_limit=decision.reading.epsilon_limit,
+        events=counted(decision.steps),
+        accounts=accounts,
+        binding_account=decision.binding_account_id,
+        at=decision.created_at,
+    )

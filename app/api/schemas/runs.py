@@ -1,0 +1,152 @@
+"""Runs, their steps and their history on the wire."""
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.accounting.events import NeighboringRelation, event_to_dict
+from app.api.schemas.accounts import counted
+from app.api.schemas.common import (
+    AccountOut,
+    Event,
+    LimitIn,
+    LimitOut,
+    Name,
+    Output,
+    Reference,
+    Relation,
+    TermsIn,
+    event_of,
+    relation_of,
+    step_events_of,
+)
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID
+from app.ledger.runs import RunStatus
+from app.service.budgets import Terms
+from app.service.runs import Declaration, RunRecord
+
+RUN_EXAMPLE: dict[str, Any] = {
+    "id": EXAMPLE_RUN_ID,
+    "name": "mortality-model",
+    "path": "mimic/icu-team/mortality-model",
+    "budget": EXAMPLE_BUDGET_ID,
+    "budget_path": "mimic/icu-team",
+    "population": EXAMPLE_POPULATION_ID,
+    "privacy_unit": "patient",
+    "neighboring_relation": "add_or_remove_one",
+    "status": "active",
+    "attempt": 1,
+    "next_step": 420,
+    "event": EXAMPLE_EVENT,
+    "limit": None,
+    "epsilon": 0.731,
+    "delta": 1e-5,
+    "epsilon_limit": 1.0,
+    "epsilon_declared": 0.702,
+    "steps_remaining": 310,
+    "binding_account": EXAMPLE_BUDGET_ID,
+    "binding_account_path": "mimic/icu-team",
+    "filter": "adaptive",
+    "planned": [],
+    "weights_frozen": False,
+    "created_at": "2026-11-21T09:00:00Z",
+    "updated_at": "2026-11-21T09:30:00Z",
+}
+
+
+class RunIn(TermsIn):
+    """A new training run beneath a budget."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "mortality-model", "budget": "mimic/icu-team", "event": EXAMPLE_EVENT}]
+        }
+    )
+
+    budget: Reference
+    event: Event | None = Field(default=None, description="What a step costs unless its request says otherwise.")
+    limit: LimitIn | None = Field(default=None, description="A limit of its own, besides those above it.")
+    privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
+    neighboring_relation: Relation | None = Field(
+        default=None, description="What its mechanism is calibrated for; must be the population's."
+    )
+
+    def declaration(self) -> Declaration:
+        """What the trainer says of the run."""
+        return Declaration(
+            self.budget,
+            None if self.event is None else event_of(self.event),
+            self.privacy_unit,
+            relation_of(self.neighboring_relation),
+        )
+
+    def terms(self) -> Terms:
+        """What the run's account is opened with."""
+        limit = None if self.limit is None else self.limit.domain()
+        return Terms(self.name, limit, self.filter_kind(), step_events_of(self.planned))
+
+
+class RunOut(AccountOut):
+    """A run, what it spent, and what is left for it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [RUN_EXAMPLE]})
+
+    budget: str
+    budget_path: str
+    population: str
+    privacy_unit: str
+    neighboring_relation: NeighboringRelation
+    status: RunStatus
+    attempt: int
+    next_step: int
+    event: dict[str, Any] | None
+    limit: LimitOut | None
+    delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
+    epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
+    steps_remaining: int | None = Field(
+        description="Further steps of the default event that every account would admit."
+    )
+    binding_account: str | None = Field(description="The account that leaves the fewest of them.")
+    binding_account_path: str | None
+
+    @classmethod
+    def of(cls, record: RunRecord) -> "RunOut":
+        """A run as it is read."""
+        account, population = record.own.account, record.own.population
+        budget = record.path[-2].account
+        return cls(
+            id=account.id,
+            name=account.name,
+            path=account.path,
+            budget=budget.id,
+            budget_path=budget.path,
+            population=account.population_id,
+            privacy_unit=population.privacy_unit,
+            neighboring_relation=population.relation,
+            status=record.run.status,
+            attempt=record.run.attempt,
+            next_step=record.run.next_step,
+            event=None if record.run.event is None else event_to_dict(record.run.event),
+            limit=None if account.limit is None else LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
+            filter=account.filter,
+            planned=counted(account.planned),
+            weights_frozen=account.weights_frozen,
+            epsilon=record.reading.epsilon,
+            epsilon_declared=account.epsilon_declared(record.reading.delta),
+            delta=record.reading.delta,
+            epsilon_limit=record.reading.epsilon_limit,
+            steps_remaining=record.steps_remaining,
+            binding_account=record.binding and record.binding.id,
+            binding_account_path=record.binding and record.binding.path,
+            created_at=record.own.created_at,
+            updated_at=record.own.updated_at,
+        )
+
+
+class RunPage(Output):
+    """Runs in the order of their registration."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [RUN_EXAMPLE], "next": None}]})
+
+    items: list[RunOut]
+    next: str | None

@@ -1,0 +1,160 @@
+"""Requests for steps, and their answers, on the wire."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from app.api.schemas.common import Count, CountedEvent, Event, Input, Output, event_of, require_few
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RUN_ID
+from app.persistence.repositories.decisions import Decision
+from app.service.steps import StepRequest
+
+ADMITTED_EXAMPLE: dict[str, Any] = {
+    "decision": "admitted",
+    "run": EXAMPLE_RUN_ID,
+    "first_step": 419,
+    "count": 1,
+    "next_step": 420,
+    "epsilon": 0.731,
+    "delta": 1e-5,
+    "epsilon_limit": 1.0,
+    "steps_remaining": 310,
+    "binding_account": EXAMPLE_BUDGET_ID,
+    "binding_account_path": "mimic/icu-team",
+    "dry_run": False,
+}
+REFUSED_EXAMPLE: dict[str, Any] = {
+    "type": "about:blank",
+    "title": "The budget does not allow these steps",
+    "status": 403,
+    "detail": "mimic/icu-team has spent epsilon 0.9996 of 1 (delta 1e-05); with this request it would be 1.0009. "
+    "None of the requested steps fits. With a noise multiplier of 1.437 the request would fit.",
+    "code": "budget_exceeded",
+    "decision": "refused",
+    "run": EXAMPLE_RUN_ID,
+    "first_step": 730,
+    "count": 1,
+    "binding_account": EXAMPLE_BUDGET_ID,
+    "binding_account_path": "mimic/icu-team",
+    "epsilon": 0.9996,
+    "epsilon_requested": 1.0009,
+    "epsilon_requested_infinite": False,
+    "epsilon_limit": 1.0,
+    "delta": 1e-5,
+    "order": 18.0,
+    "spent": 0.4971,
+    "held": 0.0,
+    "requested": 0.0013,
+    "requested_infinite": False,
+    "limit": 0.4975,
+    "max_count_that_fits": 0,
+    "noise_multiplier_that_fits": 1.437,
+    "dry_run": False,
+}
+
+
+class StepsIn(Input):
+    """May this run take these steps? Either `count` of one event, or a list of `events`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"count": 1, "first_step": 419},
+                {"events": [{"event": EXAMPLE_EVENT, "count": 10}, {"event": EXAMPLE_EVENT["event"], "count": 1}]},
+            ]
+        }
+    )
+
+    first_step: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**53,
+        description="The number of the first step; it makes the request safe to repeat. Left out: whichever is next.",
+    )
+    count: Count | None = Field(default=None, description="How many steps; 1 if left out.")
+    event: Event | None = Field(default=None, description="What each step costs; the run's default if left out.")
+    events: list[CountedEvent] | None = Field(default=None, min_length=1, description="At most 1,000, in order.")
+    mode: Literal["authorize"] = "authorize"
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "StepsIn":
+        if self.events is not None and (self.count is not None or self.event is not None):
+            raise ValueError("send either `count` and `event`, or `events`, not both")
+        return self
+
+    def request(self, run_id: str, idempotency_key: str | None) -> StepRequest:
+        """The request as the service knows it.
+
+        Raises:
+            RequestTooLargeError: more than 1,000 events.
+        """
+        if self.events is None:
+            event = None if self.event is None else event_of(self.event)
+            return StepRequest(run_id, ((event, self.count or 1),), self.first_step, idempotency_key)
+        require_few(len(self.events))
+        items = tuple((event_of(item.event), item.count) for item in self.events)
+        return StepRequest(run_id, items, self.first_step, idempotency_key)
+
+
+class AdmittedOut(Output):
+    """The steps are admitted and charged."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ADMITTED_EXAMPLE]})
+
+    decision: Literal["admitted"] = "admitted"
+    run: str
+    first_step: int
+    count: int
+    next_step: int
+    epsilon: float = Field(description="Of the run afterwards.")
+    delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
+    epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
+    steps_remaining: int = Field(description="Further steps like the last one that every account would admit.")
+    binding_account: str = Field(description="The account that leaves the fewest of them.")
+    binding_account_path: str
+    dry_run: bool
+
+    @classmethod
+    def of(cls, decision: Decision, *, dry_run: bool) -> "AdmittedOut":
+        """An admission as it is answered."""
+        assert decision.steps_remaining is not None, "an admission says what remains"
+        return cls(
+            run=decision.run_id,
+            first_step=decision.first_step,
+            count=decision.step_count,
+            next_step=decision.next_step,
+            epsilon=decision.reading.epsilon,
+            delta=decision.reading.delta,
+            epsilon_limit=decision.reading.epsilon_limit,
+            steps_remaining=decision.steps_remaining,
+            binding_account=decision.binding_account_id,
+            binding_account_path=decision.binding_account_path,
+            dry_run=dry_run,
+        )
+
+
+def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str, Any]]:
+    """What a refusal says to a person, and its members for a program."""
+    facts = decision.refusal
+    assert facts is not None, "a refusal has its numbers"
+    became = "infinite" if facts["epsilon_requested_infinite"] else f"{facts['epsilon_requested']:.4f}"
+    fitting, noise = facts["max_count_that_fits"], facts["noise_multiplier_that_fits"]
+    spent = (
+        f"{decision.binding_account_path} has spent epsilon {facts['epsilon']:.4f} of {facts['epsilon_limit']:g} "
+        f"(delta {facts['delta']:g}); with this request it would be {became}."
+    )
+    fits = f"The first {fitting} of the {decision.step_count} requested steps would fit."
+    sentences = [spent, fits if fitting else "None of the requested steps fits."]
+    if noise is not None:
+        sentences.append(f"With a noise multiplier of {noise:g} the request would fit.")
+    members = {
+        "decision": "refused",
+        "run": decision.run_id,
+        "first_step": decision.first_step,
+        "count": decision.step_count,
+        "binding_account": decision.binding_account_id,
+        "binding_account_path": decision.binding_account_path,
+        **facts,
+        "dry_run": dry_run,
+    }
+    return " ".join(sentences), members

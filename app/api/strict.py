@@ -1,0 +1,67 @@
+"""Strict JSON: what a careless parser lets through is refused before it reaches a schema."""
+
+import json
+import math
+from typing import Any, NoReturn
+
+from app.ledger.errors import InvalidInputError
+
+MAX_BODY_BYTES = 1 << 20
+
+
+def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
+    """Parse JSON without duplicate keys, NaN, infinities, lone surrogates or absurd depth.
+
+    Args:
+        body: UTF-8.
+
+    Returns:
+        The value.
+
+    Raises:
+        InvalidInputError: what is wrong, and where the parser can say it.
+    """
+    try:
+        text = body.decode()
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite, parse_int=_integer
+        )
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"The body is not UTF-8: byte {error.start} is wrong.") from error
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("The body escapes half of a surrogate pair, which is no character.") from error
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(
+            f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+        ) from error
+    except RecursionError as error:
+        raise InvalidInputError("The body is nested too deeply.") from error
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidInputError(f"The key {twice[:100]!a} stands twice in one object.")
+    return value
+
+
+def _constant(name: str) -> NoReturn:
+    raise InvalidInputError(f"{name} is not a JSON number.")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise InvalidInputError(f"The number {text[:40]} is too large.")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20:  # noqa: PLR2004 - no field takes an integer beyond 64 bits
+        raise InvalidInputError(f"The number {text[:40]} is too large.")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Where the ledger is kept: engines, tables, and rows to domain types and back."""

@@ -1,0 +1,1 @@
+"""Rows to domain types and back; every function works inside the caller's transaction."""

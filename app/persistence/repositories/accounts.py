@@ -1,0 +1,244 @@
+"""Accounts of every kind: populations, budgets and the accounts of runs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, insert, select, update
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
+from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.persistence.tables import account_paths, accounts, populations
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """What a population has besides its account."""
+
+    privacy_unit: str
+    relation: NeighboringRelation
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRecord:
+    """An account with its population's facts and its times."""
+
+    account: Account
+    population: Population
+    created_at: datetime
+    updated_at: datetime
+
+
+_RECORDS = select(accounts, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size).join(
+    populations,
+    (populations.c.organisation_id == accounts.c.organisation_id)
+    & (populations.c.account_id == accounts.c.population_id),
+)
+
+
+def add(
+    tx: Connection,
+    organisation_id: str,
+    account: Account,
+    ancestors: Sequence[Account],
+    population: Population | None,
+    now: datetime,
+) -> None:
+    """Append an account beneath its ancestors.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose account it is.
+        account: new, nothing spent.
+        ancestors: root first; empty for a population.
+        population: given for a population only.
+        now: in UTC.
+    """
+    tx.execute(
+        insert(accounts).values(
+            organisation_id=organisation_id,
+            id=account.id,
+            kind=str(account.kind),
+            parent_id=account.parent_id,
+            population_id=account.population_id,
+            name=account.name,
+            path=account.path,
+            depth=account.depth,
+            epsilon_limit=account.limit and account.limit.epsilon,
+            delta_limit=account.limit and account.limit.delta,
+            filter=str(account.filter),
+            planned=_planned_text(account.planned),
+            weights=None,
+            grid_version=account.grid_version,
+            spent=account.spent.to_bytes(),
+            held=account.held.to_bytes(),
+            version=account.version,
+            created_at=now,
+            updated_at=now,
+        )
+    )
+    if population is not None:
+        tx.execute(
+            insert(populations).values(
+                organisation_id=organisation_id,
+                account_id=account.id,
+                privacy_unit=population.privacy_unit,
+                neighboring_relation=str(population.relation),
+                size=population.size,
+            )
+        )
+    tx.execute(
+        insert(account_paths),
+        [
+            {
+                "organisation_id": organisation_id,
+                "account_id": account.id,
+                "ancestor_id": ancestor.id,
+                "depth": ancestor.depth,
+            }
+            for ancestor in (*ancestors, account)
+        ],
+    )
+
+
+def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord | None:
+    """The account with this id."""
+    row = tx.execute(_of(organisation_id).where(accounts.c.id == account_id)).one_or_none()
+    return None if row is None else _record(row)
+
+
+def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountRecord | None:
+    """The population or budget at this path of names."""
+    found = _of(organisation_id).where(accounts.c.path == path, accounts.c.kind != str(AccountKind.RUN))
+    row = tx.execute(found).one_or_none()
+    return None if row is None else _record(row)
+
+
+def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[AccountRecord]:
+    """The account and its ancestors, root first, locked until the transaction ends.
+
+    The order is the one global lock order: by depth, so that two charges that share accounts always
+    meet at the higher one first (ADR 0003).
+
+    Returns:
+        Empty if the organisation has no such account.
+    """
+    found = (
+        _of(organisation_id)
+        .join(
+            account_paths,
+            (account_paths.c.organisation_id == accounts.c.organisation_id)
+            & (account_paths.c.ancestor_id == accounts.c.id),
+        )
+        .where(account_paths.c.account_id == account_id)
+        .order_by(account_paths.c.depth)
+        .with_for_update(of=accounts)
+    )
+    return [_record(row) for row in tx.execute(found)]
+
+
+def page(
+    tx: Connection,
+    organisation_id: str,
+    kind: AccountKind,
+    *,
+    parent_id: str | None = None,
+    path: str | None = None,
+    after: str | None,
+    limit: int,
+) -> list[AccountRecord]:
+    """Accounts of one kind in the order of their creation, those after an id only."""
+    found = _of(organisation_id).where(accounts.c.kind == str(kind))
+    if parent_id is not None:
+        found = found.where(accounts.c.parent_id == parent_id)
+    if path is not None:
+        found = found.where(accounts.c.path == path)
+    if after is not None:
+        found = found.where(accounts.c.id > after)
+    return [_record(row) for row in tx.execute(found.order_by(accounts.c.id).limit(limit))]
+
+
+def everything(tx: Connection) -> Iterable[tuple[str, AccountRecord]]:
+    """Every account of every organisation, with the organisation's id."""
+    rows = tx.execute(_RECORDS.order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id))
+    return ((row.organisation_id, _record(row)) for row in rows)
+
+
+def save_charged(tx: Connection, organisation_id: str, charged: Iterable[Account], now: datetime) -> None:
+    """Write what a charge changed: spent, frozen weights, version."""
+    for account in charged:
+        tx.execute(
+            update(accounts)
+            .where(
+                accounts.c.organisation_id == organisation_id,
+                accounts.c.id == account.id,
+            )
+            .values(
+                spent=account.spent.to_bytes(),
+                weights=_weights_text(account.weights),
+                version=account.version,
+                updated_at=now,
+            )
+        )
+
+
+def touch(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
+    """Write a new version of an account of which nothing else changed."""
+    tx.execute(
+        update(accounts)
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
+        .values(version=account.version + 1, updated_at=now)
+    )
+
+
+def _of(organisation_id: str) -> Select[Any]:
+    return _RECORDS.where(accounts.c.organisation_id == organisation_id)
+
+
+def _record(row: Row[Any]) -> AccountRecord:
+    relation = NeighboringRelation(row.neighboring_relation)
+    account = Account(
+        id=row.id,
+        kind=AccountKind(row.kind),
+        parent_id=row.parent_id,
+        population_id=row.population_id,
+        name=row.name,
+        path=row.path,
+        depth=row.depth,
+        relation=relation,
+        limit=None if row.epsilon_limit is None else Limit(row.epsilon_limit, row.delta_limit),
+        filter=FilterKind(row.filter),
+        planned=_planned(row.planned),
+        weights=_weights(row.weights),
+        spent=RdpCurve.from_bytes(row.spent),
+        held=RdpCurve.from_bytes(row.held),
+        grid_version=row.grid_version,
+        version=row.version,
+    )
+    return AccountRecord(account, Population(row.privacy_unit, relation, row.size), row.created_at, row.updated_at)
+
+
+def _planned_text(planned: tuple[StepEvent, ...]) -> str:
+    return json.dumps([{"event": event_to_dict(step.event), "count": step.count} for step in planned])
+
+
+def _planned(text: str) -> tuple[StepEvent, ...]:
+    return tuple(StepEvent(event_from_dict(item["event"]), item["count"]) for item in json.loads(text))
+
+
+def _weights_text(weights: FilterWeights | None) -> str | None:
+    if weights is None:
+        return None
+    return json.dumps({"indices": weights.indices, "deltas": weights.deltas})
+
+
+def _weights(text: str | None) -> FilterWeights | None:
+    if text is None:
+        return None
+    stored = json.loads(text)
+    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]))

@@ -1,0 +1,103 @@
+"""What a run has besides its account, and the DpEvents that runs refer to."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, insert, select, update
+
+from app.accounting.events import DpEvent, canonical, event_from_canonical, fingerprint
+from app.ledger.runs import Run, RunStatus
+from app.persistence.tables import accounts, dp_events, runs
+
+_RUNS = select(runs, dp_events.c.canonical).outerjoin(
+    dp_events,
+    (dp_events.c.organisation_id == runs.c.organisation_id) & (dp_events.c.fingerprint == runs.c.event_fingerprint),
+)
+
+
+def add(tx: Connection, organisation_id: str, run: Run) -> None:
+    """Append a run; its account must be there."""
+    if run.event is not None:
+        remember_events(tx, organisation_id, [run.event])
+    tx.execute(
+        insert(runs).values(
+            organisation_id=organisation_id,
+            account_id=run.account_id,
+            status=str(run.status),
+            event_fingerprint=run.event and fingerprint(run.event),
+            attempt=run.attempt,
+            next_step=run.next_step,
+            decisions=run.decisions,
+        )
+    )
+
+
+def get(tx: Connection, organisation_id: str, run_id: str) -> Run:
+    """The run with this id; the caller has found its account."""
+    return _run(tx.execute(_of(organisation_id).where(runs.c.account_id == run_id)).one())
+
+
+def page(
+    tx: Connection,
+    organisation_id: str,
+    *,
+    budget_id: str | None,
+    status: RunStatus | None,
+    after: str | None,
+    limit: int,
+) -> list[Run]:
+    """Runs in the order of their registration, those after an id only."""
+    found = _of(organisation_id)
+    if budget_id is not None:
+        found = found.join(
+            accounts,
+            (accounts.c.organisation_id == runs.c.organisation_id) & (accounts.c.id == runs.c.account_id),
+        ).where(accounts.c.parent_id == budget_id)
+    if status is not None:
+        found = found.where(runs.c.status == str(status))
+    if after is not None:
+        found = found.where(runs.c.account_id > after)
+    return [_run(row) for row in tx.execute(found.order_by(runs.c.account_id).limit(limit))]
+
+
+def everything(tx: Connection, organisation_id: str) -> Iterable[Run]:
+    """Every run of an organisation."""
+    return map(_run, tx.execute(_of(organisation_id)))
+
+
+def save(tx: Connection, organisation_id: str, run: Run) -> None:
+    """Write a run's state, its next step and the number of its decisions."""
+    tx.execute(
+        update(runs)
+        .where(runs.c.organisation_id == organisation_id, runs.c.account_id == run.account_id)
+        .values(status=str(run.status), next_step=run.next_step, decisions=run.decisions)
+    )
+
+
+def remember_events(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) -> None:
+    """Append those of the events that the organisation has not used before."""
+    wanted = {fingerprint(event): canonical(event).decode() for event in events}
+    known = select(dp_events.c.fingerprint).where(
+        dp_events.c.organisation_id == organisation_id, dp_events.c.fingerprint.in_(wanted)
+    )
+    new = wanted.keys() - set(tx.execute(known).scalars())
+    if new:
+        tx.execute(
+            insert(dp_events),
+            [{"organisation_id": organisation_id, "fingerprint": key, "canonical": wanted[key]} for key in sorted(new)],
+        )
+
+
+def _of(organisation_id: str) -> Select[Any]:
+    return _RUNS.where(runs.c.organisation_id == organisation_id)
+
+
+def _run(row: Row[Any]) -> Run:
+    return Run(
+        account_id=row.account_id,
+        status=RunStatus(row.status),
+        event=None if row.canonical is None else event_from_canonical(row.canonical.encode()),
+        attempt=row.attempt,
+        next_step=row.next_step,
+        decisions=row.decisions,
+    )

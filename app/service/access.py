@@ -1,0 +1,149 @@
+"""Organisations, API keys, and who may do what."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from app.ledger.errors import (
+    AuthenticationError,
+    InsufficientScopeError,
+    InvalidInputError,
+    NameTakenError,
+    NotFoundError,
+)
+from app.persistence.engine import Database
+from app.persistence.repositories import tenants
+from app.persistence.tables import NAME_LENGTH
+from app.service.ids import new_id
+
+SECRET_BYTES = 32
+
+
+class Role(StrEnum):
+    """What a key may do; each role may do what the ones before it may."""
+
+    VIEWER = "viewer"
+    TRAINER = "trainer"
+    ADMIN = "admin"
+
+    def covers(self, needed: "Role") -> bool:
+        """Whether this role may do what `needed` may."""
+        ranks = list(Role)
+        return ranks.index(self) >= ranks.index(needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: a key of an organisation."""
+
+    organisation_id: str
+    key_id: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A new key; `key` is shown this once and stored nowhere."""
+
+    id: str
+    key: str
+    role: Role
+
+
+def create_organisation(db: Database, name: str, now: datetime) -> str:
+    """Found an organisation.
+
+    Args:
+        db: the ledger's database.
+        name: unique, 1 to 100 characters.
+        now: in UTC.
+
+    Returns:
+        Its id.
+
+    Raises:
+        InvalidInputError: the name is empty or too long.
+        NameTakenError: another organisation has this name.
+    """
+    if not 0 < len(name.strip()) <= NAME_LENGTH:
+        raise InvalidInputError(f"An organisation's name has 1 to {NAME_LENGTH} characters.")
+    with db.write() as tx:
+        if tenants.find_organisation(tx, name) is not None:
+            raise NameTakenError(f"There is an organisation named {name!r} already.")
+        organisation_id = new_id("org", now)
+        tenants.add_organisation(tx, organisation_id, name, now)
+    return organisation_id
+
+
+def create_key(db: Database, organisation: str, role: Role, now: datetime) -> IssuedKey:
+    """Issue a key.
+
+    Args:
+        db: the ledger's database.
+        organisation: its id or its name.
+        role: what the key may do.
+        now: in UTC.
+
+    Returns:
+        The key, `<key id>.<secret of 256 random bits>`; only the secret's hash is stored.
+
+    Raises:
+        NotFoundError: there is no such organisation.
+    """
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    with db.write() as tx:
+        organisation_id = tenants.find_organisation(tx, organisation)
+        if organisation_id is None:
+            raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
+        key_id = new_id("key", now)
+        tenants.add_key(tx, tenants.KeyRecord(key_id, organisation_id, str(role), _hash(secret)), now)
+    return IssuedKey(key_id, f"{key_id}.{secret}", role)
+
+
+def authenticate(db: Database, authorization: str | None) -> Caller:
+    """Find out who asks.
+
+    Args:
+        db: the ledger's database.
+        authorization: the header's value.
+
+    Returns:
+        The caller.
+
+    Raises:
+        AuthenticationError: no key, or none that this ledger knows.
+    """
+    scheme, _, key = (authorization or "").partition(" ")
+    key_id, _, secret = key.strip().partition(".")
+    if scheme.lower() != "bearer" or not secret:
+        raise AuthenticationError("Send an API key: `Authorization: Bearer key_….…`.")
+    with db.read() as tx:
+        record = tenants.find_key(tx, key_id)
+    stored = record.secret_hash if record else bytes(32)
+    if not hmac.compare_digest(stored, _hash(secret)) or record is None:
+        raise AuthenticationError("This API key is not known here.")
+    return Caller(record.organisation_id, record.id, Role(record.role))
+
+
+def require(caller: Caller, needed: Role) -> None:
+    """Let only a role pass, or one above it.
+
+    Args:
+        caller: who asks.
+        needed: the least role.
+
+    Raises:
+        InsufficientScopeError: the caller's role is below it.
+    """
+    if not caller.role.covers(needed):
+        raise InsufficientScopeError(
+            f"This needs the role {needed}; the key has the role {caller.role}.", required_role=str(needed)
+        )
+
+
+def _hash(secret: str) -> bytes:
+    # A fast hash is right here: the secret has 256 random bits, so there is nothing to guess.
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,237 @@
+"""Populations and the budgets beneath them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.accounting.events import NeighboringRelation
+from app.ledger.accounts import MAX_DEPTH, Account, AccountKind, StepEvent, check_limit, zero_curve
+from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
+from app.ledger.filters import FilterKind, Limit
+from app.persistence.repositories import accounts
+from app.persistence.repositories.accounts import AccountRecord, Population
+from app.service.access import Role
+from app.service.call import Call
+from app.service.idempotency import Answer, Identity, answer_once
+from app.service.ids import new_id
+
+ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", AccountKind.RUN: "run"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an account is opened with.
+
+    Args:
+        name: unique among its siblings, for populations and budgets.
+        limit: None only for a run.
+        filter: how the limit is enforced.
+        planned: the workload that adaptive weights are chosen for.
+    """
+
+    name: str
+    limit: Limit | None
+    filter: FilterKind
+    planned: tuple[StepEvent, ...]
+
+
+def create_population(
+    call: Call,
+    terms: Terms,
+    population: Population,
+    identity: Identity,
+    render: Callable[[AccountRecord], str],
+) -> Answer:
+    """Open the account of the people whose data is used.
+
+    Args:
+        call: needs the role admin.
+        terms: name, limit, filter, planned workload.
+        population: privacy unit, neighboring relation, size.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NameTakenError: the organisation has a population of this name.
+        DeltaTooLargeError: delta is 1/size or more.
+        LimitTooSmallError: nothing could ever be admitted.
+        UnsupportedEventError: a planned event has no sound bound under the relation.
+    """
+    call.require(Role.ADMIN)
+    account = new_account(AccountKind.POPULATION, None, terms, population.relation, call.now)
+    check_terms(account, population)
+
+    with call.db.write() as tx:
+        return answer_once(tx, call, identity, lambda: render(_open(tx, call, account, [], population)))
+
+
+def create_budget(
+    call: Call, parent: str, terms: Terms, identity: Identity, render: Callable[[AccountRecord], str]
+) -> Answer:
+    """Open a budget beneath a population or another budget.
+
+    Args:
+        call: needs the role admin.
+        parent: id, or path of names.
+        terms: name, limit, filter, planned workload.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NotFoundError: there is no such parent.
+        InvalidInputError: the tree would become too deep.
+        NameTakenError: the parent has a budget of this name.
+        DeltaTooLargeError: delta is 1/size or more.
+        LimitTooSmallError: nothing could ever be admitted.
+        UnsupportedEventError: a planned event has no sound bound under the relation.
+    """
+    call.require(Role.ADMIN)
+
+    def create(tx: Connection) -> str:
+        above = find_parent(tx, call, parent)
+        if above.account.depth >= MAX_DEPTH:
+            raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
+        ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
+        account = new_account(AccountKind.BUDGET, above.account, terms, above.account.relation, call.now)
+        check_terms(account, above.population)
+        return render(_open(tx, call, account, [record.account for record in ancestors], None))
+
+    with call.db.write() as tx:
+        return answer_once(tx, call, identity, lambda: create(tx))
+
+
+def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord:
+    """Read a population or a budget.
+
+    Args:
+        call: any role.
+        kind: population or budget.
+        account_id: its id.
+
+    Returns:
+        The account.
+
+    Raises:
+        NotFoundError: the organisation has none of this kind and id.
+    """
+    with call.db.read() as tx:
+        found = accounts.find(tx, call.organisation_id, account_id)
+    if found is None or found.account.kind is not kind:
+        raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
+    return found
+
+
+def list_accounts(
+    call: Call,
+    kind: AccountKind,
+    *,
+    parent: str | None = None,
+    path: str | None = None,
+    after: str | None,
+    limit: int,
+) -> list[AccountRecord]:
+    """Read populations or budgets in the order of their creation.
+
+    Args:
+        call: any role.
+        kind: population or budget.
+        parent: only those directly beneath this account (id or path).
+        path: only the one at this path.
+        after: only those after this id.
+        limit: how many at the most.
+
+    Returns:
+        The accounts.
+
+    Raises:
+        NotFoundError: there is no such parent.
+    """
+    with call.db.read() as tx:
+        parent_id = None if parent is None else find_parent(tx, call, parent).account.id
+        return accounts.page(tx, call.organisation_id, kind, parent_id=parent_id, path=path, after=after, limit=limit)
+
+
+def find_parent(tx: Connection, call: Call, reference: str) -> AccountRecord:
+    """The population or budget that a request names.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        reference: id, or path of names such as "mimic/icu-team".
+
+    Returns:
+        The account.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+    """
+    found = accounts.find(tx, call.organisation_id, reference)
+    if found is None or found.account.kind is AccountKind.RUN:
+        found = accounts.find_by_path(tx, call.organisation_id, reference)
+    if found is None:
+        raise NotFoundError(
+            f"There is no population or budget {reference!r} in your organisation; "
+            "give its id, or its path such as mimic/icu-team."
+        )
+    return found
+
+
+def new_account(
+    kind: AccountKind, parent: Account | None, terms: Terms, relation: NeighboringRelation, now: datetime
+) -> Account:
+    """A new account, nothing spent.
+
+    Args:
+        kind: population, budget or run.
+        parent: the account above; None for a population.
+        terms: what it is opened with.
+        relation: the population's.
+        now: in UTC.
+
+    Returns:
+        The account, in no database yet.
+    """
+    account_id = new_id(ID_PREFIXES[kind], now)
+    return Account(
+        id=account_id,
+        kind=kind,
+        parent_id=parent.id if parent else None,
+        population_id=parent.population_id if parent else account_id,
+        name=terms.name,
+        path=f"{parent.path}/{terms.name}" if parent else terms.name,
+        depth=parent.depth + 1 if parent else 0,
+        relation=relation,
+        limit=terms.limit,
+        filter=terms.filter,
+        planned=terms.planned,
+        weights=None,
+        spent=zero_curve(),
+        held=zero_curve(),
+    )
+
+
+def check_terms(account: Account, population: Population) -> None:
+    """Refuse terms that protect nobody, admit nothing, or plan what has no sound bound."""
+    if account.limit is not None:
+        check_limit(account.limit, account.filter, population.size)
+    for step in account.planned:
+        account.curve_of(step.event)
+
+
+def _open(
+    tx: Connection, call: Call, account: Account, ancestors: list[Account], population: Population | None
+) -> AccountRecord:
+    if accounts.find_by_path(tx, call.organisation_id, account.path) is not None:
+        raise NameTakenError(f"There is {account.path!r} already; choose another name.")
+    accounts.add(tx, call.organisation_id, account, ancestors, population, call.now)
+    opened = accounts.find(tx, call.organisation_id, account.id)
+    assert opened is not None
+    return opened

@@ -1,0 +1,232 @@
+"""Runs: registration, reading, and the steps of their life."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.admission import Reading, reading_of, repetitions_left
+from app.ledger.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PrivacyUnitMismatchError,
+    RelationMismatchError,
+)
+from app.ledger.runs import Run, RunAction, RunStatus
+from app.ledger.runs import after as state_after
+from app.persistence.repositories import accounts, runs
+from app.persistence.repositories.accounts import AccountRecord, Population
+from app.service.access import Role
+from app.service.budgets import Terms, check_terms, find_parent, new_account
+from app.service.call import Call
+from app.service.idempotency import Answer, Identity, answer_once
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a trainer says of a run when it registers it.
+
+    Args:
+        budget: id, or path of names.
+        event: what a step costs unless the request says otherwise.
+        privacy_unit: what the trainer protects; None: whatever the population's is.
+        relation: what its mechanism is calibrated for; None: whatever the population's is.
+    """
+
+    budget: str
+    event: DpEvent | None
+    privacy_unit: str | None
+    relation: NeighboringRelation | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as it is read.
+
+    Args:
+        run: state and step numbers.
+        path: its account and the ancestors, root first.
+        reading: its epsilon and the limit that governs it.
+        steps_remaining: further steps of its default event that would fit; None without such an event.
+        binding: the account that leaves the fewest; None without a default event.
+    """
+
+    run: Run
+    path: tuple[AccountRecord, ...]
+    reading: Reading
+    steps_remaining: int | None
+    binding: Account | None
+
+    @property
+    def own(self) -> AccountRecord:
+        """The run's own account."""
+        return self.path[-1]
+
+
+def register_run(
+    call: Call, declaration: Declaration, terms: Terms, identity: Identity, render: Callable[[RunRecord], str]
+) -> Answer:
+    """Register a training run beneath a budget.
+
+    Args:
+        call: needs the role trainer.
+        declaration: budget, default event, privacy unit, relation.
+        terms: name, optional limit of its own, filter, planned workload.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NotFoundError: there is no such budget.
+        InvalidInputError: the budget named is a population.
+        PrivacyUnitMismatchError: the trainer protects another unit.
+        RelationMismatchError: its mechanism is calibrated for another relation.
+        UnsupportedEventError: an event has no sound bound under the relation.
+        DeltaTooLargeError: the run's own delta is 1/size or more.
+        LimitTooSmallError: the run's own limit could never admit anything.
+    """
+    call.require(Role.TRAINER)
+
+    def create(tx: Connection) -> str:
+        budget = find_parent(tx, call, declaration.budget)
+        if budget.account.kind is not AccountKind.BUDGET:
+            raise InvalidInputError(
+                f"{declaration.budget!r} is a population; register the run beneath one of its budgets."
+            )
+        _check_declaration(declaration, budget.population)
+        account = new_account(AccountKind.RUN, budget.account, terms, budget.account.relation, call.now)
+        check_terms(account, budget.population)
+        if declaration.event is not None:
+            account.curve_of(declaration.event)
+        ancestors = accounts.path_of(tx, call.organisation_id, budget.account.id)
+        accounts.add(tx, call.organisation_id, account, [record.account for record in ancestors], None, call.now)
+        run = Run(account.id, RunStatus.ACTIVE, declaration.event, attempt=1, next_step=0, decisions=0)
+        runs.add(tx, call.organisation_id, run)
+        return render(_read(tx, call, account.id))
+
+    with call.db.write() as tx:
+        return answer_once(tx, call, identity, lambda: create(tx))
+
+
+def get_run(call: Call, run_id: str) -> RunRecord:
+    """Read a run.
+
+    Args:
+        call: any role.
+        run_id: its id.
+
+    Returns:
+        The run.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+    """
+    with call.db.read() as tx:
+        return _read(tx, call, run_id)
+
+
+def list_runs(
+    call: Call,
+    *,
+    budget: str | None,
+    status: RunStatus | None,
+    after: str | None,
+    limit: int,
+) -> list[RunRecord]:
+    """Read runs in the order of their registration.
+
+    Args:
+        call: any role.
+        budget: only those directly beneath this budget (id or path).
+        status: only those in this state.
+        after: only those after this id.
+        limit: how many at the most.
+
+    Returns:
+        The runs.
+
+    Raises:
+        NotFoundError: there is no such budget.
+    """
+    with call.db.read() as tx:
+        budget_id = None if budget is None else find_parent(tx, call, budget).account.id
+        found = runs.page(tx, call.organisation_id, budget_id=budget_id, status=status, after=after, limit=limit)
+        return [_record(run, find_path(tx, call, run.account_id)) for run in found]
+
+
+def change_state(call: Call, run_id: str, action: RunAction) -> RunRecord:
+    """Pause, resume, complete or abort a run.
+
+    Args:
+        call: needs the role trainer.
+        run_id: its id.
+        action: what to do; doing it again changes nothing.
+
+    Returns:
+        The run afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        RunStateConflictError: a completed or aborted run stays what it is.
+    """
+    call.require(Role.TRAINER)
+    with call.db.write() as tx:
+        path = find_path(tx, call, run_id)
+        run = runs.get(tx, call.organisation_id, run_id)
+        changed = replace(run, status=state_after(run.status, action))
+        if changed != run:
+            runs.save(tx, call.organisation_id, changed)
+            accounts.touch(tx, call.organisation_id, path[-1].account, call.now)
+        return _read(tx, call, run_id)
+
+
+def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, ...]:
+    """A run's account and its ancestors, root first, locked.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        run_id: its id.
+
+    Returns:
+        At least three accounts: population, budget, run.
+
+    Raises:
+        NotFoundError: the organisation has no such run.
+    """
+    path = accounts.path_of(tx, call.organisation_id, run_id)
+    if not path or path[-1].account.kind is not AccountKind.RUN:
+        raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
+    return tuple(path)
+
+
+def _read(tx: Connection, call: Call, run_id: str) -> RunRecord:
+    path = find_path(tx, call, run_id)
+    return _record(runs.get(tx, call.organisation_id, run_id), path)
+
+
+def _record(run: Run, path: tuple[AccountRecord, ...]) -> RunRecord:
+    touched = [record.account for record in path]
+    if run.event is None:
+        return RunRecord(run, path, reading_of(touched), None, None)
+    remaining, binding = repetitions_left(touched, run.event)
+    return RunRecord(run, path, reading_of(touched), remaining, binding)
+
+
+def _check_declaration(declaration: Declaration, population: Population) -> None:
+    if declaration.privacy_unit not in {None, population.privacy_unit}:
+        raise PrivacyUnitMismatchError(
+            f"The run protects each {declaration.privacy_unit!r}, but this population is counted by "
+            f"{population.privacy_unit!r}.",
+            privacy_unit=population.privacy_unit,
+        )
+    if declaration.relation not in {None, population.relation}:
+        raise RelationMismatchError(
+            f"The run's mechanism is calibrated for {declaration.relation}, but this population is kept "
+            f"under {population.relation}.",
+            neighboring_relation=str(population.relation),
+        )

@@ -1,0 +1,31 @@
+"""Alembic's environment: one connection, given by the caller or opened from the settings."""
+
+from alembic import context
+from sqlalchemy import Connection
+
+from app.persistence.engine import Database
+from app.persistence.tables import metadata
+from app.settings import Settings
+
+
+def run(connection: Connection) -> None:
+    """Migrate over a connection whose transaction the caller owns."""
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=connection.dialect.name == "sqlite",
+        compare_type=True,
+        compare_server_default=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given: Connection | None = context.config.attributes.get("connection")
+if given is not None:
+    run(given)
+else:
+    database = Database(Settings().database_url)
+    with database.write() as opened:
+        run(opened)
+    database.dispose()
