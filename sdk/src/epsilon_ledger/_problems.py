@@ -1,0 +1,272 @@
+"""The ledger's own ways to say no, one exception for each code; `_errors` draws the whole tree."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from epsilon_ledger._decode import members
+from epsilon_ledger._errors import LedgerError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem+json answer (RFC 9457).
+
+    Args:
+        status: HTTP status.
+        code: the ledger's stable name of the problem; empty if it gave none.
+        title: the kind of problem in a few words.
+        detail: this occurrence in the ledger's words.
+        members: the whole answer.
+    """
+
+    status: int
+    code: str
+    title: str
+    detail: str
+    members: Mapping[str, object]
+
+
+class ProblemError(LedgerError):
+    """The ledger answered with a problem; `problem.members` holds all that it said.
+
+    Args:
+        problem: the answer.
+    """
+
+    codes: ClassVar[tuple[str, ...]] = ()
+    statuses: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(self, problem: Problem) -> None:
+        # The problem is the only argument, so that the exception survives pickling (multi-process trainers).
+        super().__init__(problem)
+        self.problem = problem
+        self.status = problem.status
+        self.code = problem.code
+        self.detail = problem.detail
+
+    def __str__(self) -> str:
+        """Say what happened, with the code to look it up by."""
+        what = self.problem.detail or self.problem.title or "the ledger gave no reason"
+        return f"{what} ({self.status} {self.code or 'no code'})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    run: str
+    first_step: int
+    count: int
+    binding_account: str
+    binding_account_path: str
+    epsilon: float
+    epsilon_requested: float
+    epsilon_limit: float
+    delta: float
+    order: float
+    spent: float
+    held: float
+    requested: float | None
+    limit: float
+    max_count_that_fits: int
+    noise_multiplier_that_fits: float | None
+    dry_run: bool
+
+
+class BudgetExceededError(ProblemError):
+    """The steps do not fit into a budget: nothing was charged, and nothing may be released.
+
+    Args:
+        problem: the answer.
+
+    Raises:
+        MalformedError: the refusal does not say all that was agreed.
+    """
+
+    codes = ("budget_exceeded",)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        refusal = _Refusal(**members(_Refusal, problem.members))
+        self.run = refusal.run
+        self.first_step = refusal.first_step
+        self.count = refusal.count
+        self.dry_run = refusal.dry_run
+        # The account that has no room, and what it has spent, in epsilon at its own delta.
+        self.binding_account = refusal.binding_account
+        self.binding_account_path = refusal.binding_account_path
+        self.epsilon = refusal.epsilon
+        self.epsilon_requested = refusal.epsilon_requested
+        self.epsilon_limit = refusal.epsilon_limit
+        self.delta = refusal.delta
+        # The comparison that decided, in nats at this Rényi order.
+        self.order = refusal.order
+        self.spent = refusal.spent
+        self.held = refusal.held
+        # The ledger writes an infinite request as null.
+        self.requested = math.inf if refusal.requested is None else refusal.requested
+        self.limit = refusal.limit
+        # What would have been admitted instead.
+        self.max_count_that_fits = refusal.max_count_that_fits
+        self.noise_multiplier_that_fits = refusal.noise_multiplier_that_fits
+
+    def __str__(self) -> str:
+        """Say who is out of budget, by how much, and what would still fit."""
+        steps = f"step {self.first_step}" if self.count == 1 else f"{self.count} steps from {self.first_step}"
+        fits = []
+        if self.max_count_that_fits:
+            fits.append(f"at most {self.max_count_that_fits} such step{'s' * (self.max_count_that_fits > 1)}")
+        if self.noise_multiplier_that_fits is not None:
+            whole = "" if self.count == 1 else "all of them with "
+            fits.append(f"{whole}a noise multiplier of {self.noise_multiplier_that_fits:.6g} or more")
+        return (
+            f"{steps} of {self.run} refused: {self.binding_account_path} has spent epsilon "
+            f"{self.epsilon:.6g} of {self.epsilon_limit:.6g} at delta {self.delta:g}, and this would make it "
+            f"{self.epsilon_requested:.6g}. What still fits: {', or '.join(fits) or 'nothing of this kind'}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    expected_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _WrongState:
+    run_status: str
+
+
+class SequenceConflictError(ProblemError):
+    """Other events were admitted under these step numbers: another process is using this run."""
+
+    codes = ("sequence_conflict",)
+
+
+class SequenceGapError(ProblemError):
+    """Steps were skipped: the ledger expects another step next.
+
+    Args:
+        problem: the answer.
+
+    Raises:
+        MalformedError: the answer lacks the expected step.
+    """
+
+    codes = ("sequence_gap",)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.expected_step: int = members(_Gap, problem.members)["expected_step"]
+
+
+class RunStateConflictError(ProblemError):
+    """The run's state does not allow this: it is paused, completed or aborted.
+
+    Args:
+        problem: the answer.
+
+    Raises:
+        MalformedError: the answer lacks the run's state.
+    """
+
+    codes = ("run_state_conflict",)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.run_status: str = members(_WrongState, problem.members)["run_status"]
+
+
+class IdempotencyKeyReusedError(ProblemError):
+    """The ledger knows this idempotency key with another request."""
+
+    codes = ("idempotency_key_reused",)
+
+
+class NameTakenError(ProblemError):
+    """A sibling already has this name."""
+
+    codes = ("name_taken",)
+
+
+class InvalidRequestError(ProblemError):
+    """The request breaks the API's rules or contradicts what the ledger knows.
+
+    Args:
+        problem: the answer.
+    """
+
+    codes = ("invalid_request",)
+    statuses = (400, 422)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        errors = problem.members.get("errors")
+        # One object for each wrong member, with its "field" and a "message"; the detail names the first ones.
+        self.errors: tuple[object, ...] = tuple(errors) if isinstance(errors, list) else ()
+
+
+class UnsupportedEventError(InvalidRequestError):
+    """The ledger has no sound accounting for this event."""
+
+    codes = ("unsupported_event",)
+
+
+class RequestTooLargeError(ProblemError):
+    """The request has too many events or bytes."""
+
+    codes = ("request_too_large",)
+    statuses = (413,)
+
+
+class AuthenticationError(ProblemError):
+    """The ledger does not know this API key."""
+
+    statuses = (401,)
+
+
+class PermissionDeniedError(ProblemError):
+    """The API key's role does not allow this."""
+
+    codes = ("insufficient_scope",)
+    statuses = (403,)
+
+
+class NotFoundError(ProblemError):
+    """There is no such object, or it belongs to another organisation."""
+
+    codes = ("not_found",)
+    statuses = (404,)
+
+
+_KINDS: tuple[type[ProblemError], ...] = (
+    BudgetExceededError,
+    SequenceConflictError,
+    SequenceGapError,
+    RunStateConflictError,
+    IdempotencyKeyReusedError,
+    NameTakenError,
+    InvalidRequestError,
+    UnsupportedEventError,
+    RequestTooLargeError,
+    AuthenticationError,
+    PermissionDeniedError,
+    NotFoundError,
+)
+_BY_CODE = {code: kind for kind in _KINDS for code in kind.codes}
+_BY_STATUS = {status: kind for kind in _KINDS for status in vars(kind).get("statuses", ())}
+
+
+def problem_error(problem: Problem) -> ProblemError:
+    """Choose the exception for a problem: by its code, else by its status, else the base class.
+
+    Args:
+        problem: the ledger's answer.
+
+    Returns:
+        The exception, not raised yet.
+
+    Raises:
+        MalformedError: the answer lacks a member that its code promises.
+    """
+    kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(problem.status, ProblemError)
+    return kind(problem)

@@ -1,0 +1,52 @@
+"""A client whose ledger, network and clock are all in memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import httpx
+import pytest
+
+from epsilon_ledger import LedgerClient, Run
+from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
+
+
+@dataclass
+class Clock:
+    """Time that passes only where somebody sleeps; jitter takes the longest pause it may."""
+
+    now: float = 0.0
+    naps: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def ledger() -> FakeLedger:
+    return FakeLedger()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def client(ledger: FakeLedger, clock: Clock) -> Iterator[LedgerClient]:
+    with LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger)) as made:
+        transport = made._transport
+        transport._patience = replace(
+            transport._patience, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high
+        )
+        yield made
+
+
+@pytest.fixture
+def run(client: LedgerClient, ledger: FakeLedger) -> Run:
+    made = client.get_run(RUN_ID)
+    ledger.requests.clear()
+    return made

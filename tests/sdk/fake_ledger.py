@@ -1,0 +1,179 @@
+"""A ledger in memory that answers like the real one, and a network that fails on demand."""
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+
+import httpx
+
+KEY = "key_test.s3cr3t-part"
+URL = "http://ledger.test"
+RUN_ID = "run_1"
+# What a client tries by default.
+TRIES = 12
+PROBLEM_JSON = "application/problem+json"
+
+RUN = {
+    "id": RUN_ID,
+    "name": "icu",
+    "budget": "bud_1",
+    "budget_path": "mimic/icu-team",
+    "population": "pop_1",
+    "status": "active",
+    "attempt": 1,
+    "next_step": 0,
+    "event": {"type": "gaussian", "noise_multiplier": 2.0},
+    "epsilon": 0,
+    "epsilon_declared": 0.0,
+    "delta": 1e-5,
+    "epsilon_limit": 3.0,
+    "filter": "adaptive",
+    "steps_remaining": 10,
+    "binding_account": "bud_1",
+    "binding_account_path": "mimic/icu-team",
+    "privacy_unit": "record",
+    "neighboring_relation": "add_or_remove_one",
+    "created_at": "2026-11-21T08:00:00Z",
+    "updated_at": "2026-11-21T08:00:00.123456Z",
+}
+REFUSAL = {
+    "decision": "refused",
+    "run": RUN_ID,
+    "first_step": 10,
+    "count": 4,
+    "binding_account": "bud_1",
+    "binding_account_path": "mimic/icu-team",
+    "epsilon": 2.9,
+    "epsilon_requested": 3.2,
+    "epsilon_limit": 3.0,
+    "delta": 1e-5,
+    "order": 8.5,
+    "spent": 1.5,
+    "held": 0.0,
+    "requested": 0.25,
+    "limit": 1.6,
+    "max_count_that_fits": 1,
+    "noise_multiplier_that_fits": 3.75,
+    "dry_run": False,
+}
+
+
+def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **members: object) -> httpx.Response:
+    content = {"type": "about:blank", "title": "A title", "status": status, "detail": "Why.", "code": code}
+    return httpx.Response(
+        status,
+        content=json.dumps(content | members).encode(),
+        headers={"Content-Type": PROBLEM_JSON} | (headers or {}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What befalls one try: an answer or an error instead of the ledger's, or after it."""
+
+    instead: httpx.Response | BaseException | None = None
+    after: httpx.Response | BaseException | None = None
+
+
+@dataclass
+class FakeLedger:
+    """Admits `capacity` steps; `tells_key` names the key of the first answer in a replay."""
+
+    capacity: int = 10
+    tells_key: bool = False
+    status: str = "active"
+    faults: deque[Fault] = field(default_factory=deque)
+    requests: list[httpx.Request] = field(default_factory=list)
+    next_step: int = 0
+    _by_key: dict[str, tuple[bytes, httpx.Response]] = field(default_factory=dict)
+    _by_step: dict[int, tuple[bytes, str]] = field(default_factory=dict)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        fault = self.faults.popleft() if self.faults else Fault()
+        if fault.instead is not None:
+            return _happen(fault.instead)
+        response = self._answer(request)
+        return response if fault.after is None else _happen(fault.after)
+
+    @property
+    def keys(self) -> list[str]:
+        return [request.headers["Idempotency-Key"] for request in self.requests]
+
+    @property
+    def bodies(self) -> list[dict[str, object]]:
+        return [json.loads(request.content) for request in self.requests]
+
+    def run(self) -> dict[str, object]:
+        return RUN | {"status": self.status, "next_step": self.next_step}
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        last = request.url.path.rsplit("/", 1)[-1]
+        if last == "steps":
+            return self._decide(request)
+        reached = {"complete": "completed", "abort": "aborted", "pause": "paused", "resume": "active"}
+        if last in reached:
+            if self.status in {"completed", "aborted"} and self.status != reached[last]:
+                return problem(409, "run_state_conflict", run_status=self.status)
+            self.status = reached[last]
+        return httpx.Response(201 if last == "runs" else 200, json=self.run())
+
+    def _decide(self, request: httpx.Request) -> httpx.Response:
+        key = request.headers["Idempotency-Key"]
+        if key in self._by_key:
+            known, first = self._by_key[key]
+            assert known == request.content, "one key, two bodies"
+            return _replay(first, key if self.tells_key else None)
+        body = json.loads(request.content)
+        first_step = body["first_step"]
+        if first_step < self.next_step:
+            known, first_key = self._by_step[first_step]
+            if known != request.content:
+                return problem(409, "sequence_conflict")
+            return _replay(self._by_key[first_key][1], first_key if self.tells_key else None)
+        if first_step > self.next_step:
+            return problem(409, "sequence_gap", expected_step=self.next_step)
+        count = sum(item["count"] for item in body["events"]) if "events" in body else body["count"]
+        dry_run = request.url.params.get("dry_run") == "true"
+        if first_step + count > self.capacity:
+            refusal = REFUSAL | {"first_step": first_step, "count": count, "dry_run": dry_run}
+            response = problem(403, "budget_exceeded", **refusal)
+        else:
+            response = httpx.Response(200, json=admission(first_step, count, self.capacity, dry_run=dry_run))
+            if not dry_run:
+                self.next_step = first_step + count
+                self._by_step[first_step] = (request.content, key)
+        if not dry_run:
+            self._by_key[key] = (request.content, response)
+        return response
+
+
+def admission(first_step: int, count: int, capacity: int = 10, *, dry_run: bool = False) -> dict[str, object]:
+    return {
+        "decision": "admitted",
+        "run": RUN_ID,
+        "first_step": first_step,
+        "count": count,
+        "next_step": first_step + count,
+        "epsilon": 0.25 * (first_step + count),
+        "delta": 1e-5,
+        "epsilon_limit": 3.0,
+        "steps_remaining": capacity - first_step - count,
+        "binding_account": "bud_1",
+        "binding_account_path": "mimic/icu-team",
+        "dry_run": dry_run,
+        "a_member_of_a_newer_ledger": {"x": 1},
+    }
+
+
+def _happen(what: httpx.Response | BaseException) -> httpx.Response:
+    if isinstance(what, BaseException):
+        raise what
+    return what
+
+
+def _replay(first: httpx.Response, key: str | None) -> httpx.Response:
+    headers = {"Idempotent-Replayed": "true"} | ({} if key is None else {"Idempotent-Replay-Of": key})
+    return httpx.Response(
+        first.status_code, content=first.content, headers={"Content-Type": first.headers["Content-Type"]} | headers
+    )

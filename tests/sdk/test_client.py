@@ -1,0 +1,252 @@
+"""The client: where it sends, what it sends, and what it never shows."""
+
+import math
+import traceback
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from epsilon_ledger import (
+    ConfigurationError,
+    EventCount,
+    LedgerClient,
+    LedgerError,
+    Limit,
+    Run,
+    UnexpectedResponseError,
+    gaussian,
+)
+from tests.sdk.fake_ledger import KEY, RUN, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
+
+ACCOUNT = {
+    "id": "pop_1",
+    "name": "mimic",
+    "path": "mimic",
+    "limit": {"epsilon": 3, "delta": 1e-5},
+    "filter": "adaptive",
+    "planned": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5, "new": 1}],
+    "epsilon": 0.0,
+    "epsilon_declared": 0.0,
+    "weights_frozen": False,
+    "created_at": "2026-11-21T08:00:00Z",
+    "updated_at": "2026-11-21T08:00:00+00:00",
+    "of_tomorrow": [1, 2],
+}
+POPULATION = ACCOUNT | {"privacy_unit": "record", "neighboring_relation": "replace_one", "size": None}
+BUDGET = ACCOUNT | {"id": "bud_1", "path": "mimic/icu", "parent": "pop_1", "population": "pop_1", "planned": []}
+
+
+def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_URL", "https://ledger.test/prefix/")
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "key_from_env")
+    with LedgerClient(transport=httpx.MockTransport(ledger)) as client:
+        client.get_run(RUN_ID)
+    sent = ledger.requests[0]
+    assert sent.url == f"https://ledger.test/prefix/v1/runs/{RUN_ID}"
+    assert sent.headers["Authorization"] == "Bearer key_from_env"
+    assert sent.headers["User-Agent"].startswith("epsilon-ledger-client/")
+
+
+def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_URL", "https://other.test")
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "other")
+    with LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger)) as client:
+        client.get_run(RUN_ID)
+    assert ledger.requests[0].url.host == "ledger.test"
+    assert ledger.requests[0].headers["Authorization"] == f"Bearer {KEY}"
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EPSILON_LEDGER_URL", raising=False)
+    monkeypatch.delenv("EPSILON_LEDGER_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="EPSILON_LEDGER_URL"):
+        LedgerClient(api_key=KEY)
+    with pytest.raises(ConfigurationError, match="EPSILON_LEDGER_API_KEY"):
+        LedgerClient(URL)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ledger.test", "ftp://ledger.test", "http://", "http://ledger.test?a=1", "http://ledger.test#a", "http://[::1"],
+)
+def test_an_address_that_cannot_be_used_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="address"):
+        LedgerClient(url, KEY)
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(ConfigurationError, match="user name") as caught:
+        LedgerClient("https://me:hunter2@ledger.test", KEY)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["s3cr3t\n", "s3cr3t s3cr3t", "s3cr3t\u2028", "sécret s3cr3t"])
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(ConfigurationError, match="API key") as caught:
+        LedgerClient(URL, key)
+    assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedger) -> None:
+    shown = [repr(client), str(client), repr(run), repr(run.state), repr(run.authorize())]
+    shown.extend(repr(value) for value in vars(client).values())
+    for fault in (
+        httpx.ConnectError("refused"),
+        httpx.Response(403, text="no"),
+        problem(401, "unauthenticated"),
+        problem(422, "invalid_request", errors=[{"field": "x"}]),
+    ):
+        ledger.faults.extend([Fault(instead=fault)] * TRIES)
+        with pytest.raises(LedgerError) as caught:
+            client.get_run(RUN_ID)
+        shown.extend(["".join(traceback.format_exception(caught.value)), repr(caught.value), str(vars(caught.value))])
+        ledger.faults.clear()
+    assert not [text for text in shown if KEY in text or KEY.split(".")[1] in text]
+    assert repr(client) == f"<LedgerClient {URL}>"
+
+
+def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
+    ledger.faults.extend([Fault(instead=httpx.Response(201, json=POPULATION))] * 2)
+    made = client.create_population(
+        "mimic", privacy_unit="record", neighboring_relation="replace_one", limit=Limit(3.0, 1e-5)
+    )
+    assert ledger.bodies[0] == {
+        "name": "mimic",
+        "privacy_unit": "record",
+        "neighboring_relation": "replace_one",
+        "limit": {"epsilon": 3.0, "delta": 1e-5},
+    }
+    assert made.limit == Limit(3.0, 1e-5)
+    assert isinstance(made.limit.epsilon, float)
+    assert made.planned == ({"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5},)
+    assert made.size is None
+    assert made.created_at == datetime(2026, 11, 21, 8, tzinfo=UTC)
+    assert client.get_population("pop_1") == made
+
+
+def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:
+    ledger.faults.extend([Fault(instead=httpx.Response(201, json=BUDGET))] * 2)
+    planned = [EventCount(event=gaussian(2.0), count=5)]
+    made = client.create_budget(
+        "icu", parent="mimic", limit=Limit(3.0, 1e-5), privacy_filter="declared", planned=planned
+    )
+    assert ledger.bodies[0] == {
+        "name": "icu",
+        "parent": "mimic",
+        "limit": {"epsilon": 3.0, "delta": 1e-5},
+        "filter": "declared",
+        "planned": planned,
+    }
+    assert (made.parent, made.privacy_filter, made.planned) == ("pop_1", "adaptive", ())
+    assert client.get_budget("bud_1") == made
+
+
+def test_runs(client: LedgerClient, ledger: FakeLedger) -> None:
+    client.register_run("icu", budget="mimic/icu")
+    client.register_run(
+        "icu",
+        budget="bud_1",
+        event=gaussian(2.0),
+        limit=Limit(1.0, 1e-6),
+        privacy_filter="adaptive",
+        planned=[EventCount(event=gaussian(2.0), count=5)],
+        privacy_unit="record",
+        neighboring_relation="add_or_remove_one",
+    )
+    assert ledger.bodies == [
+        {"name": "icu", "budget": "mimic/icu"},
+        {
+            "name": "icu",
+            "budget": "bud_1",
+            "event": {"type": "gaussian", "noise_multiplier": 2.0},
+            "limit": {"epsilon": 1.0, "delta": 1e-6},
+            "filter": "adaptive",
+            "planned": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5}],
+            "privacy_unit": "record",
+            "neighboring_relation": "add_or_remove_one",
+        },
+    ]
+
+
+def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
+    point = {
+        "position": 0,
+        "decision": "admitted",
+        "first_step": 0,
+        "count": 2,
+        "next_step": 2,
+        "epsilon": 0.5,
+        "delta": 1e-5,
+        "events": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 2}],
+        "accounts": ["pop_1", "bud_1", RUN_ID],
+        "at": "2026-11-21T08:00:00Z",
+    }
+    page = {"run": RUN_ID, "points": [point], "decisions": 9, "next": "abc="}
+    ledger.faults.extend([Fault(instead=httpx.Response(200, json=page))] * 2)
+    found = client.history(RUN_ID, max_points=10)
+    assert (found.decisions, found.next_cursor, found.points[0].accounts[1]) == (9, "abc=", "bud_1")
+    client.history(RUN_ID, after=found.next_cursor)
+    assert [request.url.query for request in ledger.requests] == [b"max_points=10", b"max_points=500&after=abc%3D"]
+
+
+def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
+    finite = {"epsilon": 1.5, "epsilon_infinite": False, "delta": 1e-5, "optimal_order": 8, "warnings": ["w"]}
+    infinite: dict[str, object] = {
+        "epsilon": None,
+        "epsilon_infinite": True,
+        "delta": 1e-5,
+        "optimal_order": None,
+        "warnings": [],
+    }
+    ledger.faults.extend(Fault(instead=httpx.Response(200, json=answer)) for answer in (finite, infinite))
+    events = [EventCount(event=gaussian(2.0), count=5)]
+    found = client.epsilon(events, delta=1e-5)
+    assert (found.epsilon, found.optimal_order, found.warnings) == (1.5, 8.0, ("w",))
+    assert client.epsilon(events, delta=1e-5, neighboring_relation="replace_one").epsilon == math.inf
+    assert ledger.bodies == [
+        {"events": events, "delta": 1e-5},
+        {"events": events, "delta": 1e-5, "neighboring_relation": "replace_one"},
+    ]
+
+
+def test_an_id_cannot_leave_its_place_in_the_path(client: LedgerClient, ledger: FakeLedger) -> None:
+    client.get_run("../budgets?x=1")
+    assert ledger.requests[0].url.raw_path == b"/v1/runs/..%2Fbudgets%3Fx%3D1"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epsilon": None},
+        {"epsilon": "1.0"},
+        {"epsilon": True},
+        {"next_step": 1.0},
+        {"next_step": True},
+        {"name": None},
+        {"event": 5},
+        {"created_at": "yesterday"},
+        {"created_at": 5},
+    ],
+    ids=str,
+)
+def test_a_member_of_the_wrong_type_is_named(
+    client: LedgerClient, ledger: FakeLedger, changed: dict[str, object]
+) -> None:
+    ledger.faults.append(Fault(instead=httpx.Response(200, json=RUN | changed)))
+    with pytest.raises(UnexpectedResponseError, match=next(iter(changed))):
+        client.get_run(RUN_ID)
+
+
+@pytest.mark.parametrize("answer", [b"[]", b'"text"', b"null", b'{"run": "run_1", "points": {}, "decisions": 1}'])
+def test_an_answer_of_another_shape_is_refused(client: LedgerClient, ledger: FakeLedger, answer: bytes) -> None:
+    ledger.faults.append(Fault(instead=httpx.Response(200, content=answer)))
+    with pytest.raises(UnexpectedResponseError, match="cannot be read"):
+        client.history(RUN_ID)
+
+
+def test_a_closed_client_says_so(ledger: FakeLedger) -> None:
+    client = LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger))
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.get_run(RUN_ID)

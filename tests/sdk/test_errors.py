@@ -1,0 +1,191 @@
+"""Every no of the ledger becomes its exception."""
+
+import math
+import pickle
+import re
+
+import httpx
+import pytest
+
+import epsilon_ledger
+from epsilon_ledger import (
+    AuthenticationError,
+    BudgetExceededError,
+    IdempotencyKeyReusedError,
+    InvalidRequestError,
+    LedgerClient,
+    LedgerError,
+    LedgerUnavailableError,
+    NameTakenError,
+    NotFoundError,
+    PermissionDeniedError,
+    ProblemError,
+    RequestInDoubtError,
+    RequestTooLargeError,
+    Run,
+    RunStateConflictError,
+    SequenceConflictError,
+    SequenceGapError,
+    StepsAlreadyTakenError,
+    UnexpectedResponseError,
+    UnsupportedEventError,
+    _errors,
+)
+from tests.sdk.fake_ledger import REFUSAL, RUN_ID, FakeLedger, Fault, problem
+
+CASES = [
+    (403, "budget_exceeded", REFUSAL, BudgetExceededError),
+    (409, "sequence_conflict", {}, SequenceConflictError),
+    (409, "sequence_gap", {"expected_step": 7}, SequenceGapError),
+    (409, "run_state_conflict", {"run_status": "paused"}, RunStateConflictError),
+    (409, "name_taken", {}, NameTakenError),
+    (422, "idempotency_key_reused", {}, IdempotencyKeyReusedError),
+    (422, "invalid_request", {"errors": [{"field": "count"}]}, InvalidRequestError),
+    (422, "unsupported_event", {}, UnsupportedEventError),
+    (422, "delta_too_large", {}, InvalidRequestError),
+    (400, "bad_request", {}, InvalidRequestError),
+    (413, "request_too_large", {}, RequestTooLargeError),
+    (401, "unauthenticated", {}, AuthenticationError),
+    (403, "insufficient_scope", {}, PermissionDeniedError),
+    (403, "a_code_of_tomorrow", {}, PermissionDeniedError),
+    (404, "not_found", {}, NotFoundError),
+    (409, "a_code_of_tomorrow", {}, ProblemError),
+    (418, "", {}, ProblemError),
+    (500, "internal_error", {}, ProblemError),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "members", "kind"), CASES, ids=lambda value: str(value)[:25])
+def test_mapping(
+    run: Run,
+    ledger: FakeLedger,
+    status: int,
+    code: str,
+    members: dict[str, object],
+    kind: type[ProblemError],
+) -> None:
+    ledger.faults.append(Fault(instead=problem(status, code, **members)))
+    with pytest.raises(ProblemError) as caught:
+        run.authorize()
+    error = caught.value
+    assert type(error) is kind
+    assert (error.status, error.code, error.detail) == (status, code, "Why.")
+    assert error.problem.members.items() >= members.items()
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+
+
+def test_a_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> None:
+    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **REFUSAL)))
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize(4)
+    for name, value in REFUSAL.items():
+        if name != "decision":
+            assert getattr(caught.value, name) == value
+    assert str(caught.value) == (
+        "4 steps from 10 of run_1 refused: mimic/icu-team has spent epsilon 2.9 of 3 at delta 1e-05, and this "
+        "would make it 3.2. What still fits: at most 1 such step, or all of them with a noise multiplier of "
+        "3.75 or more."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "end"),
+    [
+        ({"count": 1, "max_count_that_fits": 0}, "What still fits: a noise multiplier of 3.75 or more."),
+        (
+            {"max_count_that_fits": 0, "noise_multiplier_that_fits": None},
+            "What still fits: nothing of this kind.",
+        ),
+        (
+            {"max_count_that_fits": 3, "noise_multiplier_that_fits": None},
+            "What still fits: at most 3 such steps.",
+        ),
+    ],
+)
+def test_a_refusal_says_what_fits(run: Run, ledger: FakeLedger, changed: dict[str, object], end: str) -> None:
+    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **(REFUSAL | changed))))
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize()
+    assert str(caught.value).endswith(end)
+
+
+def test_an_infinite_request_is_told_as_infinite(run: Run, ledger: FakeLedger) -> None:
+    members = REFUSAL | {"epsilon_requested": None, "epsilon_requested_infinite": True, "requested": None}
+    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **members)))
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize()
+    assert caught.value.epsilon_requested == caught.value.requested == math.inf
+
+
+def test_further_facts_are_attributes(run: Run, ledger: FakeLedger) -> None:
+    ledger.next_step = 0
+    ledger.faults.append(Fault(instead=problem(409, "sequence_gap", expected_step=7)))
+    with pytest.raises(SequenceGapError) as gap:
+        run.authorize()
+    assert gap.value.expected_step == 7
+    ledger.faults.append(Fault(instead=problem(422, "invalid_request", errors=[{"field": "count"}])))
+    with pytest.raises(InvalidRequestError) as invalid:
+        run.authorize()
+    assert invalid.value.errors == ({"field": "count"},)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(403, text="<html>A proxy's login page</html>"),
+        httpx.Response(302, headers={"Location": "https://login.example.org"}),
+        httpx.Response(404, json={"detail": "Not Found"}),
+        httpx.Response(422, content=b"not JSON", headers={"Content-Type": "application/problem+json"}),
+        httpx.Response(422, content=b"[]", headers={"Content-Type": "application/problem+json"}),
+        problem(403, "budget_exceeded"),
+        problem(409, "sequence_gap", expected_step="7"),
+        problem(409, "run_state_conflict"),
+    ],
+)
+def test_an_answer_that_is_not_the_ledgers_is_named_as_such(
+    run: Run, ledger: FakeLedger, answer: httpx.Response
+) -> None:
+    ledger.faults.append(Fault(instead=answer))
+    with pytest.raises(UnexpectedResponseError) as caught:
+        run.authorize()
+    assert caught.value.status == answer.status_code
+
+
+def test_a_problem_without_words_still_says_something(client: LedgerClient, ledger: FakeLedger) -> None:
+    ledger.faults.append(Fault(instead=problem(418, "", title=None, detail=5)))
+    with pytest.raises(ProblemError, match=r"the ledger gave no reason \(418 no code\)"):
+        client.get_run(RUN_ID)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LedgerUnavailableError("m", attempts=3, elapsed=1.5, retry_after=2.0, in_doubt=False),
+        UnexpectedResponseError("m", status=302),
+        RequestInDoubtError("m", first_step=4),
+        StepsAlreadyTakenError("m", run="run_1", first_step=4, next_step=5),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_the_clients_own_errors_survive_pickling(error: LedgerError) -> None:
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert vars(copy) == vars(error)
+    assert str(copy) == "m"
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    drawn: list[tuple[str, str]] = []
+    stack: list[tuple[int, str]] = []
+    for line in (_errors.__doc__ or "").splitlines():
+        found = re.match(r"( *)[*+·-] (\w+Error)", line)
+        if found is None:
+            continue
+        depth, name = len(found[1]), found[2]
+        while stack and stack[-1][0] >= depth:
+            stack.pop()
+        drawn.append((name, stack[-1][1] if stack else "Exception"))
+        stack.append((depth, name))
+    public = [getattr(epsilon_ledger, name) for name in epsilon_ledger.__all__ if name.endswith("Error")]
+    assert sorted(drawn) == sorted((kind.__name__, kind.__base__.__name__) for kind in public)
