@@ -1,0 +1,1 @@
+"""A real DP-SGD training that is stopped at its budget, for people to watch."""

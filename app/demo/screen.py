@@ -1,0 +1,86 @@
+"""What the demo shows: a progress bar on a terminal, plain lines anywhere else."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from epsilon_ledger import Admission
+
+_LINES_OF_PROGRESS = 10
+
+Watch = Callable[[Admission], None]
+
+
+class Screen:
+    """Where the demo tells its story.
+
+    Args:
+        console: of the terminal or the file that is written to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, text: str = "") -> None:
+        """Write a line, unwrapped, so that a command in it can be copied.
+
+        Args:
+            text: the line; nothing in it is read as markup.
+        """
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Write a table of two columns.
+
+        Args:
+            title: above it.
+            rows: name and value.
+        """
+        table = Table(title=title, title_justify="left", show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in rows:
+            table.add_row(name, value)
+        self._console.print(table, markup=False, highlight=False)
+
+    @contextmanager
+    def training(self, expected_steps: int) -> Iterator[Watch]:
+        """Show how a training goes on.
+
+        Args:
+            expected_steps: how many will be admitted, as far as is known.
+
+        Yields:
+            What wants to be told every admission.
+        """
+        if not self._console.is_terminal:
+            yield self._lines(max(1, expected_steps // _LINES_OF_PROGRESS))
+            return
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps  epsilon {task.fields[epsilon]}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task("training", total=expected_steps, epsilon="0")
+
+            def advance(admission: Admission) -> None:
+                progress.update(task, completed=admission.next_step, epsilon=_spent(admission))
+
+            yield advance
+
+    def _lines(self, every: int) -> Watch:
+        def line(admission: Admission) -> None:
+            if admission.next_step % every == 0:
+                self.say(f"  {admission.next_step:>6} steps released, epsilon {_spent(admission)}")
+
+        return line
+
+
+def _spent(admission: Admission) -> str:
+    return f"{admission.epsilon:.4f} of {admission.epsilon_limit:g}"

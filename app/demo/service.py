@@ -1,0 +1,167 @@
+"""The ledger as the demo runs it: a process of its own, over a database file of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import httpx
+
+from app.demo.errors import DemoError
+
+_READY_WITHIN = 30.0
+_STOPPED_WITHIN = 10.0
+_COMMAND_WITHIN = 60.0
+_LOG_TAIL = 20
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Where the demo keeps its things.
+
+    Args:
+        folder: for the database and the service's log.
+    """
+
+    folder: Path
+
+    @property
+    def database_url(self) -> str:
+        """The database, as EPSILON_LEDGER_DATABASE_URL wants it."""
+        return f"sqlite:///{self.folder / 'epsilon-ledger.db'}"
+
+    @property
+    def log(self) -> Path:
+        """What the service writes."""
+        return self.folder / "service.log"
+
+    @property
+    def log_tail(self) -> str:
+        """The end of the log, for a message."""
+        tail = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
+        return "\n".join([f"The end of {self.log}:", *(tail or ["(empty)"])])
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The caller's environment, with settings of this demo only."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
+        return inherited | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+
+
+@contextmanager
+def running_service(house: House) -> Iterator[str]:
+    """Run the service until the block ends, however it ends.
+
+    Args:
+        house: where it keeps its database and its log.
+
+    Yields:
+        Its address.
+
+    Raises:
+        DemoError: it does not come up.
+    """
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    with house.log.open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - this program itself, no shell
+            _command("serve", "--host", "127.0.0.1", "--port", str(port)),
+            # Not the caller's folder, whose own package `app` would be found first.
+            cwd=house.folder,
+            env=house.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    # Python dies of SIGTERM without leaving its blocks, and the service would outlive the demo.
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        _wait_until_ready(process, url, house)
+        yield url
+    finally:
+        _stop(process)
+        signal.signal(signal.SIGTERM, before)
+
+
+def ask(house: House, *arguments: str) -> dict[str, object]:
+    """Run a command of `epsilon-ledger` on the demo's database.
+
+    Args:
+        house: whose database.
+        *arguments: of the command; `--json` is added.
+
+    Returns:
+        Its answer.
+
+    Raises:
+        DemoError: it fails.
+    """
+    done = subprocess.run(  # noqa: S603 - as above
+        _command(*arguments, "--json"),
+        cwd=house.folder,
+        env=house.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_COMMAND_WITHIN,
+    )
+    said = f"`epsilon-ledger {' '.join(arguments)}` exited with {done.returncode}"
+    if done.returncode != 0:
+        raise DemoError(f"{said}:\n{done.stdout}{done.stderr}")
+    answer = json.loads(done.stdout)
+    if not isinstance(answer, dict):
+        raise DemoError(f"{said}, but its answer is no JSON object:\n{done.stdout}")
+    return answer
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "app.cli", *arguments]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, house: House) -> None:
+    deadline = time.monotonic() + _READY_WITHIN
+    why = f"is not ready after {_READY_WITHIN:.0f} s"
+    # A proxy from the environment has no business between the two.
+    with httpx.Client(trust_env=False) as http:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                why = f"exited with {process.returncode}"
+                break
+            try:
+                if http.get(f"{url}/readyz").status_code == HTTPStatus.OK:
+                    return
+            except httpx.RequestError:
+                pass  # It is not listening yet.
+            time.sleep(0.05)
+    raise DemoError(f"The service {why}. {house.log_tail}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOPPED_WITHIN)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)

@@ -1,0 +1,164 @@
+"""`epsilon-ledger demo` as a person runs it, and what it does when something is wrong."""
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from app.demo import service, story
+from app.demo.errors import DemoError
+from app.demo.outcome import gather
+from app.demo.patients import load_patients
+from app.demo.screen import Screen
+from app.demo.service import House, ask, running_service
+from app.demo.training import Trained
+from epsilon_ledger import Admission, BudgetExceededError, History, HistoryPoint, RunState
+
+PROGRAM = [sys.executable, "-m", "app.cli", "demo", "--json"]
+
+
+def test_a_person_sees_a_training_stopped_at_its_budget(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        PROGRAM, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 110
+    facts = json.loads(done.stdout)
+    assert 400 < facts["steps_admitted"] == facts["steps_released"] < 2_000
+    assert (facts["refusals"], facts["run_status"], facts["max_count_that_fits"]) == (1, "completed", 0)
+    assert 0.95 * facts["epsilon_limit"] < facts["epsilon"] <= facts["epsilon_limit"] == 2.0
+    assert facts["refused_by"] == "breast-cancer-patients/tumour-model"
+    assert facts["noise_multiplier_that_fits"] > 4.0
+    assert 0.88 <= facts["accuracy"] <= 1.0
+    assert 0.95 <= facts["accuracy_without_privacy"] <= 1.0
+    told = done.stderr
+    assert f"{facts['steps_admitted']}" in told
+    assert re.search(r"\d+ steps released, epsilon 0\.\d+ of 2", told)
+    assert "The refusal in full: step" in told
+    # What it left behind can be proven again.
+    (folder,) = tmp_path.iterdir()
+    assert facts["database_url"].startswith(f"sqlite:///{folder}")
+    found = ask(House(folder), "verify")
+    assert found == facts["verification"]
+    assert (found["sound"], found["steps"], found["charges"]) == (
+        True,
+        facts["steps_admitted"],
+        facts["steps_admitted"],
+    )
+    assert f"All of it lies in {folder}" in told
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 10_000_000
+
+
+def test_a_demo_that_is_told_to_stop_takes_its_service_along(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        PROGRAM,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stderr is not None
+        port = 0
+        for line in demo.stderr:
+            if found := re.search(r"The ledger runs at http://127\.0\.0\.1:(\d+)", line):
+                port = int(found[1])
+                break
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(timeout=60) == 128 + signal.SIGTERM
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_service_that_does_not_start_is_shown_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = [sys.executable, "-c", "print('no such table'); raise SystemExit(3)"]
+    monkeypatch.setattr(service, "_command", lambda *_: says)
+    with pytest.raises(DemoError, match=r"exited with 3.*\n?.*no such table"), running_service(House(tmp_path)):
+        pytest.fail("a service that exited is not ready")
+
+
+def test_a_service_that_never_gets_ready_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_READY_WITHIN", 0.3)
+    monkeypatch.setattr(service, "_STOPPED_WITHIN", 0.5)
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    monkeypatch.setattr(service, "_command", lambda *_: [sys.executable, "-c", stubborn])
+    began = time.monotonic()
+    with pytest.raises(DemoError, match=r"not ready after 0 s(.|\n)*\(empty\)"), running_service(House(tmp_path)):
+        pytest.fail("a service that does not answer is not ready")
+    assert time.monotonic() - began < 20
+
+
+def test_a_command_that_fails_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(DemoError, match="keys create --org nobody --role admin` exited with"):
+        ask(House(tmp_path), "keys", "create", "--org", "nobody", "--role", "admin")
+
+
+def test_what_is_missing_is_said_with_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(story, "find_spec", lambda name: None if name == "sklearn" else name)
+    assert story.run_demo() == 1
+    assert "pip install scikit-learn" in capsys.readouterr().out
+
+
+def test_a_demo_that_fails_says_why_and_cleans_up_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(service, "_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    assert story.run_demo(keep=False) == 1
+    assert "The demo failed: The service exited with 3" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("state", "decisions", "last", "verification", "complaint"),
+    [
+        ({"next_step": 9}, 10, "refused", {}, "exactly the steps that were released"),
+        ({}, 10, "refused", {}, "refused exactly one"),
+        ({}, 11, "admitted", {}, "refused exactly one"),
+        ({"epsilon": 2.1}, 11, "refused", {}, "within the limit"),
+        ({"status": "active"}, 11, "refused", {}, "the run is completed"),
+        ({}, 11, "refused", {"sound": False}, "are sound"),
+        ({}, 11, "refused", {"steps": 9}, "stand for those steps"),
+    ],
+)
+def test_a_broken_promise_fails_the_demo(
+    state: dict[str, object], decisions: int, last: str, verification: dict[str, object], complaint: str
+) -> None:
+    honest = SimpleNamespace(id="run_1", status="completed", next_step=10, epsilon=1.9, epsilon_limit=2.0, delta=1e-4)
+    vars(honest).update(state)
+    refusal = SimpleNamespace(binding_account_path="a/b", max_count_that_fits=0, noise_multiplier_that_fits=5.0)
+    point = cast("HistoryPoint", SimpleNamespace(decision=last))
+    with pytest.raises(DemoError, match=complaint):
+        gather(
+            state=cast("RunState", honest),
+            history=History(run="run_1", points=(point,), decisions=decisions, next_cursor=None),
+            trained=Trained(np.zeros(31), 10, cast("BudgetExceededError", refusal)),
+            patients=load_patients(),
+            verification={"sound": True, "steps": 10} | verification,
+            database_url="sqlite:///x",
+            seconds=1.0,
+        )
+
+
+def test_a_terminal_gets_a_progress_bar() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
+    with Screen(console).training(10) as watch:
+        watch(cast("Admission", SimpleNamespace(next_step=7, epsilon=0.5, epsilon_limit=2.0)))
+    shown = console.export_text()
+    assert "7/10" in shown
+    assert "epsilon 0.5000 of 2" in shown
