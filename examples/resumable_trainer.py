@@ -1,0 +1,162 @@
+"""A DP-SGD job that may be killed at any moment and started again: what it spent is never forgotten.
+
+The ledger must be running, with a budget that the job may charge (README.md, "By hand"). Then:
+
+    EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... \
+        python examples/resumable_trainer.py --budget mimic/icu-team checkpoint.npz
+
+It learns scikit-learn's handwritten digits until its budget is spent. Started again with the same checkpoint, it
+takes up the same run. A step that was admitted, but whose weights were lost with the process, stays charged.
+"""
+
+# A script that talks to a person, and no package:
+# ruff: noqa: INP001, T201
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from epsilon_ledger import BudgetExceededError, LedgerClient, Run, gaussian, poisson_sampled
+
+Floats = NDArray[np.float64]
+
+SAMPLING_PROBABILITY = 0.1
+NOISE_MULTIPLIER = 4.0
+CLIPPING_NORM = 1.0
+LEARNING_RATE = 2.0
+TEST_RECORDS = 397
+LARGEST_PIXEL = 16.0  # of the data set's documentation; computed from the records it would be a release
+
+
+@dataclass
+class Progress:
+    """What a job must find again after it was killed.
+
+    Args:
+        run_id: of the run at the ledger.
+        weights: (n_features, n_classes), after the last step whose weights were saved.
+    """
+
+    run_id: str
+    weights: Floats
+
+    def save(self, file: Path) -> None:
+        """Write a checkpoint whole, or leave the old one as it is.
+
+        Args:
+            file: where it is kept, ending in .npz.
+        """
+        new = file.with_name(f"new-{file.name}")
+        np.savez(new, run_id=self.run_id, weights=self.weights)
+        new.replace(file)
+
+    @classmethod
+    def load(cls, file: Path) -> "Progress":
+        """Read a checkpoint.
+
+        Args:
+            file: where it is kept.
+
+        Returns:
+            The progress.
+        """
+        with np.load(file) as saved:
+            return cls(str(saved["run_id"]), saved["weights"])
+
+
+def noisy_gradient(weights: Floats, features: Floats, labels: Floats, rng: np.random.Generator) -> Floats:
+    """Release one step: the mean gradient of a Poisson sample, clipped for each record, with noise.
+
+    Args:
+        weights: (n_features, n_classes).
+        features: (n_records, n_features).
+        labels: (n_records, n_classes), 0 or 1.
+        rng: source of sampling and noise.
+
+    Returns:
+        (n_features, n_classes), divided by the expected sample size, because the real one is private.
+    """
+    drawn = rng.random(len(features)) < SAMPLING_PROBABILITY
+    sample = features[drawn]
+    scores = sample @ weights
+    likelihoods = np.exp(scores - scores.max(axis=1, keepdims=True))
+    residuals = likelihoods / likelihoods.sum(axis=1, keepdims=True) - labels[drawn]
+    # A record's gradient is the outer product of its two rows, so its norm is the product of theirs.
+    norms = np.linalg.norm(sample, axis=1) * np.linalg.norm(residuals, axis=1)
+    clipped = residuals / np.maximum(norms / CLIPPING_NORM, 1.0)[:, np.newaxis]
+    total = sample.T @ clipped + rng.normal(scale=NOISE_MULTIPLIER * CLIPPING_NORM, size=weights.shape)
+    mean: Floats = total / (SAMPLING_PROBABILITY * len(features))
+    return mean
+
+
+def train(ledger: LedgerClient, budget: str, checkpoint: Path) -> tuple[Run, Floats]:
+    """Train until the budget is spent, from a checkpoint if there is one.
+
+    Args:
+        ledger: with a trainer's key.
+        budget: id or path of the budget to charge.
+        checkpoint: where the progress is kept.
+
+    Returns:
+        The run, completed, and the last weights: (n_features, n_classes).
+    """
+    features, labels = records()
+    if checkpoint.exists():
+        progress = Progress.load(checkpoint)
+        run = ledger.get_run(progress.run_id)
+    else:
+        event = poisson_sampled(SAMPLING_PROBABILITY, gaussian(NOISE_MULTIPLIER))
+        run = ledger.register_run("digits", budget=budget, event=event)
+        progress = Progress(run.id, np.zeros((features.shape[1], labels.shape[1])))
+        progress.save(checkpoint)
+    print(f"{run.id} is {run.status}, at step {run.next_step}", flush=True)
+    rng = np.random.default_rng()  # from the operating system's entropy, anew at each start: noise never repeats
+    # Not `with run`: that would abort the run at an interrupt, and an aborted run cannot be taken up again.
+    while run.status == "active":
+        try:
+            admission = run.authorize()
+        except BudgetExceededError as refusal:
+            print(refusal)
+            run.complete()
+            break
+        progress.weights -= LEARNING_RATE * noisy_gradient(progress.weights, features, labels, rng)
+        progress.save(checkpoint)
+        if admission.next_step % 50 == 0:
+            print(f"{admission.next_step} steps, epsilon {admission.epsilon:.3f} of {admission.epsilon_limit:g}")
+    return run, progress.weights
+
+
+def records(*, for_test: bool = False) -> tuple[Floats, Floats]:
+    """Load the digits.
+
+    Args:
+        for_test: those that are not trained on.
+
+    Returns:
+        Features: (n_records, 65), pixels in [0, 1] and a one; labels: (n_records, 10), 0 or 1.
+    """
+    pixels, digits = load_digits(return_X_y=True)
+    features = np.column_stack([pixels / LARGEST_PIXEL, np.ones(len(pixels))])
+    chosen = slice(-TEST_RECORDS, None) if for_test else slice(-TEST_RECORDS)
+    return features[chosen], np.eye(10)[digits[chosen]]
+
+
+def main() -> None:
+    """Read the command line, train, and say how well the model does on records that it has not seen."""
+    parser = argparse.ArgumentParser(description="A DP-SGD job that may be killed and started again.")
+    parser.add_argument("--budget", required=True, help="id or path of the budget to charge")
+    parser.add_argument("checkpoint", type=Path, help="where the progress is kept, a file ending in .npz")
+    asked = parser.parse_args()
+    with LedgerClient() as ledger:
+        run, weights = train(ledger, asked.budget, asked.checkpoint)
+    features, labels = records(for_test=True)
+    right = np.mean(np.argmax(features @ weights, axis=1) == np.argmax(labels, axis=1))
+    print(f"{run.id} is {run.status} after {run.next_step} steps; {right:.1%} of the test records are right")
+
+
+if __name__ == "__main__":
+    main()

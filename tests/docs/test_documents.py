@@ -1,0 +1,72 @@
+"""The other documents: complete, linked, and true where a machine can tell."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT, links
+
+DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))
+RECORDS = sorted(ROOT.glob("docs/adr/0*.md"))
+# What a document may point to outside of the repository.
+ELSEWHERE = ("https://keepachangelog.com/", "https://semver.org/")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_links_lead_somewhere_and_nothing_names_a_machine(document: Path) -> None:
+    text = document.read_text()
+    for link in links(text):
+        assert link.startswith(ELSEWHERE) or (document.parent / link.split("#")[0]).exists(), link
+    assert str(ROOT) not in text
+    assert f"{Path.home()}/" not in text
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_every_target_that_is_named_exists(document: str) -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = set(re.findall(r"(?m)(?:`|^    )make ([a-z]+)", (ROOT / document).read_text()))
+    assert named
+    assert named <= set(re.findall(r"(?m)^  make ([a-z]+) ", listed))
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_every_place_that_is_named_exists(document: str) -> None:
+    text = (ROOT / document).read_text()
+    named = re.findall(r"`((?:\.ci|app|benchmarks|docs|examples|migrations|openapi|sdk|tests)/[^`\s]*)`", text)
+    assert len(named) > 5
+    assert not [place for place in named if not (ROOT / place).exists()]
+
+
+def test_the_map_of_the_readme_has_every_folder() -> None:
+    text = (ROOT / "README.md").read_text()
+    folders = [path for room in (ROOT, ROOT / "app") for path in room.iterdir() if path.is_dir()]
+    names = {f"{_name(path)}/" for path in folders if not path.name.startswith((".", "_"))} - {"app/", "dist/", "docs/"}
+    assert len(names) > 10
+    assert not [name for name in names if f"`{name}`" not in text]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=_name)
+def test_a_decision_is_a_short_record_of_one_form(record: Path) -> None:
+    text = record.read_text()
+    number = record.name[:4]
+    assert re.match(rf"# {number} \S.*\n\nStatus: (accepted|superseded by \d{{4}}) \(\d{{4}}-\d\d-\d\d\)\n", text)
+    assert re.findall(r"(?m)^## (.*)$", text) == ["Context", "Decision", "Consequences"]
+
+
+def test_the_index_lists_every_decision_by_its_title() -> None:
+    listed = re.findall(r"(?m)^- \[(.*)\]\((.*)\)$", (ROOT / "docs/adr/README.md").read_text())
+    titles = [(record.read_text().splitlines()[0].removeprefix("# "), record.name) for record in RECORDS]
+    assert listed == titles
+
+
+def test_the_changelog_knows_the_version_of_both_distributions() -> None:
+    versions = re.findall(r"(?m)^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text())
+    for project in ("pyproject.toml", "sdk/pyproject.toml"):
+        assert tomllib.loads((ROOT / project).read_text())["project"]["version"] == versions[0]

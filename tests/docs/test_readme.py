@@ -1,0 +1,148 @@
+"""What the README says, done: its commands are run and the answers below them compared."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from decimal import Decimal
+from itertools import pairwise
+
+import pytest
+
+from app.demo.training import DELTA, EPSILON, MODEL, step_event
+from epsilon_ledger import BudgetExceededError, LedgerClient, Limit
+from tests.conftest import Ledger, LiveServer
+from tests.docs.markdown import ROOT, Fence, fences, section
+
+README = (ROOT / "README.md").read_text()
+BY_HAND = fences(section(README, "By hand"))
+SEPARATOR = "\x1e"
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """What each bash block wrote, by the line of its fence."""
+    folder = tmp_path_factory.mktemp("by-hand")
+    (folder / ".venv").symlink_to(sys.prefix)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    blocks = [fence for fence in BY_HAND if fence.language == "bash"]
+    assert any("8000" in block.text for block in blocks)
+    script = f"\nprintf '{SEPARATOR}'\n".join(block.text.replace("8000", port) for block in blocks)
+    done = subprocess.run(
+        # If a block fails, the service must not outlive the test.
+        ["bash", "-c", f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}"],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
+    assert (folder / "epsilon-ledger.db").exists()
+    return dict(zip((block.line for block in blocks), done.stdout.split(SEPARATOR), strict=True))
+
+
+def test_every_answer_follows_the_commands_that_it_answers() -> None:
+    assert [fence.language for fence in BY_HAND].count("bash") >= 12
+    for before, fence in pairwise(BY_HAND):
+        assert fence.language in {"bash", "json", "text"}
+        assert fence.language == "bash" or before.language == "bash"
+
+
+@pytest.mark.parametrize(
+    ("block", "answer"),
+    [
+        pytest.param(block, answer, id=f"line {block.line}")
+        for block, answer in pairwise(BY_HAND)
+        if block.language == "bash" and answer.language != "bash"
+    ],
+)
+def test_the_commands_answer_what_the_readme_shows(said: dict[int, str], block: Fence, answer: Fence) -> None:
+    output = said[block.line]
+    if answer.language == "json":
+        shown = json.loads(answer.text, parse_float=Decimal)
+        real = json.loads(output[output.index("{") :])
+        assert difference(shown, real) is None, output
+    else:
+        for line in answer.text.splitlines():
+            assert line in output
+
+
+def difference(shown: object, real: object, where: str = "answer") -> str | None:
+    """Where an answer differs from the shortened one of the README; None if nowhere.
+
+    Members may be left out, the end of a string may be an ellipsis, and a number may be rounded to the digits shown.
+    """
+    if isinstance(shown, dict) and isinstance(real, dict):
+        found = (difference(value, real.get(name), f"{where}.{name}") for name, value in shown.items())
+        return next((text for text in found if text), None)
+    if isinstance(shown, list) and isinstance(real, list) and len(shown) == len(real):
+        found = (difference(*pair, f"{where}[{index}]") for index, pair in enumerate(zip(shown, real, strict=True)))
+        return next((text for text in found if text), None)
+    if isinstance(shown, str) and isinstance(real, str) and shown.endswith("…"):
+        same = real.startswith(shown.removesuffix("…"))
+    elif isinstance(shown, Decimal) and isinstance(real, float):
+        same = Decimal(real).quantize(shown) == shown
+    else:
+        same = type(shown) is type(real) and shown == real
+    return None if same else f"{where} is {real!r}, not {shown!s}"
+
+
+def test_differences_are_noticed() -> None:
+    real = {"id": "pop_1", "epsilon": 0.6512, "points": [{"count": 1}]}
+    assert difference({"id": "pop_…", "epsilon": Decimal("0.651"), "points": [{"count": 1}]}, real) is None
+    assert difference({"id": "bud_…"}, real)
+    assert difference({"epsilon": Decimal("0.652")}, real)
+    assert difference({"points": []}, real)
+    assert difference({"points": [{"count": 2}]}, real)
+    assert difference({"missing": 1}, real)
+
+
+def test_the_python_snippet_trains_until_the_budget_is_spent(
+    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (snippet,) = (fence for fence in fences(README) if fence.language == "python")
+    with LedgerClient(live_server.url, live_server.key("admin")) as office:
+        limit = Limit(epsilon=0.9, delta=1e-5)
+        office.create_population(
+            "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", size=46520, limit=limit
+        )
+        office.create_budget("icu-team", parent="mimic", limit=limit)
+        monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
+        monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("trainer"))
+        released: list[int] = []
+        code = compile(snippet.text, "README.md", "exec")
+        with pytest.raises(BudgetExceededError) as refused:
+            exec(code, {"batches": range(10_000), "train_step": released.append})  # noqa: S102 - our own README
+        run = office.get_run(refused.value.run)
+        assert 10 < run.next_step == len(released) == refused.value.first_step
+        assert run.status == "completed"
+
+        # A run that ends before its budget does is completed too.
+        more = {"batches": range(3), "train_step": released.append}
+        exec(compile(snippet.text.replace("0.01, gaussian(1.1)", "0.0001, gaussian(9)"), "README.md", "exec"), more)  # noqa: S102
+        assert more["run"].status == "completed"  # type: ignore[attr-defined]
+        assert more["run"].next_step == 3  # type: ignore[attr-defined]
+
+
+def test_the_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> None:
+    ledger.population("patients", limit={"epsilon": 2 * EPSILON, "delta": DELTA})
+    ledger.budget("model", "patients", limit={"epsilon": EPSILON, "delta": DELTA})
+    run = ledger.run("patients/model", event=step_event())
+    steps = ledger.get(f"/v1/runs/{run}").json()["steps_remaining"]
+    spent = ledger.post(f"/v1/runs/{run}/steps", {"count": steps}).json()["epsilon"]
+    refused = ledger.post(f"/v1/runs/{run}/steps", {}).json()
+
+    (sample,) = (fence.text for fence in fences(section(README, "See it")) if fence.language == "text")
+    assert f"sampling probability {MODEL.sampling_probability:g}, noise multiplier {MODEL.noise_multiplier:g}" in sample
+    assert f"; {steps} steps fit into the budget" in sample
+    assert re.search(rf"steps admitted and released +│ {steps} ", sample)
+    assert re.search(rf"epsilon spent +│ {spent:.4f} of {EPSILON:g}, at delta {DELTA:g} ", sample)
+    assert re.search(rf"noise multiplier that fits +│ {refused['noise_multiplier_that_fits']:.4g} ", sample)
+    assert f"would make it {refused['epsilon_requested']:.6g}." in sample

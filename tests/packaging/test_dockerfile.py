@@ -1,0 +1,115 @@
+"""What can be known about the image without an engine to build it."""
+
+import os
+import re
+import subprocess
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.packaging.dockerfile import ROOT, only, run_with, stages
+
+
+def test_there_are_two_stages_on_one_pinned_base() -> None:
+    build, final = stages()
+    base = only(final, "FROM").arguments
+    assert only(build, "FROM").arguments == f"{base} AS build"
+    assert re.fullmatch(r"python:3\.\d+-slim-bookworm", base)
+
+
+def test_the_service_does_not_run_as_root() -> None:
+    _, final = stages()
+    user, group = only(final, "USER").arguments.split(":")
+    # A number, so that an orchestrator can see that it is not root, and the same one that owns the volume.
+    assert int(user) > 0
+    assert f"--uid {user} " in run_with(final, "useradd")
+    assert f"--gid {group} " in run_with(final, "groupadd")
+    last = [instruction.name for instruction in final]
+    assert last.index("USER") < last.index("CMD")
+    assert "RUN" not in last[last.index("USER") :]
+
+
+def test_the_ledger_lies_in_the_volume() -> None:
+    _, final = stages()
+    assert only(final, "VOLUME").arguments == "/data"
+    assert only(final, "WORKDIR").arguments == "/data"
+    assert "EPSILON_LEDGER_DATABASE_URL=sqlite:////data/" in only(final, "ENV").arguments
+    assert "--owner ledger" in run_with(final, "/data")
+
+
+def test_it_serves_every_address_on_the_exposed_port() -> None:
+    _, final = stages()
+    port = only(final, "EXPOSE").arguments
+    assert only(final, "CMD").command == ["epsilon-ledger", "serve", "--host", "0.0.0.0", "--port", port]  # noqa: S104
+    assert f"http://127.0.0.1:{port}/readyz" in only(final, "HEALTHCHECK").arguments
+
+
+def test_everything_that_is_copied_exists_and_is_let_into_the_build() -> None:
+    build, final = stages()
+    named = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line.removeprefix("!") for line in named if line.startswith("!")}
+    assert "*" in named
+    assert named.index("*") < min(named.index(f"!{name}") for name in allowed)
+    copied = {source for instruction in build if instruction.name == "COPY" for source in instruction.sources}
+    assert copied == allowed
+    assert not [source for source in copied if not (ROOT / source).exists()]
+    (handed_on,) = (instruction for instruction in final if instruction.name == "COPY")
+    assert handed_on.arguments.startswith("--from=build ")
+
+
+def test_every_package_is_installed_by_its_hash_or_without_an_index() -> None:
+    installs = [
+        command
+        for stage in stages()
+        for instruction in stage
+        if instruction.name == "RUN"
+        for command in instruction.arguments.split("&&")
+        if "pip install" in command
+    ]
+    assert len(installs) == 3
+    assert all("--require-hashes" in command or "--no-deps --no-index" in command for command in installs)
+
+
+def test_the_build_backend_and_all_that_it_needs_are_taken_from_the_development_lock(tmp_path: Path) -> None:
+    build, _ = stages()
+    extract = run_with(build, "awk").split("&&")[0]
+    (tmp_path / "requirements-dev.lock").symlink_to(ROOT / "requirements-dev.lock")
+    subprocess.run(["sh", "-c", extract], cwd=tmp_path, check=True)
+    lock = (tmp_path / "build.lock").read_text()
+    pinned = re.findall(r"(?m)^([a-z0-9.-]+)==\S+ \\\n    --hash=sha256:", lock)
+    assert sorted(pinned) == sorted(_needed_by("hatchling"))
+    assert len(pinned) == len(re.findall(r"(?m)^\S", lock))
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
+def test_the_locks_name_no_registry_and_hash_everything(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    assert "--index-url" not in text
+    entries = re.findall(r"(?m)^([a-zA-Z0-9]\S*==\S+)(?: ;[^\\\n]*)? \\\n    --hash=sha256:[0-9a-f]{64}", text)
+    assert len(entries) == len(re.findall(r"(?m)^\S", text)) > 20
+
+
+def test_the_files_of_ci_are_executable_and_call_what_a_developer_calls() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = script.read_text().splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert lines[2:] == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."', "make check", "make test"]
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def _needed_by(name: str) -> set[str]:
+    found: set[str] = set()
+    open_names = [name]
+    while open_names:
+        current = canonicalize_name(open_names.pop())
+        if current in found:
+            continue
+        found.add(current)
+        wanted = [Requirement(text) for text in requires(current) or []]
+        open_names += [item.name for item in wanted if item.marker is None or item.marker.evaluate({"extra": ""})]
+    return found

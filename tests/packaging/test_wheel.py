@@ -1,0 +1,166 @@
+"""The wheel, built and installed as the image does it: without a network, and beside the locked packages only."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import httpx
+import pytest
+from packaging.requirements import Requirement
+
+from tests.packaging.dockerfile import ROOT, only, run_with, stages
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The wheel, and a virtual environment that has it."""
+
+    wheel: Path
+    bin: Path
+
+    def run(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.bin / words[0], *words[1:]],
+            cwd=cwd,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("EPSILON_LEDGER_", "PYTHON"))}
+        return kept | {"PATH": f"{self.bin}{os.pathsep}{kept['PATH']}"}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("image")
+    build, _ = stages()
+    source = folder / "src"
+    for path in (Path(item) for instruction in build if instruction.name == "COPY" for item in instruction.sources):
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / path).is_dir():
+            shutil.copytree(ROOT / path, source / path, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / path, source / path)
+    target = folder / "epsilon-ledger"
+    subprocess.run([sys.executable, "-m", "venv", target], check=True)
+    _show_locked_packages(folder / "locked", target)
+    steps = run_with(build, "hatchling build")
+    here = steps.replace("/opt/build/bin/python", sys.executable).replace("/opt/epsilon-ledger", str(target))
+    assert "/opt" not in here.replace(str(folder), "").replace(sys.executable, "")
+    subprocess.run(["sh", "-c", here], cwd=source, env=os.environ | {"PIP_NO_INDEX": "1"}, check=True)
+    (wheel,) = (source / "wheels").iterdir()
+    return Installed(wheel, target / "bin")
+
+
+@pytest.fixture
+def served(installed: Installed, tmp_path: Path) -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [installed.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=tmp_path, env=installed.environment()
+    )
+    try:
+        _wait_until_ready(port, process)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def test_it_serves_from_an_empty_folder(served: int, installed: Installed, tmp_path: Path) -> None:
+    assert (tmp_path / "epsilon-ledger.db").exists()
+    made = installed.run("epsilon-ledger", "org", "create", "hospital", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    key = json.loads(
+        installed.run("epsilon-ledger", "keys", "create", "--org", "hospital", "--role", "viewer", cwd=tmp_path).stdout
+    )["key"]
+    listed = httpx.get(f"http://127.0.0.1:{served}/v1/runs", headers={"Authorization": f"Bearer {key}"})
+    assert (listed.status_code, listed.json()) == (200, {"items": [], "next": None})
+
+
+def test_the_healthcheck_follows_the_service(served: int, installed: Installed, tmp_path: Path) -> None:
+    _, final = stages()
+    check = [word.replace("8000", str(served)) for word in only(final, "HEALTHCHECK").command]
+    assert installed.run(*check, cwd=tmp_path).returncode == 0
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = [word.replace(str(served), str(nobody.getsockname()[1])) for word in check]
+        assert installed.run(*gone, cwd=tmp_path).returncode == 1
+
+
+def test_it_is_the_wheel_that_runs_and_not_the_checkout(installed: Installed, tmp_path: Path) -> None:
+    found = installed.run("python", "-c", "import app; print(app.__file__)", cwd=tmp_path)
+    assert Path(found.stdout.strip()).is_relative_to(installed.bin.parent)
+
+
+def test_the_demo_says_what_it_still_needs(installed: Installed, tmp_path: Path) -> None:
+    asked = installed.run("epsilon-ledger", "demo", cwd=tmp_path)
+    assert asked.returncode != 0
+    told = asked.stdout + asked.stderr
+    assert "scikit-learn" in told or "epsilon-ledger-client" in told
+    assert "Traceback" not in told
+
+
+def test_the_wheel_holds_every_module_and_every_migration(installed: Installed) -> None:
+    tracked = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("app", "migrations")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        names = set(wheel.namelist())
+    expected = {re.sub(r"^migrations/", "app/migrations/", path) for path in tracked}
+    assert expected <= names
+    assert {name for name in names - expected if ".dist-info/" not in name} == set()
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert "app/demo/story.py" in names
+    assert "app/migrations/versions/0001_the_first_tables.py" in names
+
+
+def _show_locked_packages(folder: Path, target: Path) -> None:
+    """Let a virtual environment see the packages of requirements.lock, and no others of this one."""
+    folder.mkdir()
+    for package in _locked():
+        tops = {file.parts[0] for file in package.files or () if file.parts[0] != ".."}
+        for top in tops - {"__pycache__"}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(str(package.locate_file(top)))
+    (site_packages,) = target.glob("lib/python*/site-packages")
+    (site_packages / "locked.pth").write_text(f"{folder}\n")
+
+
+def _locked() -> Iterator[Distribution]:
+    for line in (ROOT / "requirements.lock").read_text().splitlines():
+        if line[:1].isalnum():
+            requirement = Requirement(line.removesuffix("\\"))
+            if requirement.marker is None or requirement.marker.evaluate():
+                yield distribution(requirement.name)
+
+
+def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    while True:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
