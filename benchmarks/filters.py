@@ -9,8 +9,8 @@ from itertools import product
 
 import numpy as np
 
-from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
+from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import repetitions_left
 from app.ledger.filters import FilterKind, Limit
 
@@ -42,9 +42,10 @@ def account(limit: Limit, kind: FilterKind) -> Account:
     )
 
 
-def step(q: float, z: float) -> DpEvent:
+def step(q: float, z: float) -> PricedStep:
     """Return one step of DP-SGD, or a plain Gaussian at q = 1."""
-    return PoissonSampled(q, Gaussian(z)) if q < 1 else Gaussian(z)
+    event = PoissonSampled(q, Gaussian(z)) if q < 1 else Gaussian(z)
+    return account(Limit(1.0, 1e-5), FilterKind.DECLARED).price(StepEvent(event, 1))
 
 
 def shares(noise_factor: float, probability_factor: float) -> Iterator[tuple[float, str]]:

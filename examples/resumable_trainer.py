@@ -10,7 +10,6 @@ takes up the same run. A step that was admitted, but whose weights were lost wit
 """
 
 # A script that talks to a person, and no package:
-# ruff: noqa: INP001, T201
 
 import argparse
 from dataclasses import dataclass

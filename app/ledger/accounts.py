@@ -1,5 +1,6 @@
 """Accounts: what a population, a budget and a run have in common."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
@@ -56,6 +57,27 @@ class StepEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PricedStep:
+    """A step event and what one repetition of it costs.
+
+    A price is computed once and then kept with the event: floats may differ in their last bit between processors
+    and library versions, and a ledger that recomputed its prices could no longer replay its balances (ADR 0004).
+
+    Args:
+        step: what is charged.
+        curve: of one repetition, under the population's relation and the account's grid.
+    """
+
+    step: StepEvent
+    curve: RdpCurve
+
+    @property
+    def cost(self) -> RdpCurve:
+        """The curve of all repetitions, exact."""
+        return self.curve.times(self.step.count)
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """A limit, a spent curve and a held curve, somewhere in the tree beneath a population.
 
@@ -100,15 +122,16 @@ class Account:
         """Whether the rule of admission can no longer change."""
         return self.filter is FilterKind.DECLARED or self.weights is not None
 
-    def curve_of(self, event: DpEvent) -> RdpCurve:
-        """The curve of one repetition of an event, under this account's relation and grid."""
-        return event_curve(event, self.relation, self.grid_version)
+    def price(self, step: StepEvent) -> PricedStep:
+        """A step event at the price that is computed now, under this account's relation and grid."""
+        return PricedStep(step, event_curve(step.event, self.relation, self.grid_version))
 
-    def prepared_for(self, first: DpEvent) -> Self:
+    def prepared_for(self, first: PricedStep) -> Self:
         """This account with the weights it will have if `first` becomes its first charge."""
         if self.limit is None or self.weights_frozen:
             return self
-        workload = total_curve(self, self.planned) if self.planned else self.curve_of(first)
+        planned = [self.price(step) for step in self.planned]
+        workload = total_cost(planned) if planned else first.curve
         return replace(self, weights=adaptive_weights(self.limit, workload, self.grid_version))
 
     def thresholds(self) -> NDArray[np.int64]:
@@ -127,19 +150,18 @@ class Account:
         return spent_epsilon(self.spent, delta, FilterKind.DECLARED, None, self.grid_version)
 
 
-def total_curve(account: Account, steps: tuple[StepEvent, ...]) -> RdpCurve:
-    """The sum of step events, under an account's relation and grid.
+def total_cost(steps: Sequence[PricedStep]) -> RdpCurve:
+    """The sum of what step events cost.
 
     Args:
-        account: whose relation and grid hold.
-        steps: at least one.
+        steps: at least one, all over the same grid.
 
     Returns:
         The sum, exact.
     """
-    total = zero_curve(account.grid_version)
-    for step in steps:
-        total = total + account.curve_of(step.event).times(step.count)
+    total = steps[0].cost
+    for step in steps[1:]:
+        total = total + step.cost
     return total
 
 

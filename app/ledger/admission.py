@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from app.accounting.calibration import smallest_noise_multiplier
 from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
-from app.accounting.events import DpEvent
+from app.accounting.events import DpEvent, noise_multiplier, with_noise_multiplier
 from app.accounting.orders import orders
-from app.ledger.accounts import Account, StepEvent, total_curve, zero_curve
+from app.accounting.rdp import rdp
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 
 UNLIMITED = 2**62
 """What an account without a limit leaves: more than any count."""
@@ -78,43 +79,39 @@ class Refusal:
     noise_multiplier_that_fits: float | None
 
 
-def admit(path: Sequence[Account], steps: Sequence[StepEvent]) -> Admission | Refusal:
+def admit(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission | Refusal:
     """Decide about a charge.
 
     Args:
         path: every account that the charge would touch, root to leaf, as it is now.
-        steps: the charge, at least one.
+        steps: the charge, at least one, each at its price.
 
     Returns:
         The accounts afterwards, or the reasons why not.
-
-    Raises:
-        UnsupportedEventError: an event has no sound bound under the population's relation.
     """
-    accounts = _prepared(path, steps)
-    new = total_curve(path[0], tuple(steps))
+    accounts = [account.prepared_for(steps[0]) for account in path]
+    new = total_cost(steps)
     if not all(_fits(account, new) for account in accounts):
         return _refusal(path, accounts, steps, new)
     afterwards = tuple(replace(account, spent=account.spent + new, version=account.version + 1) for account in accounts)
-    remaining, binding = repetitions_left(afterwards, steps[-1].event)
+    remaining, binding = repetitions_left(afterwards, steps[-1])
     assert all(_fits(account, zero_curve(account.grid_version)) for account in afterwards)
     return Admission(afterwards, reading_of(afterwards), remaining, binding)
 
 
-def repetitions_left(path: Sequence[Account], event: DpEvent) -> tuple[int, Account]:
+def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Account]:
     """How often an event could still be admitted, and by which account it is bound.
 
     Args:
         path: root to leaf.
-        event: one repetition.
+        step: the event at its price; its count does not matter.
 
     Returns:
         The count, and the account that leaves the fewest.
     """
-    accounts = [account.prepared_for(event) for account in path]
-    curve = path[0].curve_of(event)
+    accounts = [account.prepared_for(step) for account in path]
     nothing = zero_curve(path[0].grid_version)
-    counts = [_repetitions(account, nothing, curve) for account in accounts]
+    counts = [_repetitions(account, nothing, step.curve) for account in accounts]
     fewest = min(range(len(counts)), key=counts.__getitem__)
     return counts[fewest], accounts[fewest]
 
@@ -131,10 +128,6 @@ def reading_of(path: Sequence[Account]) -> Reading:
     governing = next(account for account in reversed(path) if account.limit is not None)
     assert governing.limit is not None
     return Reading(governing.epsilon(path[-1].spent), governing.limit.delta, governing.limit.epsilon)
-
-
-def _prepared(path: Sequence[Account], steps: Sequence[StepEvent]) -> tuple[Account, ...]:
-    return tuple(account.prepared_for(steps[0].event) for account in path)
 
 
 def _free(account: Account, pending: RdpCurve) -> NDArray[np.int64]:
@@ -156,35 +149,57 @@ def _repetitions(account: Account, pending: RdpCurve, curve: RdpCurve) -> int:
     return int(np.max(np.maximum(_free(account, pending), 0) // np.maximum(curve.values, 1)))
 
 
-def _longest_prefix(accounts: Sequence[Account], steps: Sequence[StepEvent]) -> tuple[int, Account]:
+def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[int, Account]:
     """How many of the steps fit, from the first, and which account binds."""
     pending = zero_curve(accounts[0].grid_version)
     fitting = 0
     for step in steps:
-        curve = accounts[0].curve_of(step.event)
-        counts = [_repetitions(account, pending, curve) for account in accounts]
+        counts = [_repetitions(account, pending, step.curve) for account in accounts]
         fewest = min(range(len(counts)), key=counts.__getitem__)
-        if counts[fewest] < step.count:
+        if counts[fewest] < step.step.count:
             return fitting + counts[fewest], accounts[fewest]
-        pending = pending + curve.times(step.count)
-        fitting += step.count
+        pending = pending + step.cost
+        fitting += step.step.count
     raise AssertionError("the whole request fits, and yet it was refused")
 
 
-def _noise_that_fits(path: Sequence[Account], steps: Sequence[StepEvent]) -> float | None:
+def _noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
     if len(steps) > 1:
         return None
+    asked = steps[0].step
 
     def fits(event: DpEvent) -> bool:
-        quieter = (StepEvent(event, steps[0].count),)
-        new = total_curve(path[0], quieter)
-        return all(_fits(account, new) for account in _prepared(path, quieter))
+        quieter = path[0].price(StepEvent(event, asked.count))
+        return all(_fits(account.prepared_for(quieter), quieter.cost) for account in path)
 
-    return smallest_noise_multiplier(steps[0].event, fits)
+    near = _noise_at_the_weights(path, asked)
+    if near is None:
+        return None
+    return smallest_noise_multiplier(with_noise_multiplier(asked.event, near), fits)
+
+
+def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | None:
+    """Where to begin: the noise that fits at the few orders that frozen weights name, which is quick to compute.
+
+    Returns:
+        The event's own noise if other orders count as well; None if no noise is enough.
+    """
+    limited = [account for account in path if account.limit is not None]
+    if any(account.weights is None for account in limited):
+        return noise_multiplier(asked.event)
+    places = sorted({index for account in limited if account.weights for index in account.weights.indices})
+    free = [_free(account, zero_curve(account.grid_version))[places] for account in limited]
+    grid = orders(path[0].grid_version)[places]
+
+    def fits(event: DpEvent) -> bool:
+        cost = RdpCurve.from_nats(rdp(event, grid, path[0].relation)).times(asked.count)
+        return all(bool(np.any(cost.values <= left)) for left in free)
+
+    return smallest_noise_multiplier(asked.event, fits)
 
 
 def _refusal(
-    path: Sequence[Account], accounts: Sequence[Account], steps: Sequence[StepEvent], new: RdpCurve
+    path: Sequence[Account], accounts: Sequence[Account], steps: Sequence[PricedStep], new: RdpCurve
 ) -> Refusal:
     fitting, binding = _longest_prefix(accounts, steps)
     threshold = binding.thresholds()

@@ -186,6 +186,24 @@ dp_events = Table(
     CheckConstraint("length(fingerprint) = 64", name="fingerprint_is_sha256"),
 )
 
+event_curves = Table(
+    "event_curves",
+    metadata,
+    _id("organisation_id"),
+    Column("event_fingerprint", String(64), nullable=False),
+    Column("neighboring_relation", String(32), nullable=False),
+    Column("grid_version", Integer, nullable=False),
+    Column("curve", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "event_fingerprint", "neighboring_relation", "grid_version"),
+    ForeignKeyConstraint(
+        ["organisation_id", "event_fingerprint"], ["dp_events.organisation_id", "dp_events.fingerprint"]
+    ),
+    CheckConstraint(
+        "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')", name="relation_known"
+    ),
+    CheckConstraint("length(curve) > 0 AND length(curve) % 8 = 0", name="curve_whole"),
+)
+
 runs = Table(
     "runs",
     metadata,

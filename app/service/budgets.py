@@ -223,7 +223,7 @@ def check_terms(account: Account, population: Population) -> None:
     if account.limit is not None:
         check_limit(account.limit, account.filter, population.size)
     for step in account.planned:
-        account.curve_of(step.event)
+        account.price(step)
 
 
 def _open(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Reading, reading_of, repetitions_left
 from app.ledger.errors import (
     InvalidInputError,
@@ -22,6 +22,7 @@ from app.service.access import Role
 from app.service.budgets import Terms, check_terms, find_parent, new_account
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, answer_once
+from app.service.pricing import price
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def register_run(
         account = new_account(AccountKind.RUN, budget.account, terms, budget.account.relation, call.now)
         check_terms(account, budget.population)
         if declaration.event is not None:
-            account.curve_of(declaration.event)
+            account.price(StepEvent(declaration.event, 1))
         ancestors = accounts.path_of(tx, call.organisation_id, budget.account.id)
         accounts.add(tx, call.organisation_id, account, [record.account for record in ancestors], None, call.now)
         run = Run(account.id, RunStatus.ACTIVE, declaration.event, attempt=1, next_step=0, decisions=0)
@@ -155,7 +156,7 @@ def list_runs(
     with call.db.read() as tx:
         budget_id = None if budget is None else find_parent(tx, call, budget).account.id
         found = runs.page(tx, call.organisation_id, budget_id=budget_id, status=status, after=after, limit=limit)
-        return [_record(run, find_path(tx, call, run.account_id)) for run in found]
+        return [_record(tx, call, run, find_path(tx, call, run.account_id)) for run in found]
 
 
 def change_state(call: Call, run_id: str, action: RunAction) -> RunRecord:
@@ -206,14 +207,15 @@ def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, .
 
 def _read(tx: Connection, call: Call, run_id: str) -> RunRecord:
     path = find_path(tx, call, run_id)
-    return _record(runs.get(tx, call.organisation_id, run_id), path)
+    return _record(tx, call, runs.get(tx, call.organisation_id, run_id), path)
 
 
-def _record(run: Run, path: tuple[AccountRecord, ...]) -> RunRecord:
+def _record(tx: Connection, call: Call, run: Run, path: tuple[AccountRecord, ...]) -> RunRecord:
     touched = [record.account for record in path]
     if run.event is None:
         return RunRecord(run, path, reading_of(touched), None, None)
-    remaining, binding = repetitions_left(touched, run.event)
+    [step] = price(tx, call.organisation_id, touched[0], [StepEvent(run.event, 1)], keep=False)
+    remaining, binding = repetitions_left(touched, step)
     return RunRecord(run, path, reading_of(touched), remaining, binding)
 
 

@@ -18,6 +18,7 @@ from app.persistence.repositories.decisions import Decision
 from app.service.access import Role
 from app.service.call import Call
 from app.service.idempotency import reused
+from app.service.pricing import price
 from app.service.runs import find_path
 
 
@@ -80,7 +81,8 @@ def take_steps(call: Call, request: StepRequest, *, dry_run: bool) -> Answered:
             return Answered(earlier, replayed=True)
         require_active(run)
         require_no_gap(run, request.first_step)
-        outcome = admit(path, steps)
+        priced = price(tx, call.organisation_id, path[0], steps, keep=not dry_run)
+        outcome = admit(path, priced)
         decision = _decision(run, request, steps, asked, outcome, call.now)
         if not dry_run:
             _record(tx, call, run, outcome, decision)
@@ -173,7 +175,6 @@ def _facts(refusal: Refusal) -> dict[str, Any]:
 
 
 def _record(tx: Connection, call: Call, run: Run, outcome: Admission | Refusal, decision: Decision) -> None:
-    runs.remember_events(tx, call.organisation_id, [step.event for step in decision.steps])
     decisions.add(tx, call.organisation_id, decision)
     runs.save(tx, call.organisation_id, replace(run, next_step=decision.next_step, decisions=run.decisions + 1))
     if isinstance(outcome, Admission):

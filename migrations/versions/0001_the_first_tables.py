@@ -55,8 +55,7 @@ def upgrade() -> None:
         sa.CheckConstraint("name <> ''", name=op.f("ck_accounts_name_given")),
         sa.CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name=op.f("ck_accounts_limit_whole")),
         sa.CheckConstraint(
-            "epsilon_limit > 0 AND delta_limit > 0 AND delta_limit < 0.5",
-            name=op.f("ck_accounts_limit_in_range"),
+            "epsilon_limit > 0 AND delta_limit > 0 AND delta_limit < 0.5", name=op.f("ck_accounts_limit_in_range")
         ),
         sa.CheckConstraint(
             "length(spent) > 0 AND length(spent) % 8 = 0 AND length(held) = length(spent)",
@@ -77,10 +76,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "id", name=op.f("pk_accounts")),
     )
     op.create_index(
-        op.f("ix_accounts_organisation_id_parent_id"),
-        "accounts",
-        ["organisation_id", "parent_id"],
-        unique=False,
+        op.f("ix_accounts_organisation_id_parent_id"), "accounts", ["organisation_id", "parent_id"], unique=False
     )
     op.create_index(
         "uq_accounts_path",
@@ -146,6 +142,27 @@ def upgrade() -> None:
             "ancestor_id",
             "account_id",
             name=op.f("uq_account_paths_organisation_id_ancestor_id_account_id"),
+        ),
+    )
+    op.create_table(
+        "event_curves",
+        sa.Column("organisation_id", sa.String(length=40), nullable=False),
+        sa.Column("event_fingerprint", sa.String(length=64), nullable=False),
+        sa.Column("neighboring_relation", sa.String(length=32), nullable=False),
+        sa.Column("grid_version", sa.Integer(), nullable=False),
+        sa.Column("curve", sa.LargeBinary(), nullable=False),
+        sa.CheckConstraint(
+            "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')",
+            name=op.f("ck_event_curves_relation_known"),
+        ),
+        sa.CheckConstraint("length(curve) > 0 AND length(curve) % 8 = 0", name=op.f("ck_event_curves_curve_whole")),
+        sa.ForeignKeyConstraint(
+            ["organisation_id", "event_fingerprint"],
+            ["dp_events.organisation_id", "dp_events.fingerprint"],
+            name=op.f("fk_event_curves_organisation_id_event_fingerprint"),
+        ),
+        sa.PrimaryKeyConstraint(
+            "organisation_id", "event_fingerprint", "neighboring_relation", "grid_version", name=op.f("pk_event_curves")
         ),
     )
     op.create_table(
@@ -222,8 +239,7 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint("length(request_fingerprint) = 64", name=op.f("ck_decisions_request_fingerprint_is_sha256")),
         sa.CheckConstraint(
-            "position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1",
-            name=op.f("ck_decisions_counts"),
+            "position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name=op.f("ck_decisions_counts")
         ),
         sa.ForeignKeyConstraint(
             ["organisation_id", "binding_account_id"],
@@ -296,6 +312,7 @@ def downgrade() -> None:
     op.drop_table("decisions")
     op.drop_table("runs")
     op.drop_table("populations")
+    op.drop_table("event_curves")
     op.drop_table("account_paths")
     op.drop_table("replies")
     op.drop_table("dp_events")

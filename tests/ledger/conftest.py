@@ -1,14 +1,25 @@
 """Accounts for tests of the rules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from app.accounting.events import NeighboringRelation
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.ledger import admission
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
 from app.ledger.filters import FilterKind, Limit
 
 AccountMaker = Callable[..., Account]
+
+
+def admit(path: Sequence[Account], steps: Sequence[StepEvent]) -> admission.Admission | admission.Refusal:
+    """Admit step events at the prices that are computed now."""
+    return admission.admit(path, [path[0].price(step) for step in steps])
+
+
+def repetitions_left(path: Sequence[Account], event: DpEvent) -> tuple[int, Account]:
+    """Count repetitions at the price that is computed now."""
+    return admission.repetitions_left(path, path[0].price(StepEvent(event, 1)))
 
 
 @pytest.fixture(scope="session")

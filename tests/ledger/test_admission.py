@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +16,11 @@ from app.accounting.events import (
     noise_multiplier,
     with_noise_multiplier,
 )
-from app.ledger.accounts import Account, StepEvent, total_curve, zero_curve
-from app.ledger.admission import Admission, Refusal, admit, repetitions_left
+from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
+from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
 
-from .conftest import AccountMaker
+from .conftest import AccountMaker, admit, repetitions_left
 
 EVENTS: list[DpEvent] = [
     Gaussian(1.0),
@@ -63,10 +62,8 @@ def test_no_ancestor_is_ever_past_its_limit(
         if isinstance(outcome, Refusal):
             continue
         for before, after in zip(path, outcome.accounts, strict=True):
-            expected = [
-                int(a) + int(b)
-                for a, b in zip(before.spent.values, total_curve(before, tuple(steps)).values, strict=True)
-            ]
+            cost = total_cost([before.price(step) for step in steps])
+            expected = [int(a) + int(b) for a, b in zip(before.spent.values, cost.values, strict=True)]
             assert [int(value) for value in after.spent.values] == [min(value, EXHAUSTED) for value in expected]
             assert after.version == before.version + 1
             assert not over_limit(after)
@@ -143,7 +140,7 @@ def test_held_counts_like_spent(account: AccountMaker) -> None:
     free = account(1.0, 1e-5, FilterKind.DECLARED)
     event = PoissonSampled(0.01, Gaussian(2.0))
     count, _ = repetitions_left([free], event)
-    half = free.curve_of(event).times(count // 2)
+    half = free.price(StepEvent(event, count // 2)).cost
     holding = replace(free, held=half)
     left, _ = repetitions_left([holding], event)
     assert left == count - count // 2
@@ -202,7 +199,7 @@ def test_a_refused_first_charge_freezes_nothing(account: AccountMaker) -> None:
 def test_replace_one_costs_four_times_as_much(account: AccountMaker) -> None:
     added = account(1.0)
     replaced = replace(added, relation=NeighboringRelation.REPLACE_ONE)
-    assert np.array_equal(replaced.curve_of(Gaussian(10.0)).values, added.curve_of(Gaussian(5.0)).values)
+    assert replaced.price(StepEvent(Gaussian(10.0), 1)).curve == added.price(StepEvent(Gaussian(5.0), 1)).curve
     with pytest.raises(UnsupportedEventError, match="replace_one"):
         admit([replaced], [StepEvent(PoissonSampled(0.01, Gaussian(1.0)), 1)])
 

@@ -129,13 +129,30 @@ def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: S
     return [_decision(row, events[row.position]) for row in rows]
 
 
-def charges(tx: Connection, organisation_id: str, run_id: str) -> Iterable[tuple[int, int, StepEvent]]:
-    """Every admitted step event of a run, in order: its decision's position and first step, and the event."""
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """An admitted step event, as it is kept: what it was is known by its fingerprint.
+
+    Args:
+        position: of its decision among the run's.
+        first_step: of its decision.
+        event_fingerprint: which event.
+        count: how many repetitions.
+    """
+
+    position: int
+    first_step: int
+    event_fingerprint: str
+    count: int
+
+
+def charges(tx: Connection, organisation_id: str, run_id: str) -> Iterable[Charge]:
+    """Every admitted step event of a run, in order."""
     found = (
         select(
             decisions.c.position,
             decisions.c.first_step,
-            dp_events.c.canonical,
+            step_events.c.event_fingerprint,
             step_events.c.count.label("times"),
         )
         .join(
@@ -143,11 +160,6 @@ def charges(tx: Connection, organisation_id: str, run_id: str) -> Iterable[tuple
             (step_events.c.organisation_id == decisions.c.organisation_id)
             & (step_events.c.run_id == decisions.c.run_id)
             & (step_events.c.position == decisions.c.position),
-        )
-        .join(
-            dp_events,
-            (dp_events.c.organisation_id == step_events.c.organisation_id)
-            & (dp_events.c.fingerprint == step_events.c.event_fingerprint),
         )
         .where(
             decisions.c.organisation_id == organisation_id,
@@ -157,7 +169,7 @@ def charges(tx: Connection, organisation_id: str, run_id: str) -> Iterable[tuple
         .order_by(decisions.c.position, step_events.c.item)
     )
     for row in tx.execute(found):
-        yield row.position, row.first_step, StepEvent(event_from_canonical(row.canonical.encode()), row.times)
+        yield Charge(row.position, row.first_step, row.event_fingerprint, row.times)
 
 
 def _of(organisation_id: str) -> Select[Any]:

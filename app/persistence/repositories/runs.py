@@ -5,8 +5,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select, update
 
-from app.accounting.events import DpEvent, canonical, event_from_canonical, fingerprint
+from app.accounting.events import event_from_canonical, fingerprint
 from app.ledger.runs import Run, RunStatus
+from app.persistence.repositories import events
 from app.persistence.tables import accounts, dp_events, runs
 
 _RUNS = select(runs, dp_events.c.canonical).outerjoin(
@@ -18,7 +19,7 @@ _RUNS = select(runs, dp_events.c.canonical).outerjoin(
 def add(tx: Connection, organisation_id: str, run: Run) -> None:
     """Append a run; its account must be there."""
     if run.event is not None:
-        remember_events(tx, organisation_id, [run.event])
+        events.remember(tx, organisation_id, [run.event])
     tx.execute(
         insert(runs).values(
             organisation_id=organisation_id,
@@ -72,20 +73,6 @@ def save(tx: Connection, organisation_id: str, run: Run) -> None:
         .where(runs.c.organisation_id == organisation_id, runs.c.account_id == run.account_id)
         .values(status=str(run.status), next_step=run.next_step, decisions=run.decisions)
     )
-
-
-def remember_events(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) -> None:
-    """Append those of the events that the organisation has not used before."""
-    wanted = {fingerprint(event): canonical(event).decode() for event in events}
-    known = select(dp_events.c.fingerprint).where(
-        dp_events.c.organisation_id == organisation_id, dp_events.c.fingerprint.in_(wanted)
-    )
-    new = wanted.keys() - set(tx.execute(known).scalars())
-    if new:
-        tx.execute(
-            insert(dp_events),
-            [{"organisation_id": organisation_id, "fingerprint": key, "canonical": wanted[key]} for key in sorted(new)],
-        )
 
 
 def _of(organisation_id: str) -> Select[Any]:

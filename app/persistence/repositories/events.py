@@ -1,0 +1,97 @@
+"""DpEvents that an organisation has used, and their prices, kept for ever."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, NeighboringRelation, canonical, fingerprint
+from app.persistence.tables import dp_events, event_curves
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """Whose prices, and under which rules.
+
+    Args:
+        organisation_id: whose.
+        relation: the population's neighboring relation.
+        grid_version: of the curves.
+    """
+
+    organisation_id: str
+    relation: NeighboringRelation
+    grid_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrice:
+    """A row of the price list, as it is kept."""
+
+    fingerprint: str
+    canonical: bytes
+    prices: PriceList
+    curve: RdpCurve
+
+
+def find_curves(tx: Connection, prices: PriceList, events: Iterable[DpEvent]) -> dict[str, RdpCurve]:
+    """The curves of those events that have a price, by fingerprint."""
+    found = select(event_curves.c.event_fingerprint, event_curves.c.curve).where(
+        event_curves.c.organisation_id == prices.organisation_id,
+        event_curves.c.neighboring_relation == str(prices.relation),
+        event_curves.c.grid_version == prices.grid_version,
+        event_curves.c.event_fingerprint.in_({fingerprint(event) for event in events}),
+    )
+    return {row.event_fingerprint: RdpCurve.from_bytes(row.curve) for row in tx.execute(found)}
+
+
+def add_curves(tx: Connection, prices: PriceList, curves: Mapping[DpEvent, RdpCurve]) -> None:
+    """Append prices of events that have none."""
+    remember(tx, prices.organisation_id, curves)
+    tx.execute(
+        insert(event_curves),
+        [
+            {
+                "organisation_id": prices.organisation_id,
+                "event_fingerprint": fingerprint(event),
+                "neighboring_relation": str(prices.relation),
+                "grid_version": prices.grid_version,
+                "curve": curve.to_bytes(),
+            }
+            for event, curve in curves.items()
+        ],
+    )
+
+
+def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) -> None:
+    """Append those of the events that the organisation has not used before."""
+    wanted = {fingerprint(event): canonical(event).decode() for event in events}
+    known = select(dp_events.c.fingerprint).where(
+        dp_events.c.organisation_id == organisation_id, dp_events.c.fingerprint.in_(wanted)
+    )
+    new = wanted.keys() - set(tx.execute(known).scalars())
+    if new:
+        tx.execute(
+            insert(dp_events),
+            [{"organisation_id": organisation_id, "fingerprint": key, "canonical": wanted[key]} for key in sorted(new)],
+        )
+
+
+def everything(tx: Connection) -> Iterable[StoredPrice]:
+    """Every price of every organisation."""
+    rows = tx.execute(
+        select(event_curves, dp_events.c.canonical).join(
+            dp_events,
+            (dp_events.c.organisation_id == event_curves.c.organisation_id)
+            & (dp_events.c.fingerprint == event_curves.c.event_fingerprint),
+        )
+    )
+    for row in rows:
+        relation = NeighboringRelation(row.neighboring_relation)
+        yield StoredPrice(
+            row.event_fingerprint,
+            row.canonical.encode(),
+            PriceList(row.organisation_id, relation, row.grid_version),
+            RdpCurve.from_bytes(row.curve),
+        )

@@ -1,0 +1,13 @@
+"""Print every figure: `python -m benchmarks`."""
+
+import platform
+from datetime import UTC, datetime
+
+from benchmarks import filters, orders_grid, step_latency
+
+if __name__ == "__main__":
+    print(f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {platform.machine()}\n")
+    for module in (orders_grid, filters, step_latency):
+        print(f"## {module.__name__.removeprefix('benchmarks.')}\n")
+        module.main()
+        print()
