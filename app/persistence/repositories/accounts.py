@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
@@ -38,6 +38,11 @@ _RECORDS = select(accounts, populations.c.privacy_unit, populations.c.neighborin
     populations,
     (populations.c.organisation_id == accounts.c.organisation_id)
     & (populations.c.account_id == accounts.c.population_id),
+)
+
+
+_CHARGED = update(accounts).where(
+    accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account")
 )
 
 
@@ -171,20 +176,20 @@ def everything(tx: Connection) -> Iterable[tuple[str, AccountRecord]]:
 
 def save_charged(tx: Connection, organisation_id: str, charged: Iterable[Account], now: datetime) -> None:
     """Write what a charge changed: spent, frozen weights, version."""
-    for account in charged:
-        tx.execute(
-            update(accounts)
-            .where(
-                accounts.c.organisation_id == organisation_id,
-                accounts.c.id == account.id,
-            )
-            .values(
-                spent=account.spent.to_bytes(),
-                weights=_weights_text(account.weights),
-                version=account.version,
-                updated_at=now,
-            )
-        )
+    tx.execute(
+        _CHARGED,
+        [
+            {
+                "of_organisation": organisation_id,
+                "of_account": account.id,
+                "spent": account.spent.to_bytes(),
+                "weights": _weights_text(account.weights),
+                "version": account.version,
+                "updated_at": now,
+            }
+            for account in charged
+        ],
+    )
 
 
 def touch(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:

@@ -67,26 +67,27 @@ _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).jo
 def add(tx: Connection, organisation_id: str, decision: Decision) -> None:
     """Append a decision and the events that were asked; the events must be remembered already."""
     tx.execute(
-        insert(decisions).values(
-            organisation_id=organisation_id,
-            run_id=decision.run_id,
-            position=decision.position,
-            attempt=decision.attempt,
-            outcome="admitted" if decision.admitted else "refused",
-            idempotency_key=decision.idempotency_key,
-            request_fingerprint=decision.request_fingerprint,
-            first_step=decision.first_step,
-            step_count=decision.step_count,
-            next_step=decision.next_step if decision.admitted else None,
-            follows_step=(decision.first_step or None) if decision.admitted else None,
-            epsilon=decision.reading.epsilon,
-            delta=decision.reading.delta,
-            epsilon_limit=decision.reading.epsilon_limit,
-            steps_remaining=decision.steps_remaining,
-            binding_account_id=decision.binding_account_id,
-            refusal=None if decision.refusal is None else json.dumps(decision.refusal),
-            created_at=decision.created_at,
-        )
+        insert(decisions),
+        {
+            "organisation_id": organisation_id,
+            "run_id": decision.run_id,
+            "position": decision.position,
+            "attempt": decision.attempt,
+            "outcome": "admitted" if decision.admitted else "refused",
+            "idempotency_key": decision.idempotency_key,
+            "request_fingerprint": decision.request_fingerprint,
+            "first_step": decision.first_step,
+            "step_count": decision.step_count,
+            "next_step": decision.next_step if decision.admitted else None,
+            "follows_step": (decision.first_step or None) if decision.admitted else None,
+            "epsilon": decision.reading.epsilon,
+            "delta": decision.reading.delta,
+            "epsilon_limit": decision.reading.epsilon_limit,
+            "steps_remaining": decision.steps_remaining,
+            "binding_account_id": decision.binding_account_id,
+            "refusal": None if decision.refusal is None else json.dumps(decision.refusal),
+            "created_at": decision.created_at,
+        },
     )
     tx.execute(
         insert(step_events),
