@@ -25,9 +25,7 @@ _ACCOUNT = {
     "filter": "adaptive",
     "planned": [],
     "weights_frozen": True,
-    "epsilon": 0.731,
-    "epsilon_declared": 0.702,
-    "limit": {"epsilon": 3.0, "delta": 1e-5},
+    "epsilon_declared": 1.2539,
     "created_at": "2026-11-21T09:00:00Z",
     "updated_at": "2026-11-21T09:30:00Z",
 }
@@ -38,6 +36,8 @@ POPULATION_EXAMPLE: dict[str, Any] = {
     "privacy_unit": "patient",
     "neighboring_relation": "add_or_remove_one",
     "size": 46520,
+    "epsilon": 2.0904,
+    "limit": {"epsilon": 8.0, "delta": 1e-5},
     **_ACCOUNT,
 }
 BUDGET_EXAMPLE: dict[str, Any] = {
@@ -46,6 +46,8 @@ BUDGET_EXAMPLE: dict[str, Any] = {
     "path": "mimic/icu-team",
     "parent": EXAMPLE_POPULATION_ID,
     "population": EXAMPLE_POPULATION_ID,
+    "epsilon": 1.6477,
+    "limit": {"epsilon": 3.0, "delta": 1e-5},
     **_ACCOUNT,
 }
 
@@ -61,7 +63,7 @@ class PopulationIn(TermsIn):
                     "privacy_unit": "patient",
                     "neighboring_relation": "add_or_remove_one",
                     "size": 46520,
-                    "limit": {"epsilon": 3.0, "delta": 1e-5},
+                    "limit": {"epsilon": 8.0, "delta": 1e-5},
                 }
             ]
         }
@@ -86,7 +88,7 @@ class BudgetIn(TermsIn):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}}]
+            "examples": [{"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 3.0, "delta": 1e-5}}]
         }
     )
 

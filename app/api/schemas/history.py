@@ -38,18 +38,18 @@ class HistoryOut(Output):
             "examples": [
                 {
                     "run": EXAMPLE_RUN_ID,
-                    "decisions": 1,
-                    "next": "MA",
+                    "decisions": 2,
+                    "next": "MQ",
                     "points": [
                         {
-                            "position": 0,
+                            "position": 1,
                             "decision": "admitted",
-                            "first_step": 0,
+                            "first_step": 419,
                             "count": 1,
-                            "next_step": 1,
-                            "epsilon": 0.214,
+                            "next_step": 420,
+                            "epsilon": 1.6477,
                             "delta": 1e-5,
-                            "epsilon_limit": 1.0,
+                            "epsilon_limit": 3.0,
                             "events": [{"event": EXAMPLE_EVENT, "count": 1}],
                             "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
                             "binding_account": EXAMPLE_BUDGET_ID,

@@ -11,7 +11,7 @@ class EpsilonIn(Input):
     """A plan, fixed in advance."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"events": [{"event": EXAMPLE_EVENT, "count": 14040}], "delta": 1e-5}]}
+        json_schema_extra={"examples": [{"events": [{"event": EXAMPLE_EVENT, "count": 5000}], "delta": 1e-5}]}
     )
 
     events: list[CountedEvent] = Field(min_length=1, description="At most 1,000.")
@@ -26,10 +26,10 @@ class EpsilonOut(Output):
         json_schema_extra={
             "examples": [
                 {
-                    "epsilon": 2.9217,
+                    "epsilon": 3.847,
                     "epsilon_infinite": False,
                     "delta": 1e-5,
-                    "optimal_order": 9.0,
+                    "optimal_order": 5.9665,
                     "warnings": [],
                 }
             ]
