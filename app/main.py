@@ -38,6 +38,7 @@ def create_app(settings: Settings) -> FastAPI:
         version=version("epsilon-ledger"),
         lifespan=lifespan,
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.database = database
     problems.install(app)

@@ -1,7 +1,6 @@
 """Cursors of lists: opaque to the caller."""
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
@@ -35,8 +34,8 @@ def decode_cursor(cursor: str | None) -> str | None:
         return None
     try:
         return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{cursor!r} is not a cursor; send the `next` of an earlier page.") from error
+    except ValueError as error:
+        raise InvalidInputError(f"{cursor!a} is not a cursor; send the `next` of an earlier page.") from error
 
 
 def cut(found: Sequence[T], limit: int, place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -40,6 +41,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "unsupported_event": (422, "There is no sound bound for this event"),
     "internal_error": (500, "The service failed"),
     "ledger_unavailable": (503, "The ledger is not available"),
+    "unknown_grid_version": (503, "The ledger is newer than this service"),
 }
 
 _BY_STATUS: Final = {
@@ -53,6 +55,9 @@ _BY_STATUS: Final = {
     422: "invalid_request",
     503: "ledger_unavailable",
 }
+
+MAX_ERRORS: Final = 20
+MAX_TEXT: Final = 300
 
 _logger = logging.getLogger(__name__)
 
@@ -127,6 +132,11 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     return described
 
 
+def reads(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """As `responses`, for an operation whose reply carries an entity tag."""
+    return {304: {"description": "The caller has it already (If-None-Match)"}} | responses(*codes)
+
+
 async def _ledger_error(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, LedgerError)
@@ -143,21 +153,42 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, RequestValidationError)
     found = [
-        {"field": ".".join(str(part) for part in item["loc"]), "message": item["msg"], "type": item["type"]}
-        for item in error.errors()
+        {
+            "field": _short(".".join(str(part) for part in item["loc"])),
+            "message": _short(item["msg"]),
+            "type": item["type"],
+        }
+        for item in error.errors()[:MAX_ERRORS]
     ]
     code = "invalid_request"
     if any(item["type"] == "union_tag_invalid" for item in found):
         code = "unsupported_event"
     detail = "; ".join(f"{item['field']}: {item['message']}" for item in found[:3])
-    return problem(code, detail, {"errors": found[:20]})
+    return problem(code, detail, {"errors": found})
+
+
+def _short(text: str) -> str:
+    """What a caller sent is not sent back at any length."""
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _BY_STATUS.get(error.status_code, "bad_request")
-    detail = f"{request.method} {request.url.path}: {error.detail}"
-    return problem(code, detail, headers=error.headers)
+    detail = f"{request.method} {_short(request.url.path)}: {error.detail}"
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return problem(code, detail, headers=headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """Every method that some route takes at the request's path."""
+    described = request.app.openapi()["paths"]
+    for path, operations in described.items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path):
+            return {method.upper() for method in operations}
+    return set()
 
 
 async def _database_error(request: Request, error: Exception) -> Response:

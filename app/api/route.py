@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.problems import problem
 from app.api.strict import MAX_BODY_BYTES, strict_loads
-from app.ledger.errors import RequestTooLargeError
+from app.ledger.errors import InvalidInputError, RequestTooLargeError
 from app.persistence.engine import Database
 from app.persistence.tables import KEY_LENGTH
 from app.service.access import authenticate
@@ -58,11 +58,13 @@ class LedgerRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
+        known = {field.alias for field in self.dependant.query_params}
 
         async def ask(request: Request) -> Response:
             database: Database = request.app.state.database
             authorization = request.headers.get("authorization")
             request.state.caller = await run_in_threadpool(authenticate, database, authorization)
+            _check_query(request, known)
             strict = StrictRequest(request.scope, request.receive)
             if await strict.body():
                 if not _is_json(request.headers.get("content-type")):
@@ -74,6 +76,21 @@ class LedgerRoute(APIRoute):
             return await handle(strict)
 
         return ask
+
+
+def _check_query(request: Request, known: set[str]) -> None:
+    """Refuse a misspelled or doubled parameter: `?dryrun=true` must not charge.
+
+    Raises:
+        InvalidInputError: a parameter is unknown, or stands twice.
+    """
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in known or given.count(name) > 1:
+            taken = ", ".join(sorted(known)) or "none"
+            raise InvalidInputError(
+                f"The query parameter {name[:100]!a} is unknown here, or stands twice; known: {taken}."
+            )
 
 
 def router() -> APIRouter:

@@ -62,17 +62,17 @@ class Database:
 def _sqlite_engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise InvalidInputError("EPSILON_LEDGER_DATABASE_URL is not a database URL; write sqlite:///FILE.") from error
-    if parsed.get_backend_name() != "sqlite":
+    if parsed.drivername not in {"sqlite", "sqlite+pysqlite"} or parsed.query:
         raise InvalidInputError(
-            f"EPSILON_LEDGER_DATABASE_URL names {parsed.get_backend_name()}, which this version does not "
-            "support yet; write sqlite:///FILE."
+            f"EPSILON_LEDGER_DATABASE_URL names {parsed.drivername} with options or a driver that this version does "
+            "not support; write sqlite:///FILE."
         )
-    if parsed.database in {None, "", ":memory:"}:
+    if parsed.database in {None, "", ":memory:"} or str(parsed.database).startswith("file:"):
         raise InvalidInputError(
-            "EPSILON_LEDGER_DATABASE_URL names a SQLite database in memory, which would forget what was "
-            "spent; write sqlite:///FILE."
+            "EPSILON_LEDGER_DATABASE_URL names no file, and a database in memory would forget what was spent; "
+            "write sqlite:///FILE."
         )
     engine = create_engine(parsed, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=LOCK_TIMEOUT_SECONDS)
     event.listen(engine, "connect", _configure_sqlite)

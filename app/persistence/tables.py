@@ -25,6 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Dialect
 
+from app.ledger.names import MAX_NAME_LENGTH
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -36,7 +38,6 @@ metadata = MetaData(
 )
 
 ID_LENGTH = 40
-NAME_LENGTH = 100
 KEY_LENGTH = 255
 
 
@@ -70,7 +71,7 @@ organisations = Table(
     "organisations",
     metadata,
     Column("id", String(ID_LENGTH), primary_key=True),
-    Column("name", String(NAME_LENGTH), nullable=False, unique=True),
+    Column("name", String(MAX_NAME_LENGTH), nullable=False, unique=True),
     Column("created_at", UtcDateTime, nullable=False),
     CheckConstraint("name <> ''", name="name_given"),
 )
@@ -98,7 +99,7 @@ accounts = Table(
     Column("kind", String(16), nullable=False),
     _id("parent_id", nullable=True),
     _id("population_id"),
-    Column("name", String(NAME_LENGTH), nullable=False),
+    Column("name", String(MAX_NAME_LENGTH), nullable=False),
     Column("path", Text, nullable=False),
     Column("depth", Integer, nullable=False),
     Column("epsilon_limit", Float(53)),
@@ -125,7 +126,10 @@ accounts = Table(
     CheckConstraint("kind <> 'population' OR population_id = id", name="population_is_its_own"),
     CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name="limit_unless_run"),
     CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name="limit_whole"),
-    CheckConstraint("epsilon_limit > 0 AND delta_limit > 0 AND delta_limit < 0.5", name="limit_in_range"),
+    CheckConstraint(
+        "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
+        name="limit_in_range",
+    ),
     CheckConstraint("filter IN ('adaptive', 'declared')", name="filter_known"),
     CheckConstraint("filter = 'adaptive' OR weights IS NULL", name="weights_only_if_adaptive"),
     CheckConstraint(
@@ -162,7 +166,7 @@ populations = Table(
     metadata,
     _id("organisation_id"),
     _id("account_id"),
-    Column("privacy_unit", String(NAME_LENGTH), nullable=False),
+    Column("privacy_unit", String(MAX_NAME_LENGTH), nullable=False),
     Column("neighboring_relation", String(32), nullable=False),
     Column("size", BigInteger),
     PrimaryKeyConstraint("organisation_id", "account_id"),

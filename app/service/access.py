@@ -10,13 +10,12 @@ from enum import StrEnum
 from app.ledger.errors import (
     AuthenticationError,
     InsufficientScopeError,
-    InvalidInputError,
     NameTakenError,
     NotFoundError,
 )
+from app.ledger.names import check_name
 from app.persistence.engine import Database
 from app.persistence.repositories import tenants
-from app.persistence.tables import NAME_LENGTH
 from app.service.ids import new_id
 
 SECRET_BYTES = 32
@@ -65,11 +64,10 @@ def create_organisation(db: Database, name: str, now: datetime) -> str:
         Its id.
 
     Raises:
-        InvalidInputError: the name is empty or too long.
+        InvalidInputError: the name cannot be read.
         NameTakenError: another organisation has this name.
     """
-    if not 0 < len(name.strip()) <= NAME_LENGTH:
-        raise InvalidInputError(f"An organisation's name has 1 to {NAME_LENGTH} characters.")
+    check_name(name)
     with db.write() as tx:
         if tenants.find_organisation(tx, name) is not None:
             raise NameTakenError(f"There is an organisation named {name!r} already.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.ledger.errors import IdempotencyKeyReusedError
-from app.persistence.repositories import replies
+from app.persistence.repositories import decisions, replies
 from app.service.call import Call
 
 
@@ -55,6 +55,8 @@ def answer_once(tx: Connection, call: Call, identity: Identity, create: Callable
     """
     if identity.key is None:
         return Answer(create(), replayed=False)
+    if decisions.find_by_key(tx, call.organisation_id, identity.key) is not None:
+        raise reused(identity.key)
     earlier = replies.find(tx, call.organisation_id, identity.key)
     if earlier is not None:
         if earlier.request_fingerprint != identity.fingerprint:

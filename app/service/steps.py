@@ -13,7 +13,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.admission import Admission, Refusal, admit
 from app.ledger.errors import InvalidInputError, SequenceConflictError
 from app.ledger.runs import Run, require_active, require_no_gap
-from app.persistence.repositories import accounts, decisions, runs
+from app.persistence.repositories import accounts, decisions, replies, runs
 from app.persistence.repositories.decisions import Decision
 from app.service.access import Role
 from app.service.call import Call
@@ -112,6 +112,8 @@ def _earlier(tx: Connection, call: Call, run: Run, request: StepRequest, asked: 
             if pinned.request_fingerprint != asked or request.first_step not in {None, pinned.first_step}:
                 raise reused(request.idempotency_key)
             return pinned
+        if replies.find(tx, call.organisation_id, request.idempotency_key) is not None:
+            raise reused(request.idempotency_key)
     if request.first_step is None or request.first_step >= run.next_step:
         return None
     admitted = decisions.find_admitted(tx, call.organisation_id, run.account_id, run.attempt, request.first_step)

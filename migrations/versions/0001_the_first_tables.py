@@ -55,7 +55,8 @@ def upgrade() -> None:
         sa.CheckConstraint("name <> ''", name=op.f("ck_accounts_name_given")),
         sa.CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name=op.f("ck_accounts_limit_whole")),
         sa.CheckConstraint(
-            "epsilon_limit > 0 AND delta_limit > 0 AND delta_limit < 0.5", name=op.f("ck_accounts_limit_in_range")
+            "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
+            name=op.f("ck_accounts_limit_in_range"),
         ),
         sa.CheckConstraint(
             "length(spent) > 0 AND length(spent) % 8 = 0 AND length(held) = length(spent)",

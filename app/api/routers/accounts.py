@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import responses
+from app.api.problems import reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.accounts import (
     BudgetIn,
@@ -28,6 +28,7 @@ _CREATE_PROBLEMS = (
     "unsupported_media_type",
     "delta_too_large",
     "idempotency_key_reused",
+    "invalid_event",
     "invalid_request",
     "limit_too_small",
     "unsupported_event",
@@ -64,7 +65,7 @@ def create_population(body: PopulationIn, request: Request, call: Asked, key: Id
     summary="List populations",
     tags=["populations"],
     response_model=PopulationPage,
-    responses=responses("unauthenticated", "invalid_request", "ledger_unavailable"),
+    responses=reads("unauthenticated", "invalid_request", "ledger_unavailable"),
 )
 def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
     """Populations of the caller's organisation in the order of their creation."""
@@ -79,7 +80,7 @@ def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after
     summary="Read a population",
     tags=["populations"],
     response_model=PopulationOut,
-    responses=responses(*_READ_PROBLEMS),
+    responses=reads(*_READ_PROBLEMS),
 )
 def get_population(population_id: str, request: Request, call: Asked) -> Response:
     """A population, its limit, and what was spent on it by all runs together."""
@@ -114,7 +115,7 @@ def create_budget(body: BudgetIn, request: Request, call: Asked, key: Idempotenc
     summary="List budgets",
     tags=["budgets"],
     response_model=BudgetPage,
-    responses=responses(*_READ_PROBLEMS),
+    responses=reads(*_READ_PROBLEMS),
 )
 def list_budgets(
     request: Request,
@@ -146,7 +147,7 @@ def list_budgets(
     summary="Read a budget",
     tags=["budgets"],
     response_model=BudgetOut,
-    responses=responses(*_READ_PROBLEMS),
+    responses=reads(*_READ_PROBLEMS),
 )
 def get_budget(budget_id: str, request: Request, call: Asked) -> Response:
     """A budget, its limit, and what was spent by all runs beneath it."""

@@ -22,6 +22,7 @@ routes = router()
         "unauthenticated",
         "request_too_large",
         "unsupported_media_type",
+        "invalid_event",
         "invalid_request",
         "unsupported_event",
         "ledger_unavailable",

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import PROBLEM_JSON, problem, responses
+from app.api.problems import PROBLEM_JSON, problem, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.history import HistoryOut
 from app.api.schemas.runs import RunIn, RunOut, RunPage
@@ -22,6 +22,9 @@ _STATE_PROBLEMS = (
     "insufficient_scope",
     "not_found",
     "run_state_conflict",
+    "request_too_large",
+    "unsupported_media_type",
+    "invalid_request",
     "ledger_unavailable",
 )
 _STEP_RESPONSES = responses(
@@ -35,6 +38,7 @@ _STEP_RESPONSES = responses(
     "request_too_large",
     "unsupported_media_type",
     "idempotency_key_reused",
+    "invalid_event",
     "invalid_request",
     "unsupported_event",
     "ledger_unavailable",
@@ -57,6 +61,7 @@ _STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["va
         "unsupported_media_type",
         "delta_too_large",
         "idempotency_key_reused",
+        "invalid_event",
         "invalid_request",
         "limit_too_small",
         "neighboring_relation_mismatch",
@@ -84,7 +89,7 @@ def register_run(body: RunIn, request: Request, call: Asked, key: IdempotencyKey
     summary="List runs",
     tags=["runs"],
     response_model=RunPage,
-    responses=responses(*_READ_PROBLEMS),
+    responses=reads(*_READ_PROBLEMS),
 )
 def list_runs(
     request: Request,
@@ -109,7 +114,7 @@ def list_runs(
     summary="Read a run",
     tags=["runs"],
     response_model=RunOut,
-    responses=responses(*_READ_PROBLEMS),
+    responses=reads(*_READ_PROBLEMS),
 )
 def get_run(run_id: str, request: Request, call: Asked) -> Response:
     """A run: its state, its epsilon, and how many further steps would fit."""
@@ -159,7 +164,7 @@ def take_steps(
     summary="Read a run's epsilon over its steps",
     tags=["runs"],
     response_model=HistoryOut,
-    responses=responses(*_READ_PROBLEMS),
+    responses=reads(*_READ_PROBLEMS),
 )
 def get_run_history(
     run_id: str,
@@ -171,7 +176,7 @@ def get_run_history(
     """Every admitted and refused request of the run, evenly thinned out; the latest is always there."""
     known = decode_cursor(after) or "-1"
     if after and not known.isdecimal():
-        raise InvalidInputError(f"{after!r} is not a cursor of a history; send the `next` of an earlier one.")
+        raise InvalidInputError(f"{after!a} is not a cursor of a history; send the `next` of an earlier one.")
     found = history.read_history(call, run_id, after=int(known), max_points=max_points)
     return tagged(request, HistoryOut.of(found, after))
 

@@ -16,7 +16,7 @@ from app.api.schemas.common import (
     TermsIn,
     step_events_of,
 )
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import StepEvent
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.budgets import Terms
@@ -140,7 +140,7 @@ class BudgetOut(AccountOut):
 class PopulationPage(Output):
     """Populations in the order of their creation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [POPULATION_EXAMPLE], "next": None}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [POPULATION_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
     items: list[PopulationOut]
     next: str | None
@@ -149,7 +149,7 @@ class PopulationPage(Output):
 class BudgetPage(Output):
     """Budgets in the order of their creation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [BUDGET_EXAMPLE], "next": None}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [BUDGET_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
     items: list[BudgetOut]
     next: str | None

@@ -7,9 +7,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.accounting.events import DpEvent, NeighboringRelation, event_from_dict
 from app.ledger.accounts import StepEvent
-from app.ledger.errors import RequestTooLargeError
+from app.ledger.errors import InvalidInputError, RequestTooLargeError
 from app.ledger.filters import FilterKind, Limit
-from app.persistence.tables import NAME_LENGTH
+from app.ledger.names import MAX_NAME_LENGTH, check_name
 from app.service.budgets import ID_PREFIXES
 
 MAX_EVENTS = 1000
@@ -40,14 +40,16 @@ class Problem(Output):
 
 
 def _name(value: str) -> str:
-    if "/" in value or not value.isprintable() or value != value.strip():
-        raise ValueError("a name has no slash, no control characters, and no space at its ends")
+    try:
+        check_name(value)
+    except InvalidInputError as error:
+        raise ValueError(error.detail) from error
     if value.startswith(tuple(f"{prefix}_" for prefix in ID_PREFIXES.values())):
         raise ValueError("a name must not look like an id (pop_…, bud_…, run_…)")
     return value
 
 
-Name = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH), AfterValidator(_name)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_name)]
 Reference = Annotated[
     str, Field(min_length=1, max_length=2000, description="An id, or a path of names such as mimic/icu-team.")
 ]

@@ -20,7 +20,13 @@ from app.api.schemas.common import (
     relation_of,
     step_events_of,
 )
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID
+from app.api.schemas.examples import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_CURSOR,
+    EXAMPLE_EVENT,
+    EXAMPLE_POPULATION_ID,
+    EXAMPLE_RUN_ID,
+)
 from app.ledger.runs import RunStatus
 from app.service.budgets import Terms
 from app.service.runs import Declaration, RunRecord
@@ -38,7 +44,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "attempt": 1,
     "next_step": 420,
     "event": EXAMPLE_EVENT,
-    "limit": None,
+    "limit": {"epsilon": 3.0, "delta": 1e-5},
     "epsilon": 1.6477,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
@@ -48,7 +54,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "binding_account_path": "mimic/icu-team",
     "filter": "adaptive",
     "planned": [],
-    "weights_frozen": False,
+    "weights_frozen": True,
     "created_at": "2026-11-21T09:00:00Z",
     "updated_at": "2026-11-21T09:30:00Z",
 }
@@ -146,7 +152,7 @@ class RunOut(AccountOut):
 class RunPage(Output):
     """Runs in the order of their registration."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [RUN_EXAMPLE], "next": None}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [RUN_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
     items: list[RunOut]
     next: str | None

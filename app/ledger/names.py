@@ -1,0 +1,24 @@
+"""What a name may look like, wherever a person gives one."""
+
+from app.ledger.errors import InvalidInputError
+
+MAX_NAME_LENGTH = 100
+
+
+def check_name(name: str) -> str:
+    """Refuse a name that could not be read, or could not stand in a path.
+
+    Args:
+        name: as given.
+
+    Returns:
+        The same name.
+
+    Raises:
+        InvalidInputError: it is empty or too long, or has a slash, control characters or a space at an end.
+    """
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise InvalidInputError(f"A name has 1 to {MAX_NAME_LENGTH} characters.")
+    if "/" in name or not name.isprintable() or name != name.strip():
+        raise InvalidInputError("A name has no slash, no control characters, and no space at its ends.")
+    return name
