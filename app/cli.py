@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.api.openapi import openapi_text
 from app.demo.story import run_demo
-from app.ledger.errors import LedgerError
+from app.ledger.errors import LedgerError, NotFoundError
 from app.main import create_app
 from app.persistence.engine import Database
-from app.persistence.schema import upgrade
+from app.persistence.schema import is_current, upgrade
 from app.service import access
 from app.service.access import Role
 from app.service.verification import verify as verify_ledger
@@ -80,7 +80,7 @@ def openapi(*, as_json: Json = True) -> None:
 @cli.command()
 def verify(*, as_json: Json = False) -> None:
     """Recompute every account from its charges alone and compare the bytes; exit 1 on a mismatch."""
-    with _database() as db:
+    with _database(migrated=False) as db:
         found = verify_ledger(db)
     facts = {
         "sound": found.sound,
@@ -135,13 +135,28 @@ def main() -> None:
 
 
 @contextmanager
-def _database() -> Iterator[Database]:
+def _database(*, migrated: bool = True) -> Iterator[Database]:
     db = Database(Settings().database_url)
     try:
-        upgrade(db)
+        if migrated:
+            upgrade(db)
+        else:
+            _require_ledger(db)
         yield db
     finally:
         db.dispose()
+
+
+def _require_ledger(db: Database) -> None:
+    """What only looks at a ledger neither makes nor migrates one."""
+    current = False
+    if db.exists():
+        with db.read() as tx:
+            current = is_current(tx)
+    if not current:
+        raise NotFoundError(
+            "EPSILON_LEDGER_DATABASE_URL names no ledger of this version; `epsilon-ledger migrate` makes one."
+        )
 
 
 def _say(*, as_json: bool, text: str, facts: Mapping[str, object]) -> None:

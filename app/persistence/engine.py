@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -53,6 +54,10 @@ class Database:
                 yield connection
         finally:
             self._writer.release()
+
+    def exists(self) -> bool:
+        """Whether the file is there; to open it would make it."""
+        return Path(str(self.engine.url.database)).exists()
 
     def dispose(self) -> None:
         """Close every connection."""

@@ -16,6 +16,7 @@ from app.service.access import Role
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, answer_once
 from app.service.ids import new_id
+from app.service.pricing import Prices, require_priced, with_prices
 
 ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", AccountKind.RUN: "run"}
 
@@ -64,10 +65,13 @@ def create_population(
     """
     call.require(Role.ADMIN)
     account = new_account(AccountKind.POPULATION, None, terms, population.relation, call.now)
-    check_terms(account, population)
 
-    with call.db.write() as tx:
-        return answer_once(tx, call, identity, lambda: render(_open(tx, call, account, [], population)))
+    def work(prices: Prices) -> Answer:
+        check_terms(account, population, prices)
+        with call.db.write() as tx:
+            return answer_once(tx, call, identity, lambda: render(_open(tx, call, account, [], population)))
+
+    return with_prices(work)
 
 
 def create_budget(
@@ -95,17 +99,20 @@ def create_budget(
     """
     call.require(Role.ADMIN)
 
-    def create(tx: Connection) -> str:
+    def create(tx: Connection, prices: Prices) -> str:
         above = find_parent(tx, call, parent)
         if above.account.depth >= MAX_DEPTH:
             raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
         ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
         account = new_account(AccountKind.BUDGET, above.account, terms, above.account.relation, call.now)
-        check_terms(account, above.population)
+        check_terms(account, above.population, prices)
         return render(_open(tx, call, account, [record.account for record in ancestors], None))
 
-    with call.db.write() as tx:
-        return answer_once(tx, call, identity, lambda: create(tx))
+    def work(prices: Prices) -> Answer:
+        with call.db.write() as tx:
+            return answer_once(tx, call, identity, lambda: create(tx, prices))
+
+    return with_prices(work)
 
 
 def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord:
@@ -218,12 +225,17 @@ def new_account(
     )
 
 
-def check_terms(account: Account, population: Population) -> None:
-    """Refuse terms that protect nobody, admit nothing, or plan what has no sound bound."""
+def check_terms(account: Account, population: Population, prices: Prices) -> None:
+    """Refuse terms that protect nobody, admit nothing, or plan what has no sound bound.
+
+    Raises:
+        UnpricedError: a planned event was not computed yet; caught by `with_prices`.
+        DeltaTooLargeError: delta is 1/size or more.
+        LimitTooSmallError: nothing could ever be admitted.
+    """
     if account.limit is not None:
         check_limit(account.limit, account.filter, population.size)
-    for step in account.planned:
-        account.price(step)
+    require_priced(account, [step.event for step in account.planned], prices)
 
 
 def _open(

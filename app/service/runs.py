@@ -22,7 +22,7 @@ from app.service.access import Role
 from app.service.budgets import Terms, check_terms, find_parent, new_account
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, answer_once
-from app.service.pricing import price
+from app.service.pricing import Prices, preview, require_priced, with_prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def register_run(
     """
     call.require(Role.TRAINER)
 
-    def create(tx: Connection) -> str:
+    def create(tx: Connection, prices: Prices) -> str:
         budget = find_parent(tx, call, declaration.budget)
         if budget.account.kind is not AccountKind.BUDGET:
             raise InvalidInputError(
@@ -100,17 +100,20 @@ def register_run(
             )
         _check_declaration(declaration, budget.population)
         account = new_account(AccountKind.RUN, budget.account, terms, budget.account.relation, call.now)
-        check_terms(account, budget.population)
+        check_terms(account, budget.population, prices)
         if declaration.event is not None:
-            account.price(StepEvent(declaration.event, 1))
+            require_priced(account, [declaration.event], prices)
         ancestors = accounts.path_of(tx, call.organisation_id, budget.account.id)
         accounts.add(tx, call.organisation_id, account, [record.account for record in ancestors], None, call.now)
         run = Run(account.id, RunStatus.ACTIVE, declaration.event, attempt=1, next_step=0, decisions=0)
         runs.add(tx, call.organisation_id, run)
         return render(_read(tx, call, account.id))
 
-    with call.db.write() as tx:
-        return answer_once(tx, call, identity, lambda: create(tx))
+    def work(prices: Prices) -> Answer:
+        with call.db.write() as tx:
+            return answer_once(tx, call, identity, lambda: create(tx, prices))
+
+    return with_prices(work)
 
 
 def get_run(call: Call, run_id: str) -> RunRecord:
@@ -214,7 +217,7 @@ def _record(tx: Connection, call: Call, run: Run, path: tuple[AccountRecord, ...
     touched = [record.account for record in path]
     if run.event is None:
         return RunRecord(run, path, reading_of(touched), None, None)
-    [step] = price(tx, call.organisation_id, touched[0], [StepEvent(run.event, 1)], keep=False)
+    [step] = preview(tx, call.organisation_id, touched[0], [StepEvent(run.event, 1)])
     remaining, binding = repetitions_left(touched, step)
     return RunRecord(run, path, reading_of(touched), remaining, binding)
 

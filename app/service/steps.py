@@ -18,7 +18,7 @@ from app.persistence.repositories.decisions import Decision
 from app.service.access import Role
 from app.service.call import Call
 from app.service.idempotency import reused
-from app.service.pricing import price
+from app.service.pricing import Prices, preview, price, with_prices
 from app.service.runs import find_path
 
 
@@ -71,6 +71,10 @@ def take_steps(call: Call, request: StepRequest, *, dry_run: bool) -> Answered:
         RunStateConflictError: the run is not active.
     """
     call.require(Role.TRAINER)
+    return with_prices(lambda prices: _decide(call, request, prices, dry_run=dry_run))
+
+
+def _decide(call: Call, request: StepRequest, prices: Prices, *, dry_run: bool) -> Answered:
     with call.db.read() if dry_run else call.db.write() as tx:
         path = tuple(record.account for record in find_path(tx, call, request.run_id))
         run = runs.get(tx, call.organisation_id, request.run_id)
@@ -81,7 +85,10 @@ def take_steps(call: Call, request: StepRequest, *, dry_run: bool) -> Answered:
             return Answered(earlier, replayed=True)
         require_active(run)
         require_no_gap(run, request.first_step)
-        priced = price(tx, call.organisation_id, path[0], steps, keep=not dry_run)
+        if dry_run:
+            priced = preview(tx, call.organisation_id, path[0], steps)
+        else:
+            priced = price(tx, call.organisation_id, path[0], steps, prices)
         outcome = admit(path, priced)
         decision = _decision(run, request, steps, asked, outcome, call.now)
         if not dry_run:

@@ -1,5 +1,6 @@
 """Proof of the ledger: every account recomputed from the charges alone."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -8,11 +9,10 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.errors import AccountingError
-from app.accounting.events import event_from_canonical, fingerprint
-from app.accounting.orders import orders
+from app.accounting.events import event_from_canonical
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.runs import Run
+from app.ledger.accounts import Account, total_cost, zero_curve
+from app.ledger.filters import FilterKind, adaptive_weights
 from app.persistence.engine import Database
 from app.persistence.repositories import accounts, decisions, events, runs
 from app.persistence.repositories.events import PriceList, StoredPrice
@@ -46,10 +46,24 @@ class Verification:
 
 
 @dataclass
-class _Findings:
+class _Replayed:
+    """An account, and what its charges add up to."""
+
+    account: Account
+    spent: RdpCurve
+    charged: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return f"{self.account.path} ({self.account.id})"
+
+
+@dataclass
+class _Audit:
     """What a verification has found so far."""
 
     prices: dict[tuple[PriceList, str], RdpCurve] = field(default_factory=dict)
+    kept: dict[tuple[str, str], _Replayed] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     runs: int = 0
     charges: int = 0
@@ -65,83 +79,105 @@ def verify(db: Database) -> Verification:
     Returns:
         What was found; nothing is changed.
     """
-    found = _Findings()
+    audit = _Audit()
     with db.read() as tx:
-        for stored in events.everything(tx):
-            found.problems.extend(_price_problems(stored))
-            if stored.curve.values.shape == orders(stored.prices.grid_version).shape:
-                found.prices[stored.prices, stored.fingerprint] = stored.curve
-        kept = {(org, record.account.id): record.account for org, record in accounts.everything(tx)}
-        spent = {key: zero_curve(account.grid_version) for key, account in kept.items()}
-        for org in sorted({org for org, _ in kept}):
-            for run in runs.everything(tx, org):
-                own = kept[org, run.account_id]
-                total = _replay(tx, org, own, run, found)
-                for account in _upwards(kept, org, own):
-                    spent[org, account.id] = spent[org, account.id] + total
-    for key, account in kept.items():
-        found.problems.extend(_disagreements(account, spent[key]))
-    return Verification(len(kept), found.runs, found.charges, found.steps, tuple(found.problems))
+        _read_prices(tx, audit)
+        for kept in accounts.everything(tx):
+            if kept.account is None:
+                audit.problems.append(f"{kept.path} ({kept.id}): its row cannot be read: {kept.fault}")
+            else:
+                zero = zero_curve(kept.account.grid_version)
+                audit.kept[kept.organisation_id, kept.id] = _Replayed(kept.account, zero)
+        for progress in runs.progress(tx):
+            if (progress.organisation_id, progress.account_id) in audit.kept:
+                _replay(tx, audit, progress)
+    for (org, _), replayed in audit.kept.items():
+        audit.problems.extend(_disagreements(audit, org, replayed))
+    return Verification(len(audit.kept), audit.runs, audit.charges, audit.steps, tuple(audit.problems))
 
 
-def _price_problems(stored: StoredPrice) -> Iterator[str]:
-    name = f"event {stored.fingerprint[:12]} ({stored.prices.relation}, grid {stored.prices.grid_version})"
+def _read_prices(tx: Connection, audit: _Audit) -> None:
+    for key, description in events.descriptions(tx):
+        if hashlib.sha256(description).hexdigest() != key:
+            audit.problems.append(f"event {key[:12]}: its description {description!r} has another fingerprint.")
+    for stored in events.everything(tx):
+        problem = _price_problem(stored)
+        if problem:
+            audit.problems.append(f"event {stored.fingerprint[:12]}: {problem}")
+        else:
+            audit.prices[stored.prices, stored.fingerprint] = stored.curve
+
+
+def _price_problem(stored: StoredPrice) -> str | None:
+    relation, grid_version = stored.prices.relation, stored.prices.grid_version
     try:
-        event = event_from_canonical(stored.canonical)
-        fresh = event_curve(event, stored.prices.relation, stored.prices.grid_version)
+        fresh = event_curve(event_from_canonical(stored.canonical), relation, grid_version)
     except AccountingError as error:
-        yield f"{name}: it cannot be priced: {error}"
-        return
-    if fingerprint(event) != stored.fingerprint:
-        yield f"{name}: its description {stored.canonical.decode()} has another fingerprint."
-    if fresh.values.shape != stored.curve.values.shape or not np.allclose(
+        return f"under {relation} and grid {grid_version} it cannot be priced: {error}"
+    same_grid = fresh.values.shape == stored.curve.values.shape
+    if same_grid and np.allclose(
         fresh.values.astype(float), stored.curve.values.astype(float), rtol=PRICE_TOLERANCE, atol=2
     ):
-        yield f"{name}: its stored price is not what {stored.canonical.decode()} costs."
+        return None
+    return f"its price under {relation} and grid {grid_version} is not what {stored.canonical.decode()} costs."
 
 
-def _replay(tx: Connection, org: str, own: Account, run: Run, found: _Findings) -> RdpCurve:
-    """A run's curve from its charges alone; gaps, overlaps and missing prices become problems."""
-    name = f"{own.path} ({own.id})"
-    prices = PriceList(org, own.relation, own.grid_version)
-    total = zero_curve(own.grid_version)
-    taken = 0
-    current = -1
-    for charge in decisions.charges(tx, org, run.account_id):
-        if charge.position != current and charge.first_step != taken:
-            found.problems.append(
-                f"{name}: decision {charge.position} begins at step {charge.first_step}, not at {taken}."
-            )
-        current = charge.position
-        curve = found.prices.get((prices, charge.event_fingerprint))
-        if curve is None:
-            found.problems.append(f"{name}: decision {charge.position} charged an event that has no price.")
-        else:
-            total = total + curve.times(charge.count)
-        found.charges += 1
+def _replay(tx: Connection, audit: _Audit, progress: runs.Progress) -> None:
+    """Add up a run's charges, upwards to its population; gaps, overlaps and missing prices become problems."""
+    org = progress.organisation_id
+    run = audit.kept[org, progress.account_id]
+    prices = PriceList(org, run.account.relation, run.account.grid_version)
+    taken = claimed = 0
+    position = -1
+    for charge in decisions.charges(tx, org, progress.account_id):
+        if charge.position != position:
+            if claimed != taken or charge.first_step != taken:
+                audit.problems.append(
+                    f"{run.name}: decision {charge.position} begins at step {charge.first_step}; the charges before "
+                    f"it stand for {taken} steps, and say {claimed}."
+                )
+            position, claimed = charge.position, charge.next_step
         taken += charge.count
-    if run.next_step != taken:
-        found.problems.append(f"{name}: its charges stand for {taken} steps, but its next step is {run.next_step}.")
-    found.runs += 1
-    found.steps += taken
-    return total
+        audit.charges += 1
+        curve = audit.prices.get((prices, charge.event_fingerprint))
+        if curve is None:
+            audit.problems.append(f"{run.name}: decision {charge.position} charged an event without a sound price.")
+            continue
+        for replayed in _upwards(audit, org, run):
+            replayed.spent = replayed.spent + curve.times(charge.count)
+            replayed.charged.add(charge.event_fingerprint)
+    if not progress.next_step == claimed == taken:
+        audit.problems.append(
+            f"{run.name}: its charges stand for {taken} steps, its last decision ends at {claimed}, and its next "
+            f"step is {progress.next_step}."
+        )
+    if progress.decisions != progress.kept_decisions:
+        audit.problems.append(
+            f"{run.name}: {progress.kept_decisions} decisions are kept, but {progress.decisions} were made."
+        )
+    audit.runs += 1
+    audit.steps += taken
 
 
-def _upwards(kept: dict[tuple[str, str], Account], org: str, leaf: Account) -> Iterator[Account]:
-    account: Account | None = leaf
-    while account is not None:
-        yield account
-        account = kept.get((org, account.parent_id)) if account.parent_id else None
+def _upwards(audit: _Audit, org: str, leaf: _Replayed) -> Iterator[_Replayed]:
+    seen: set[str] = set()
+    replayed: _Replayed | None = leaf
+    while replayed is not None and replayed.account.id not in seen:  # a damaged tree may hold a circle
+        yield replayed
+        seen.add(replayed.account.id)
+        replayed = audit.kept.get((org, replayed.account.parent_id or ""))
 
 
-def _disagreements(account: Account, recomputed: RdpCurve) -> Iterator[str]:
-    name = f"{account.path} ({account.id})"
-    if account.spent != recomputed:
+def _disagreements(audit: _Audit, org: str, replayed: _Replayed) -> Iterator[str]:
+    account, name = replayed.account, replayed.name
+    if account.spent != replayed.spent:
         yield f"{name}: its spent curve is not the sum of its charges."
-    if account.held.values.shape != recomputed.values.shape:
-        yield f"{name}: its held curve is not over grid {account.grid_version}."
+    if account.held != zero_curve(account.grid_version):
+        yield f"{name}: something is held that no reservation holds."
         return
-    if account.limit is None or recomputed.is_zero:
+    if account.filter is FilterKind.DECLARED and account.weights is not None:
+        yield f"{name}: it has a declared filter, and yet it has the weights of an adaptive one."
+    if account.limit is None or not replayed.charged:
         return
     if not account.weights_frozen:
         yield f"{name}: it was charged, but its filter weights are not frozen."
@@ -149,6 +185,21 @@ def _disagreements(account: Account, recomputed: RdpCurve) -> Iterator[str]:
     if account.weights is not None and not account.weights.within(account.limit.delta):
         yield f"{name}: its filter weights sum to more than its delta."
         return
-    taken = (recomputed + account.held).values
-    if not np.any((taken <= account.thresholds()) & (taken < EXHAUSTED)):
-        yield f"{name}: more is spent and held than its limit allows."
+    if account.weights is not None and not _chosen_by_the_rule(audit, org, replayed):
+        yield f"{name}: its filter weights are not those of its planned workload, or of any event charged to it."
+    if not np.any((replayed.spent.values <= account.thresholds()) & (replayed.spent.values < EXHAUSTED)):
+        yield f"{name}: more is spent than its limit allows."
+
+
+def _chosen_by_the_rule(audit: _Audit, org: str, replayed: _Replayed) -> bool:
+    """Whether the frozen weights are those of the planned workload, or of some event that was charged."""
+    account = replayed.account
+    assert account.limit is not None, "only a limit has weights"
+    if account.planned:
+        workloads = [total_cost([account.price(step) for step in account.planned])]
+    else:
+        prices = PriceList(org, account.relation, account.grid_version)
+        workloads = [audit.prices[prices, key] for key in replayed.charged]
+    return any(
+        adaptive_weights(account.limit, workload, account.grid_version) == account.weights for workload in workloads
+    )

@@ -9,8 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
 
 from app.accounting.curves import RdpCurve
+from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
+from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.persistence.tables import account_paths, accounts, populations
 
@@ -168,10 +171,44 @@ def page(
     return [_record(row) for row in tx.execute(found.order_by(accounts.c.id).limit(limit))]
 
 
-def everything(tx: Connection) -> Iterable[tuple[str, AccountRecord]]:
-    """Every account of every organisation, with the organisation's id."""
-    rows = tx.execute(_RECORDS.order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id))
-    return ((row.organisation_id, _record(row)) for row in rows)
+@dataclass(frozen=True, slots=True)
+class KeptAccount:
+    """An account's row as an audit finds it: readable, or not.
+
+    Args:
+        organisation_id: whose.
+        id: of the account.
+        path: its path of names.
+        account: None if the row cannot be read.
+        fault: why not.
+    """
+
+    organisation_id: str
+    id: str
+    path: str
+    account: Account | None
+    fault: str = ""
+
+
+def everything(tx: Connection) -> Iterable[KeptAccount]:
+    """Every account of every organisation, also those whose rows were damaged."""
+    rows = tx.execute(
+        select(accounts, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size)
+        .outerjoin(
+            populations,
+            (populations.c.organisation_id == accounts.c.organisation_id)
+            & (populations.c.account_id == accounts.c.population_id),
+        )
+        .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id)
+    )
+    for row in rows:
+        try:
+            account = _record(row).account
+            orders(account.grid_version)
+        except (AssertionError, KeyError, TypeError, ValueError, AccountingError, LedgerError) as fault:
+            yield KeptAccount(row.organisation_id, row.id, row.path, None, str(fault) or type(fault).__name__)
+        else:
+            yield KeptAccount(row.organisation_id, row.id, row.path, account)
 
 
 def save_charged(tx: Connection, organisation_id: str, charged: Iterable[Account], now: datetime) -> None:

@@ -137,12 +137,14 @@ class Charge:
     Args:
         position: of its decision among the run's.
         first_step: of its decision.
+        next_step: of its decision.
         event_fingerprint: which event.
         count: how many repetitions.
     """
 
     position: int
     first_step: int
+    next_step: int
     event_fingerprint: str
     count: int
 
@@ -153,6 +155,7 @@ def charges(tx: Connection, organisation_id: str, run_id: str) -> Iterable[Charg
         select(
             decisions.c.position,
             decisions.c.first_step,
+            decisions.c.next_step,
             step_events.c.event_fingerprint,
             step_events.c.count.label("times"),
         )
@@ -170,7 +173,7 @@ def charges(tx: Connection, organisation_id: str, run_id: str) -> Iterable[Charg
         .order_by(decisions.c.position, step_events.c.item)
     )
     for row in tx.execute(found):
-        yield Charge(row.position, row.first_step, row.event_fingerprint, row.times)
+        yield Charge(row.position, row.first_step, row.next_step, row.event_fingerprint, row.times)
 
 
 def _of(organisation_id: str) -> Select[Any]:

@@ -78,6 +78,12 @@ def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) ->
         )
 
 
+def descriptions(tx: Connection) -> Iterable[tuple[str, bytes]]:
+    """Every event that some organisation has used: its fingerprint and its canonical description."""
+    for row in tx.execute(select(dp_events.c.fingerprint, dp_events.c.canonical)):
+        yield row.fingerprint, row.canonical.encode()
+
+
 def everything(tx: Connection) -> Iterable[StoredPrice]:
     """Every price of every organisation."""
     rows = tx.execute(

@@ -1,14 +1,14 @@
 """What a run has besides its account, and the DpEvents that runs refer to."""
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from app.accounting.events import event_from_canonical, fingerprint
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import events
-from app.persistence.tables import accounts, dp_events, runs
+from app.persistence.tables import accounts, decisions, dp_events, runs
 
 _RUNS = select(runs, dp_events.c.canonical).outerjoin(
     dp_events,
@@ -61,9 +61,31 @@ def page(
     return [_run(row) for row in tx.execute(found.order_by(runs.c.account_id).limit(limit))]
 
 
-def everything(tx: Connection, organisation_id: str) -> Iterable[Run]:
-    """Every run of an organisation."""
-    return map(_run, tx.execute(_of(organisation_id)))
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run says that it is, and how many decisions are kept of it."""
+
+    organisation_id: str
+    account_id: str
+    next_step: int
+    decisions: int
+    kept_decisions: int
+
+
+def progress(tx: Connection) -> list[Progress]:
+    """How far every run of every organisation is."""
+    kept = (
+        select(decisions.c.organisation_id, decisions.c.run_id, func.count().label("kept"))
+        .group_by(decisions.c.organisation_id, decisions.c.run_id)
+        .subquery()
+    )
+    found = select(runs, func.coalesce(kept.c.kept, 0).label("kept")).outerjoin(
+        kept, (kept.c.organisation_id == runs.c.organisation_id) & (kept.c.run_id == runs.c.account_id)
+    )
+    return [
+        Progress(row.organisation_id, row.account_id, row.next_step, row.decisions, row.kept)
+        for row in tx.execute(found)
+    ]
 
 
 def save(tx: Connection, organisation_id: str, run: Run) -> None:
