@@ -1,0 +1,94 @@
+"""What the tests of the API share: a furnished ledger for a whole module, and a witness of every answer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.main import create_app
+from app.persistence.schema import upgrade
+from app.service import access
+from app.service.access import Role
+from app.settings import Settings
+from tests.api.witness import check_answer
+from tests.conftest import Ledger
+from tests.persistence.dump import Dump, dump
+
+
+@dataclass(frozen=True)
+class House:
+    """A ledger with a population, a budget and a run that took one step."""
+
+    ledger: Ledger
+    population: str
+    budget: str
+    run: str
+
+    def rows(self) -> Dump:
+        """Every row of the ledger."""
+        return dump(self.ledger.database)
+
+    def ids(self) -> dict[str, str]:
+        """The ids by the names of path parameters."""
+        return {"population_id": self.population, "budget_id": self.budget, "run_id": self.run}
+
+
+def furnish(ledger: Ledger) -> House:
+    """Open a population and a budget, register a run, take a step."""
+    population = str(ledger.population()["id"])
+    budget = str(ledger.budget()["id"])
+    run = ledger.run()
+    assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}, "trainer").status_code == 200
+    return House(ledger, population, budget, run)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Ledger]:
+    app = create_app(Settings(database_url=f"sqlite:///{folder / 'ledger.db'}"))
+    upgrade(app.state.database)
+    keys = {}
+    now = datetime.now(UTC)
+    for organisation in ("hospital", "clinic"):
+        access.create_organisation(app.state.database, organisation, now)
+        for role in Role:
+            keys[organisation, str(role)] = access.create_key(app.state.database, organisation, role, now).key
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Ledger(http, app.state.database, keys)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One house for the tests of a module: for those that leave it as it is, or that add to it."""
+    with _opened(tmp_path_factory.mktemp("house")) as ledger:
+        yield furnish(ledger)
+
+
+@pytest.fixture
+def home(ledger: Ledger) -> House:
+    """A house for one test alone."""
+    return furnish(ledger)
+
+
+@pytest.fixture(autouse=True)
+def witness(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compare every answer that a test gets with the OpenAPI document."""
+    if "house" in request.fixturenames:
+        ledger: Ledger = request.getfixturevalue("house").ledger
+    elif "ledger" in request.fixturenames:
+        ledger = request.getfixturevalue("ledger")
+    else:
+        yield
+        return
+    answers: list[Any] = []
+    ledger.http.event_hooks["response"].append(answers.append)
+    yield
+    ledger.http.event_hooks["response"].remove(answers.append)
+    for answer in answers:
+        media_type = answer.headers.get("content-type", "").partition(";")[0]
+        body = answer.json() if answer.content and media_type.endswith("json") else None
+        check_answer(answer.request.method, answer.request.url.path, answer.status_code, media_type, body)

@@ -1,0 +1,95 @@
+"""Who asks: every endpoint but health and the documentation needs a key of this ledger."""
+
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from tests.api.conftest import House
+from tests.api.operations import APP, GUARDED, OPERATIONS, PUBLIC, Operation
+
+by_operation = pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
+
+
+def _strangers(house: House) -> dict[str, str | None]:
+    """Values of the header Authorization that open nothing."""
+    key_id, _, secret = house.ledger.keys["hospital", "admin"].partition(".")
+    other_id = house.ledger.keys["clinic", "admin"].partition(".")[0]
+    return {
+        "none": None,
+        "empty": "",
+        "scheme alone": "Bearer",
+        "scheme and space": "Bearer ",
+        "no key": "Bearer nonsense",
+        "unknown key": f"Bearer key_0123456789abcdef.{secret}",
+        "id without secret": f"Bearer {key_id}",
+        "id and dot": f"Bearer {key_id}.",
+        "secret without id": f"Bearer .{secret}",
+        "wrong secret": f"Bearer {key_id}.{secret[::-1]}",
+        "shortened secret": f"Bearer {key_id}.{secret[:-1]}",
+        "lengthened secret": f"Bearer {key_id}.{secret}x",
+        "secret in capitals": f"Bearer {key_id}.{secret.swapcase()}",
+        "another key's id": f"Bearer {other_id}.{secret}",
+        "two keys": f"Bearer {key_id}.{secret}, {key_id}.{secret}",
+        "another scheme": f"Basic {key_id}.{secret}",
+        "no scheme": f"{key_id}.{secret}",
+        "a wildcard": "Bearer %.%",
+        "not ascii": "Bearer kéy.sécret",
+    }
+
+
+@by_operation
+def test_an_operation_is_closed_to_whoever_has_no_key(house: House, operation: Operation) -> None:
+    before = house.rows()
+    for name, value in _strangers(house).items():
+        headers = {} if value is None else {b"Authorization": value.encode("latin-1")}
+        reply = house.ledger.http.request(operation.method, operation.at(**house.ids()), headers=headers)
+        assert reply.status_code == 401, name
+        assert reply.json()["code"] == "unauthenticated", name
+        assert reply.headers["content-type"] == "application/problem+json", name
+        assert reply.headers["www-authenticate"] == "Bearer", name
+    assert house.rows() == before
+
+
+@by_operation
+@pytest.mark.parametrize("body", [b"{", b'{"unknown": 1}', b"x" * (2 << 20)], ids=["broken", "unknown field", "huge"])
+def test_a_stranger_learns_nothing_from_the_body_it_sends(house: House, operation: Operation, body: bytes) -> None:
+    reply = house.ledger.http.request(operation.method, operation.at(**house.ids()), content=body)
+    assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
+
+
+@by_operation
+def test_a_stranger_does_not_learn_what_there_is(house: House, operation: Operation) -> None:
+    nothing = operation.at(run_id="run_x", budget_id="bud_x", population_id="pop_x")
+    answers = [house.ledger.http.request(operation.method, path) for path in (nothing, operation.at(**house.ids()))]
+    assert answers[0].content == answers[1].content
+
+
+@by_operation
+def test_an_operation_says_in_the_document_that_it_needs_a_key(operation: Operation) -> None:
+    assert operation.described["security"] == [{"ApiKey": []}]
+    assert "401" in operation.described["responses"]
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_scheme_is_read_without_regard_to_case(house: House, scheme: str) -> None:
+    headers = {"Authorization": f"{scheme} {house.ledger.keys['hospital', 'viewer']}"}
+    assert house.ledger.http.get("/v1/runs", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC))
+def test_health_needs_no_key(house: House, path: str) -> None:
+    reply = house.ledger.http.get(path)
+    assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
+
+
+def test_the_document_knows_every_route() -> None:
+    documented = {(operation.method, operation.path) for operation in OPERATIONS}
+    routed = {(method, route.path) for route in iter_route_contexts(APP.routes) for method in route.methods or ()}
+    pages = {("GET", path) for path in ("/docs", "/docs/oauth2-redirect", "/openapi.json")}
+    assert {(method, path) for method, path in routed if method != "HEAD"} == documented | pages
+    assert {path for _, path in documented if not path.startswith("/v1/")} == PUBLIC
+
+
+def test_a_key_of_one_organisation_does_not_open_the_other(house: House) -> None:
+    for role in ("viewer", "trainer", "admin"):
+        assert house.ledger.get("/v1/runs", role, "clinic").json()["items"] == []
+        assert len(house.ledger.get("/v1/runs", role, "hospital").json()["items"]) == 1

@@ -1,0 +1,210 @@
+"""Bodies that are no strict JSON, too large, or of another type: each is refused by name, and nothing changes."""
+
+import json
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from app.api.strict import MAX_BODY_BYTES
+from tests.api.conftest import House
+from tests.api.operations import POSTS, Operation
+from tests.conftest import LiveServer
+
+WITH_BODY = [operation for operation in POSTS if "requestBody" in operation.described]
+each_body = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
+each_post = pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.id)
+GAUSSIAN = {"type": "gaussian", "noise_multiplier": 50.0}
+
+NOT_STRICT: dict[str, bytes] = {
+    "nothing but space": b" \n",
+    "cut off": b'{"count": 1',
+    "a key alone": b'{"count"}',
+    "a bare word": b"count",
+    "single quotes": b"{'count': 1}",
+    "a trailing comma": b'{"count": 1,}',
+    "a comment": b'{"count": 1} // one',
+    "two values": b'{"count": 1} {"count": 1}',
+    "NaN": b'{"count": NaN}',
+    "Infinity": b'{"count": Infinity}',
+    "minus Infinity": b'{"count": -Infinity}',
+    "an overflowing float": b'{"count": 1e400}',
+    "an overflowing negative float": b'{"count": -1e400}',
+    "a number of a thousand digits": b'{"count": ' + b"9" * 1000 + b"}",
+    "a number of ten thousand digits": b'{"count": ' + b"9" * 10_000 + b"}",
+    "NaN in a field that is not known": b'{"x": [{"y": NaN}]}',
+    "a key twice": b'{"count": 1, "count": 1}',
+    "a key twice by escape": b'{"count": 1, "c\\u006funt": 2}',
+    "a key twice inside": b'{"events": [{"event": {"type": "gaussian", "type": "gaussian"}}]}',
+    "an unknown key twice": b'{"x": 1, "x": 1}',
+    "half a surrogate pair": b'{"name": "\\ud800"}',
+    "the other half": b'{"name": "a\\udc00b"}',
+    "halves in the wrong order": b'{"name": "\\udc00\\ud800"}',
+    "half a surrogate pair as a key": b'{"\\ud800": 1}',
+    "a raw surrogate": b'{"name": "\xed\xa0\x80"}',
+    "not UTF-8": b'{"name": "\xff"}',
+    "cut off in a character": b'{"name": "\xc3',
+    "latin-1": '{"name": "é"}'.encode("latin-1"),
+    "UTF-16": '{"name": "a"}'.encode("utf-16"),
+    "UTF-8 with a mark": b'\xef\xbb\xbf{"name": "a"}',
+    "a raw control character": b'{"name": "a\x01b"}',
+    "a raw line break": b'{"name": "a\nb"}',
+    "a bad escape": b'{"name": "\\x41"}',
+    "a zero byte": b"\x00",
+    "arrays 100,000 deep": b"[" * 100_000 + b"]" * 100_000,
+    "objects 100,000 deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "arrays 100,000 deep, never closed": b"[" * 100_000,
+    "arrays 5,000 deep inside": b'{"name": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+}
+NOT_AN_OBJECT: dict[str, bytes] = {
+    "empty": b"",
+    "null": b"null",
+    "true": b"true",
+    "a number": b"1",
+    "a text": b'"count"',
+    "an array": b"[]",
+    "an array of an object": b'[{"count": 1}]',
+    "pairs": b'[["count", 1]]',
+}
+
+
+def _send(
+    house: House, operation: Operation, body: bytes | Iterator[bytes], content_type: str | None
+) -> httpx2.Response:
+    headers = house.ledger.headers()
+    if content_type is not None:
+        headers["Content-Type"] = content_type
+    return house.ledger.http.post(operation.at(**house.ids()), content=body, headers=headers)
+
+
+def _check(reply: httpx2.Response, status: int, code: str) -> None:
+    assert (reply.status_code, reply.json()["code"]) == (status, code), reply.text[:500]
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert reply.json()["status"] == status
+    assert len(reply.content) < 5_000
+
+
+@each_body
+@pytest.mark.parametrize("what", [*NOT_STRICT, *NOT_AN_OBJECT])
+def test_what_is_no_strict_object_is_an_invalid_request(house: House, operation: Operation, what: str) -> None:
+    before = house.rows()
+    body = (NOT_STRICT | NOT_AN_OBJECT)[what]
+    _check(_send(house, operation, body, "application/json"), 422, "invalid_request")
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        *(None, "", "text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data"),
+        *("application/jsonx", "application/octet-stream", "json", "application/xml", "application/x-json-stream"),
+    ],
+)
+@each_body
+def test_a_body_of_another_type_is_refused(house: House, operation: Operation, content_type: str | None) -> None:
+    before = house.rows()
+    _check(_send(house, operation, b"{}", content_type), 415, "unsupported_media_type")
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/v1+json"]
+)
+def test_json_by_any_of_its_names_is_read(house: House, content_type: str) -> None:
+    headers = house.ledger.headers() | {"Content-Type": content_type}
+    path = f"/v1/runs/{house.run}/steps?dry_run=true"
+    assert house.ledger.http.post(path, content=b'{"count": 1}', headers=headers).status_code == 200
+
+
+def _chunks(size: int) -> Iterator[bytes]:
+    for start in range(0, size, 1 << 16):
+        yield b" " * min(1 << 16, size - start)
+
+
+@pytest.mark.parametrize("how", ["at once", "in chunks"])
+@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 4 * MAX_BODY_BYTES])
+@each_post
+def test_a_body_over_a_mebibyte_is_too_large(house: House, operation: Operation, size: int, how: str) -> None:
+    before = house.rows()
+    body = b" " * size if how == "at once" else _chunks(size)
+    _check(_send(house, operation, body, "application/json"), 413, "request_too_large")
+    assert house.rows() == before
+
+
+def test_a_body_of_exactly_a_mebibyte_is_read(house: House) -> None:
+    body = b'{"count": 1' + b" " * (MAX_BODY_BYTES - 12) + b"}"
+    assert len(body) == MAX_BODY_BYTES
+    headers = house.ledger.headers() | {"Content-Type": "application/json"}
+    path = f"/v1/runs/{house.run}/steps?dry_run=true"
+    assert house.ledger.http.post(path, content=body, headers=headers).status_code == 200
+
+
+@each_post
+def test_an_operation_without_a_body_does_not_take_a_broken_one(house: House, operation: Operation) -> None:
+    before = house.rows()
+    _check(_send(house, operation, b"{", "application/json"), 422, "invalid_request")
+    _check(_send(house, operation, b"{", None), 415, "unsupported_media_type")
+    assert house.rows() == before
+
+
+MANY = [{"event": GAUSSIAN}] * 1001
+TOO_MANY: dict[str, dict[str, object]] = {
+    "createPopulation": {
+        "name": "n",
+        "privacy_unit": "user",
+        "neighboring_relation": "add_or_remove_one",
+        "limit": {"epsilon": 1.0, "delta": 1e-5},
+        "planned": MANY,
+    },
+    "createBudget": {"name": "n", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}, "planned": MANY},
+    "registerRun": {"name": "n", "budget": "mimic/icu-team", "planned": MANY},
+    "takeSteps": {"events": MANY},
+    "planEpsilon": {"delta": 1e-5, "events": MANY},
+}
+
+
+@each_body
+def test_a_thousand_and_one_events_are_too_many(house: House, operation: Operation) -> None:
+    before = house.rows()
+    body = json.dumps(TOO_MANY[operation.id]).encode()
+    _check(_send(house, operation, body, "application/json"), 413, "request_too_large")
+    assert house.rows() == before
+
+
+@each_body
+def test_a_thousand_events_are_fine(house: House, operation: Operation) -> None:
+    few = {key: value[:1000] if isinstance(value, list) else value for key, value in TOO_MANY[operation.id].items()}
+    reply = _send(house, operation, json.dumps(few).encode(), "application/json")
+    assert reply.status_code in {200, 201, 403}, reply.text
+    assert reply.json().get("code") in {None, "budget_exceeded"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"x" * 500_000: 1},
+        {"event": {"type": "x" * 500_000}},
+        {"events": [{"event": GAUSSIAN, "x" * 900: 1}] * 100},
+        {"mode": "x" * 500_000},
+    ],
+    ids=["a field's name", "an event's type", "many fields' names", "a value"],
+)
+def test_a_problem_does_not_carry_a_large_request_back(house: House, body: dict[str, object]) -> None:
+    reply = house.ledger.post(f"/v1/runs/{house.run}/steps", body)
+    assert reply.status_code == 422
+    assert len(reply.content) < 20_000
+
+
+@pytest.mark.parametrize("how", ["at once", "in chunks"])
+def test_a_real_server_stops_reading_a_body_that_is_too_large(live_server: LiveServer, how: str) -> None:
+    with live_server.client("trainer") as client:
+        for operation in POSTS:
+            path = operation.at(run_id="run_1", budget_id="bud_1", population_id="pop_1")
+            body = b" " * (MAX_BODY_BYTES + 1) if how == "at once" else _chunks(MAX_BODY_BYTES + 1)
+            reply = client.post(path, content=body, headers={"Content-Type": "application/json"})
+            _check(reply, 413, "request_too_large")
+        assert client.get("/v1/runs").json() == {"items": [], "next": None}
+
+
+def test_the_table_of_too_many_events_knows_every_operation() -> None:
+    assert set(TOO_MANY) == {operation.id for operation in WITH_BODY}

@@ -1,0 +1,125 @@
+"""Queries, cursors, paths and methods that are not what they should be: problems, each by its name."""
+
+import base64
+
+import pytest
+
+from tests.api.conftest import House
+from tests.api.operations import DOCUMENT, GUARDED, READS, Operation
+
+CURSORS = ["!", "x", "é", "%C3%A9", "病", "_w", "-", "====", "a b", "%00", "x" * 201, "%FF", "/w==", "\u00a0"]
+QUERIES: list[tuple[str, str]] = [
+    *((path, f"limit={value}") for path in ("populations", "budgets", "runs") for value in ("0", "-1", "201", "x", "")),
+    *((path, f"limit={value}") for path in ("populations", "budgets", "runs") for value in ("1.5", "NaN", "9" * 40)),
+    *((path, f"after={value}") for path in ("populations", "budgets", "runs") for value in CURSORS),
+    *(("runs/{run_id}/history", f"after={value}") for value in [*CURSORS, "LTE", "YQ", "MS41", "KzE", "IDE"]),
+    *(("runs/{run_id}/history", f"max_points={value}") for value in ("0", "1", "-1", "2001", "x", "", "2.5", "true")),
+    *(("runs", f"status={value}") for value in ("", "ACTIVE", "running", "active,paused", "null")),
+    *((path, "x" * 2001) for path in ("budgets?parent=", "budgets?path=", "runs?budget=")),
+]
+
+
+@pytest.mark.parametrize(("path", "query"), QUERIES)
+def test_a_bad_query_is_an_invalid_request(house: House, path: str, query: str) -> None:
+    before = house.rows()
+    target = f"/v1/{path}{query}" if path.endswith("=") else f"/v1/{path}?{query}"
+    reply = house.ledger.get(target.format(**house.ids()))
+    assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("value", ["", "2", "maybe", "TRUEE", "null", "1.0"])
+def test_a_preview_is_asked_for_by_a_boolean(house: House, value: str) -> None:
+    before = house.rows()
+    reply = house.ledger.post(f"/v1/runs/{house.run}/steps?dry_run={value}", {})
+    assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("query", ["dryrun=true", "dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=false", "x=1"])
+def test_a_preview_that_is_misspelled_charges_nothing(house: House, query: str) -> None:
+    before = house.rows()
+    reply = house.ledger.post(f"/v1/runs/{house.run}/steps?{query}", {})
+    assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
+def test_a_query_that_is_not_known_is_refused(house: House, operation: Operation) -> None:
+    reply = house.ledger.get(f"{operation.at(**house.ids())}?stauts=active")
+    assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "target", ["budgets?parent=nowhere", "budgets?parent=mimic/", "runs?budget=mimic/nobody", "runs?budget=%00"]
+)
+def test_a_filter_for_what_is_not_there_is_404(house: House, target: str) -> None:
+    reply = house.ledger.get(f"/v1/{target}")
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("position", ["1000000", "10000000000", "9" * 60])
+def test_a_cursor_beyond_a_history_shows_nothing_more(house: House, position: str) -> None:
+    cursor = base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
+    reply = house.ledger.get(f"/v1/runs/{house.run}/history?after={cursor}")
+    assert (reply.status_code, reply.json()["points"]) == (200, [])
+
+
+@pytest.mark.parametrize("account_id", ["x", "%00", "%FF", "%ED%A0%80", "é", "x" * 5000, "' OR 1=1 --", "%25", "*"])
+@pytest.mark.parametrize(
+    "operation", [each for each in GUARDED if "{" in each.path], ids=lambda operation: operation.id
+)
+def test_an_id_that_means_nothing_is_404(house: House, operation: Operation, account_id: str) -> None:
+    before = house.rows()
+    path = operation.at(run_id=account_id, budget_id=account_id, population_id=account_id)
+    body = b"{}" if operation.id == "takeSteps" else b""
+    headers = house.ledger.headers() | {"Content-Type": "application/json"}
+    reply = house.ledger.http.request(operation.method, path, content=body, headers=headers)
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/", "/v2/runs", "/v1/run", "/v1/runs/a/b", "/v1/runs/a/steps/1", "/.env"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_a_path_that_is_not_there_is_a_problem(house: House, method: str, path: str) -> None:
+    reply = house.ledger.http.request(method, path, headers=house.ledger.headers())
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    assert reply.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        (method, path)
+        for path, taken in DOCUMENT["paths"].items()
+        for method in ("PUT", "PATCH", "DELETE", "TRACE", "FROB", "GET", "POST")
+        if method.lower() not in taken
+    ],
+)
+def test_a_method_that_a_path_does_not_take_is_a_problem(house: House, method: str, path: str) -> None:
+    before = house.rows()
+    reply = house.ledger.http.request(method, path.format(**house.ids()), headers=house.ledger.headers())
+    assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("path", DOCUMENT["paths"])
+def test_a_refused_method_is_answered_with_all_that_are_taken(house: House, path: str) -> None:
+    reply = house.ledger.http.delete(path.format(**house.ids()), headers=house.ledger.headers())
+    taken = {name.strip() for name in reply.headers["allow"].split(",")}
+    assert taken - {"HEAD"} == {name.upper() for name in DOCUMENT["paths"][path]}
+
+
+@pytest.mark.parametrize("path", ["/v1/runs/", "/v1/runs/{run_id}/", "/healthz/"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_path_with_a_slash_too_many_is_not_there(house: House, method: str, path: str) -> None:
+    # A redirect would be built from the request's Host header, and a client would send its key there.
+    reply = house.ledger.http.request(
+        method, path.format(**house.ids()), headers=house.ledger.headers(), follow_redirects=False
+    )
+    assert (reply.status_code, reply.headers["content-type"]) == (404, "application/problem+json")

@@ -1,0 +1,78 @@
+"""Reads carry an ETag: an asker that has it gets 304, and it changes when what it stands for does."""
+
+import pytest
+
+from tests.api.conftest import House
+from tests.api.operations import READS, Operation
+
+each_read = pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
+
+
+@each_read
+def test_a_read_carries_a_tag_and_an_asker_that_has_it_gets_304(house: House, operation: Operation) -> None:
+    path = operation.at(**house.ids())
+    first = house.ledger.get(path)
+    tag = first.headers["etag"]
+    assert first.status_code == 200
+    assert tag.startswith('"')
+    assert tag.endswith('"')
+    assert "no-store" not in first.headers.get("cache-control", "")
+    assert "public" not in first.headers.get("cache-control", "")
+    for known in (tag, f"W/{tag}", f'"other", {tag}', f'{tag},"other"', "*", f"  {tag}  "):
+        again = house.ledger.get(path, If_None_Match=known)
+        assert (again.status_code, again.content) == (304, b""), known
+        assert again.headers["etag"] == tag
+
+
+@each_read
+@pytest.mark.parametrize("known", ["", '"other"', 'W/"other"', "nonsense", '"', "W/"])
+def test_an_asker_with_another_tag_gets_everything(house: House, operation: Operation, known: str) -> None:
+    path = operation.at(**house.ids())
+    reply = house.ledger.get(path, If_None_Match=known)
+    assert (reply.status_code, reply.content) == (200, house.ledger.get(path).content)
+
+
+@each_read
+def test_a_tag_changes_with_a_charge_and_only_then(home: House, operation: Operation) -> None:
+    path = operation.at(**home.ids())
+    steps = f"/v1/runs/{home.run}/steps"
+    tag = home.ledger.get(path).headers["etag"]
+    home.ledger.post(f"{steps}?dry_run=true", {"count": 2}, "trainer")
+    home.ledger.post(steps, {"first_step": 0}, "trainer")
+    home.ledger.post("/v1/runs/run_nothing/steps", {}, "trainer")
+    home.ledger.post(steps, {"count": 0}, "trainer")
+    assert home.ledger.get(path).headers["etag"] == tag
+    assert home.ledger.get(path, If_None_Match=tag).status_code == 304
+    assert home.ledger.post(steps, {}, "trainer").status_code == 200
+    changed = home.ledger.get(path, If_None_Match=tag)
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != tag
+
+
+def test_a_refusal_changes_the_history_and_nothing_else(home: House) -> None:
+    paths = {operation.id: operation.at(**home.ids()) for operation in READS}
+    tags = {name: home.ledger.get(path).headers["etag"] for name, path in paths.items()}
+    assert home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10**6}, "trainer").status_code == 403
+    again = {name: home.ledger.get(path).headers["etag"] for name, path in paths.items()}
+    assert {name for name in tags if tags[name] != again[name]} == {"getRunHistory"}
+
+
+def test_a_change_of_state_changes_the_tag_of_the_run(home: House) -> None:
+    path = f"/v1/runs/{home.run}"
+    tags = [home.ledger.get(path).headers["etag"]]
+    for action in ("pause", "resume", "complete"):
+        home.ledger.post(f"{path}/{action}", None, "trainer")
+        tags.append(home.ledger.get(path).headers["etag"])
+    assert len(set(tags)) == 4
+
+
+def test_tags_of_different_things_differ(house: House) -> None:
+    tags = [house.ledger.get(operation.at(**house.ids())).headers["etag"] for operation in READS]
+    assert len(set(tags)) == len(tags)
+
+
+def test_nothing_that_is_refused_carries_a_tag(house: House) -> None:
+    for path in ("/v1/runs/run_nothing", "/v1/runs?limit=0"):
+        reply = house.ledger.get(path, If_None_Match="*")
+        assert reply.status_code in {404, 422}
+        assert "etag" not in reply.headers

@@ -1,0 +1,63 @@
+"""One caller's expensive question does not keep the others waiting: no new curve is computed under the lock."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.accounting import rdp
+from app.accounting.sampled_gaussian import sampled_gaussian_rdp
+from tests.api.conftest import House
+
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+
+
+def _sampled(noise: float) -> dict[str, Any]:
+    gaussian = {"type": "gaussian", "noise_multiplier": noise}
+    return {"type": "poisson_sampled", "sampling_probability": 0.03, "event": gaussian}
+
+
+REQUESTS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "admitted steps": ("/v1/runs/{run_id}/steps", {"event": _sampled(7.001)}, 200),
+    "a list of steps": (
+        "/v1/runs/{run_id}/steps",
+        {"events": [{"event": _sampled(8 + i / 1000)} for i in range(9)]},
+        200,
+    ),
+    "refused steps": (
+        "/v1/runs/{run_id}/steps",
+        {"events": [{"event": _sampled(0.2 + i / 1000)} for i in range(9)]},
+        403,
+    ),
+    "a budget": (
+        "/v1/budgets",
+        {"name": "b", "parent": "mimic", "limit": LIMIT, "planned": [{"event": _sampled(7.002)}]},
+        201,
+    ),
+    "a run": ("/v1/runs", {"name": "r", "budget": "mimic/icu-team", "event": _sampled(7.003)}, 201),
+}
+
+
+@pytest.fixture
+def computed_under_lock(home: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """For each curve that is computed: whether other writers had to wait for it."""
+    seen: list[bool] = []
+
+    def watched(q: float, s: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        seen.append(home.ledger.database._writer.locked())
+        return sampled_gaussian_rdp(q, s, orders)
+
+    rdp.event_curve.cache_clear()
+    monkeypatch.setattr(rdp, "sampled_gaussian_rdp", watched)
+    yield seen
+    rdp.event_curve.cache_clear()
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_no_new_curve_is_computed_while_others_wait(home: House, computed_under_lock: list[bool], what: str) -> None:
+    path, body, status = REQUESTS[what]
+    assert home.ledger.post(path.format(**home.ids()), body).status_code == status
+    assert computed_under_lock
+    assert not any(computed_under_lock)

@@ -1,0 +1,129 @@
+"""A run's history: every decision, refused ones included, whole or thinned out."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import House
+from tests.conftest import SAMPLED
+
+GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
+
+
+def _history(home: House, query: str = "") -> dict[str, Any]:
+    history: dict[str, Any] = home.ledger.get(f"/v1/runs/{home.run}/history{query}").json()
+    return history
+
+
+def _take(home: House, body: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = home.ledger.post(f"/v1/runs/{home.run}/steps", body, "trainer").json()
+    return answer
+
+
+def test_a_history_holds_every_decision_as_it_was_given(home: House) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"count": 3},
+        {"count": 10**6},
+        {"event": GAUSSIAN},
+        {"events": [{"event": SAMPLED, "count": 2}, {"event": GAUSSIAN}, {"event": SAMPLED, "count": 5}]},
+        {"events": [{"event": GAUSSIAN, "count": 10**9}, {"event": SAMPLED}]},
+        {},
+    ]
+    answers = [_take(home, body) for body in bodies]
+    history = _history(home)
+    assert (history["run"], history["decisions"], len(history["points"])) == (home.run, 7, 7)
+    path = [home.population, home.budget, home.run]
+    epsilon = history["points"][0]["epsilon"]
+    for position, (point, answer) in enumerate(zip(history["points"][1:], answers, strict=True), 1):
+        same = ("decision", "first_step", "count", "delta", "epsilon_limit", "binding_account")
+        assert {key: point[key] for key in same} == {key: answer[key] for key in same}
+        assert (point["position"], point["accounts"]) == (position, path)
+        if answer["decision"] == "refused":
+            assert (point["epsilon"], point["next_step"]) == (epsilon, answer["first_step"])
+        else:
+            assert point["epsilon"] == answer["epsilon"] > epsilon
+            assert point["next_step"] == answer["next_step"]
+        epsilon = point["epsilon"]
+    assert [point["events"] for point in history["points"][3:5]] == [
+        [{"event": GAUSSIAN, "count": 1}],
+        [{"event": SAMPLED, "count": 2}, {"event": GAUSSIAN, "count": 1}, {"event": SAMPLED, "count": 5}],
+    ]
+    assert [point["at"] for point in history["points"]] == sorted(point["at"] for point in history["points"])
+
+
+def test_what_is_no_decision_is_not_in_the_history(home: House) -> None:
+    before = _history(home)
+    _take(home, {"first_step": 0})
+    _take(home, {"first_step": 9})
+    _take(home, {"count": 0})
+    home.ledger.post(f"/v1/runs/{home.run}/steps?dry_run=true", {}, "trainer")
+    home.ledger.post(f"/v1/runs/{home.run}/pause", None, "trainer")
+    _take(home, {})
+    assert _history(home) == before
+
+
+def test_a_run_that_asked_nothing_has_an_empty_history(home: House) -> None:
+    run = home.ledger.run()
+    empty = home.ledger.get(f"/v1/runs/{run}/history").json()
+    assert empty == {"run": run, "points": [], "decisions": 0, "next": None}
+
+
+@pytest.fixture(scope="module")
+def long(house: House) -> House:
+    """A house whose run decided sixty times, some of it refused."""
+    for number in range(1, 60):
+        _take(house, {"event": GAUSSIAN} if number % 7 else {"count": 10**6})
+    return house
+
+
+@pytest.mark.parametrize("most", [2, 3, 7, 20, 59, 60, 61, 500, 2000])
+def test_a_thinned_history_keeps_its_ends_and_its_order(long: House, most: int) -> None:
+    whole = _history(long)["points"]
+    assert [point["position"] for point in whole] == list(range(60))
+    thinned = _history(long, f"?max_points={most}")
+    assert thinned["decisions"] == 60
+    assert len(thinned["points"]) == min(most, 60)
+    assert thinned["points"] == [whole[point["position"]] for point in thinned["points"]]
+    places = [point["position"] for point in thinned["points"]]
+    assert (places[0], places[-1]) == (0, 59)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
+    assert max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("most", [2, 3, 60, 500])
+def test_a_cursor_shows_only_what_came_later(long: House, most: int) -> None:
+    whole = _history(long)["points"]
+    first = _history(long, "?max_points=2")
+    assert first["points"] == [whole[0], whole[59]]
+    after = _history(long, f"?max_points={most}&after={first['next']}")
+    assert (after["points"], after["next"], after["decisions"]) == ([], first["next"], 60)
+
+
+def test_polling_shows_each_decision_once(home: House) -> None:
+    seen: list[int] = []
+    cursor = ""
+    for burst in (0, 1, 3, 0, 10, 1):
+        for number in range(burst):
+            _take(home, {"event": GAUSSIAN} if number % 3 else {"count": 10**6})
+        page = _history(home, f"?after={cursor}")
+        seen.extend(point["position"] for point in page["points"])
+        cursor = page["next"] or ""
+    assert seen == list(range(16))
+
+
+def test_every_later_page_keeps_its_ends_too(home: House) -> None:
+    cursor = _history(home)["next"]
+    for _ in range(9):
+        _take(home, {"event": GAUSSIAN})
+    page = _history(home, f"?max_points=3&after={cursor}")
+    assert [point["position"] for point in page["points"]] == [1, 5, 9]
+
+
+def test_a_history_is_of_five_hundred_unless_it_is_said(home: House) -> None:
+    cheap = {"event": {"type": "gaussian", "noise_multiplier": 9000.0}}
+    for _ in range(500):
+        assert _take(home, cheap)["decision"] == "admitted"
+    page = _history(home)
+    places = [point["position"] for point in page["points"]]
+    assert (page["decisions"], len(places), places[0], places[-1]) == (501, 500, 0, 500)

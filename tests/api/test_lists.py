@@ -1,0 +1,121 @@
+"""Lists: cursors walk through everything exactly once; filters show what they say."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import House
+from tests.conftest import Ledger
+
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+
+
+def _walk(ledger: Ledger, path: str, limit: int) -> list[dict[str, Any]]:
+    """Everything that a list shows, page by page; every page but the last is full."""
+    items: list[dict[str, Any]] = []
+    query = f"{path}{'&' if '?' in path else '?'}limit={limit}"
+    page = ledger.get(query).json()
+    items.extend(page["items"])
+    while page["next"] is not None:
+        assert len(page["items"]) == limit
+        page = ledger.get(f"{query}&after={page['next']}").json()
+        assert page["items"], "a cursor leads to something"
+        assert not {item["id"] for item in items} & {item["id"] for item in page["items"]}, "a cursor leads on"
+        items.extend(page["items"])
+    return items
+
+
+@pytest.fixture(scope="module")
+def full(house: House) -> dict[str, list[str]]:
+    """The ids of what the house holds, in the order of their making."""
+    ledger = house.ledger
+    ids = {"populations": [house.population], "budgets": [house.budget], "runs": [house.run]}
+    for number in range(5):
+        ids["populations"].append(str(ledger.population(f"p{number}")["id"]))
+        ids["budgets"].append(str(ledger.budget(f"b{number}", "mimic" if number % 2 else "p0")["id"]))
+        ids["runs"].append(ledger.run("mimic/icu-team" if number % 2 else "p0/b0"))
+    for number, action in enumerate(("pause", "complete", "abort")):
+        ledger.post(f"/v1/runs/{ids['runs'][number]}/{action}", None, "trainer")
+    return ids
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6, 7, 200])
+@pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
+def test_cursors_walk_through_everything_exactly_once(
+    house: House, full: dict[str, list[str]], kind: str, limit: int
+) -> None:
+    assert [item["id"] for item in _walk(house.ledger, f"/v1/{kind}", limit)] == full[kind]
+
+
+@pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
+def test_a_list_shows_each_thing_as_it_is_read_alone(house: House, full: dict[str, list[str]], kind: str) -> None:
+    items = house.ledger.get(f"/v1/{kind}").json()["items"]
+    assert items == [house.ledger.get(f"/v1/{kind}/{each}").json() for each in full[kind]]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 200])
+@pytest.mark.parametrize("by", ["id", "path"])
+def test_budgets_are_listed_by_their_parent(house: House, full: dict[str, list[str]], by: str, limit: int) -> None:
+    parents = {"mimic": full["populations"][0], "p0": full["populations"][1]}
+    for path, parent_id in parents.items():
+        shown = _walk(house.ledger, f"/v1/budgets?parent={parent_id if by == 'id' else path}", limit)
+        everything = house.ledger.get("/v1/budgets").json()["items"]
+        assert shown == [budget for budget in everything if budget["parent"] == parent_id]
+        assert shown
+
+
+def test_a_parent_without_budgets_has_none(house: House, full: dict[str, list[str]]) -> None:
+    assert house.ledger.get(f"/v1/budgets?parent={full['budgets'][0]}").json() == {"items": [], "next": None}
+
+
+@pytest.mark.parametrize(("path", "count"), [("mimic/icu-team", 1), ("p0/b0", 1), ("mimic", 0), ("icu-team", 0)])
+def test_a_budget_is_found_by_its_path(house: House, full: dict[str, list[str]], path: str, count: int) -> None:
+    items = house.ledger.get(f"/v1/budgets?path={path}").json()["items"]
+    assert len(full["budgets"]) > len(items) == count
+    assert {item["path"] for item in items} <= {path}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 200])
+@pytest.mark.parametrize("status", [None, "active", "paused", "completed", "aborted"])
+@pytest.mark.parametrize("budget", [None, "mimic/icu-team", "p0/b0"])
+def test_runs_are_listed_by_budget_and_status(
+    house: House, full: dict[str, list[str]], budget: str | None, status: str | None, limit: int
+) -> None:
+    filters = {"budget": budget, "status": status}
+    query = "&".join(f"{name}={value}" for name, value in filters.items() if value is not None)
+    everything = house.ledger.get("/v1/runs").json()["items"]
+    assert len(everything) == len(full["runs"])
+    wanted = [run for run in everything if budget in {None, run["budget_path"]} and status in {None, run["status"]}]
+    assert _walk(house.ledger, f"/v1/runs?{query}" if query else "/v1/runs", limit) == wanted
+
+
+def test_runs_beneath_a_deeper_budget_are_not_in_the_list_of_the_one_above(home: House) -> None:
+    home.ledger.budget("deeper", "mimic/icu-team")
+    deeper = home.ledger.run("mimic/icu-team/deeper")
+    above = [run["id"] for run in home.ledger.get("/v1/runs?budget=mimic/icu-team").json()["items"]]
+    assert (above, deeper in above) == ([home.run], False)
+
+
+def test_what_is_made_during_a_walk_comes_at_its_end(home: House) -> None:
+    ids = [home.run, *(home.ledger.run() for _ in range(3))]
+    page = home.ledger.get("/v1/runs?limit=2").json()
+    ids.append(home.ledger.run())
+    rest = home.ledger.get(f"/v1/runs?limit=200&after={page['next']}").json()
+    assert [run["id"] for run in (*page["items"], *rest["items"])] == ids
+
+
+def test_a_list_is_of_fifty_unless_it_is_said(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    for _ in range(51):
+        ledger.run()
+    page = ledger.get("/v1/runs").json()
+    assert len(page["items"]) == 50
+    assert len(ledger.get(f"/v1/runs?after={page['next']}").json()["items"]) == 1
+    assert ledger.get("/v1/runs?after=").json() == page
+
+
+def test_the_same_cursor_shows_the_same_page(house: House, full: dict[str, list[str]]) -> None:
+    cursor = house.ledger.get("/v1/runs?limit=2").json()["next"]
+    pages = {house.ledger.get(f"/v1/runs?limit=2&after={cursor}").content for _ in range(3)}
+    assert (len(pages), len(full["runs"])) == (1, 6)

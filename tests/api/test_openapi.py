@@ -1,0 +1,147 @@
+"""The OpenAPI document: kept as it is served, complete, valid, and true to its own examples."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
+
+from app.api.openapi import openapi_text
+from app.api.problems import STATUSES
+from tests.api.operations import APP, DOCUMENT, GUARDED, OPERATIONS, POSTS, READS, Operation, resolved
+from tests.api.witness import PROBLEM_JSON
+from tests.conftest import Ledger
+
+KEPT = Path(__file__).parents[2] / "openapi" / "openapi.json"
+JSON = "application/json"
+each = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+
+
+def _examples(content: dict[str, Any]) -> list[Any]:
+    """The examples of a body: beside its schema, or in it."""
+    beside = [example["value"] for example in content.get("examples", {}).values()]
+    return beside or list(resolved(content["schema"]).get("examples", []))
+
+
+def _errors(schema: dict[str, Any], value: object) -> list[str]:
+    whole = schema | {"components": DOCUMENT["components"]}
+    return [f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(value)]
+
+
+def test_the_document_is_kept_as_it_is_served() -> None:
+    assert KEPT.read_bytes() == openapi_text(APP).encode(), "openapi/openapi.json is out of date: run make openapi"
+
+
+def test_the_document_is_served_as_it_is_kept(ledger: Ledger) -> None:
+    assert ledger.http.get("/openapi.json").json() == DOCUMENT
+
+
+def test_the_document_is_valid() -> None:
+    validate(DOCUMENT)
+
+
+def test_operation_ids_are_unique() -> None:
+    ids = [operation.id for operation in OPERATIONS]
+    assert len(ids) == len(set(ids))
+
+
+@each
+def test_an_operation_has_an_id_a_summary_a_description_and_a_tag(operation: Operation) -> None:
+    assert operation.id.isidentifier()
+    for member in ("summary", "description"):
+        assert len(operation.described[member]) > 8, member
+    assert operation.described["tags"]
+
+
+@each
+def test_a_success_has_an_example_that_fits_its_schema(operation: Operation) -> None:
+    found = [
+        response["content"][JSON]
+        for status, response in operation.described["responses"].items()
+        if status.startswith("2")
+    ]
+    assert found
+    for content in found:
+        assert _examples(content), "no example"
+        assert resolved(content["schema"]), "no schema"
+        for example in _examples(content):
+            assert _errors(content["schema"], example) == []
+            _is_complete(content["schema"], example)
+
+
+def _is_complete(schema: dict[str, Any], example: dict[str, Any]) -> None:
+    assert set(example) == set(resolved(schema)["properties"])
+
+
+@pytest.mark.parametrize(
+    "operation", [post for post in POSTS if "requestBody" in post.described], ids=lambda operation: operation.id
+)
+def test_a_request_has_an_example_that_fits_its_schema(operation: Operation) -> None:
+    content = operation.described["requestBody"]["content"][JSON]
+    assert operation.described["requestBody"]["required"] is True
+    assert resolved(content["schema"])["additionalProperties"] is False
+    assert _examples(content), "no example"
+    for example in _examples(content):
+        assert _errors(content["schema"], example) == []
+
+
+@each
+def test_a_failure_is_a_problem_with_an_example_of_each_code(operation: Operation) -> None:
+    for status, response in operation.described["responses"].items():
+        if status.startswith(("2", "3")):
+            continue
+        assert set(response["content"]) == {PROBLEM_JSON}, status
+        content = response["content"][PROBLEM_JSON]
+        assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+        assert content["examples"], status
+        for code, example in content["examples"].items():
+            assert example["value"]["code"] == code
+            assert STATUSES[code][0] == int(status) == example["value"]["status"]
+            assert example["value"]["title"] == STATUSES[code][1]
+            assert _errors(content["schema"], example["value"]) == []
+
+
+@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
+def test_an_operation_says_what_can_go_wrong(operation: Operation) -> None:
+    expected = {"401", "503"}
+    if operation.method == "POST":
+        expected |= {"413", "415", "422"}
+    if "{" in operation.path:
+        expected |= {"404"}
+    if any(parameter["in"] == "query" for parameter in operation.described.get("parameters", [])):
+        expected |= {"422"}
+    assert expected <= set(operation.described["responses"])
+
+
+@pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
+def test_a_read_says_that_it_answers_304(operation: Operation) -> None:
+    assert "304" in operation.described["responses"]
+
+
+@each
+def test_no_answer_has_the_framework_s_own_form(operation: Operation) -> None:
+    assert "HTTPValidationError" not in str(operation.described)
+    for status, response in operation.described["responses"].items():
+        assert response["description"] not in {"", "Validation Error"}, status
+
+
+@each
+def test_a_parameter_is_described_where_its_name_does_not_say_all(operation: Operation) -> None:
+    for parameter in operation.described.get("parameters", []):
+        if parameter["in"] != "path":
+            assert parameter.get("description") or parameter["schema"].get("description"), parameter["name"]
+
+
+@pytest.mark.parametrize(
+    "operation", [post for post in POSTS if "201" in post.described["responses"]], ids=lambda operation: operation.id
+)
+def test_what_creates_something_takes_an_idempotency_key(operation: Operation) -> None:
+    headers = [parameter["name"] for parameter in operation.described["parameters"] if parameter["in"] == "header"]
+    assert headers == ["Idempotency-Key"]
+
+
+def test_every_schema_is_referred_to() -> None:
+    text = KEPT.read_text()
+    for name in DOCUMENT["components"]["schemas"]:
+        assert f'"#/components/schemas/{name}"' in text, name

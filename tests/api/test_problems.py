@@ -1,0 +1,207 @@
+"""Every error is a problem by a code of the table; a database in doubt admits nothing."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import OperationalError
+
+from app.accounting.errors import AccountingError
+from app.api.problems import STATUSES
+from app.ledger.errors import LedgerError
+from app.main import create_app
+from app.persistence import engine
+from app.persistence.repositories import tenants
+from app.persistence.schema import upgrade
+from app.settings import Settings
+from tests.api.conftest import House
+from tests.api.operations import GUARDED, Operation
+
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+
+
+def _kinds(base: type[Exception]) -> Iterator[type[Exception]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+@pytest.mark.parametrize("kind", [*_kinds(LedgerError), *_kinds(AccountingError)])
+def test_every_error_has_a_row_in_the_table_of_statuses(kind: type[LedgerError | AccountingError]) -> None:
+    assert kind.code in STATUSES
+
+
+def test_codes_are_those_of_one_error_each() -> None:
+    codes = [kind.code for kind in _kinds(LedgerError) if issubclass(kind, LedgerError)]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("code", STATUSES)
+def test_a_row_of_the_table_is_an_error_and_a_title(code: str) -> None:
+    status, title = STATUSES[code]
+    assert 400 <= status <= 599
+    assert title[0].isupper()
+    assert not title.endswith(".")
+
+
+@contextmanager
+def _failing(home: House, fails: Callable[[str], bool]) -> Iterator[None]:
+    """A database that fails at the statements that are named."""
+
+    def fail(_: Connection, __: object, statement: str, *___: object) -> None:
+        if fails(statement):
+            raise OperationalError(statement, {}, Exception("disk I/O error"))
+
+    target = home.ledger.database.engine
+    event.listen(target, "before_cursor_execute", fail)
+    try:
+        yield
+    finally:
+        event.remove(target, "before_cursor_execute", fail)
+
+
+def _is_unavailable(reply: Any) -> None:  # noqa: ANN401 - a reply of the test client
+    assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable"), reply.text
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert int(reply.headers["retry-after"]) >= 1
+    assert "disk" not in reply.text
+    assert "SELECT" not in reply.text
+
+
+@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
+def test_a_database_that_does_not_answer_is_503_and_changes_nothing(house: House, operation: Operation) -> None:
+    before = house.rows()
+    bodies: dict[str, object] = {
+        "takeSteps": {},
+        "createPopulation": {
+            "name": "n",
+            "privacy_unit": "u",
+            "neighboring_relation": "add_or_remove_one",
+            "limit": LIMIT,
+        },
+        "createBudget": {"name": "n", "parent": "mimic", "limit": LIMIT},
+        "registerRun": {"name": "n", "budget": "mimic/icu-team"},
+    }
+    with _failing(house, lambda _: True):
+        path = operation.at(**house.ids())
+        _is_unavailable(
+            house.ledger.http.request(
+                operation.method, path, json=bodies.get(operation.id), headers=house.ledger.headers()
+            )
+        )
+    assert house.rows() == before
+
+
+WRITES: dict[str, tuple[str, dict[str, Any]]] = {
+    "admitted steps": ("/v1/runs/{run_id}/steps", {"count": 2, "event": {"type": "gaussian", "noise_multiplier": 70}}),
+    "refused steps": ("/v1/runs/{run_id}/steps", {"count": 10**6}),
+    "a population": (
+        "/v1/populations",
+        {"name": "n", "privacy_unit": "u", "neighboring_relation": "add_or_remove_one", "limit": LIMIT},
+    ),
+    "a budget": ("/v1/budgets", {"name": "n", "parent": "mimic", "limit": LIMIT}),
+    "a run": (
+        "/v1/runs",
+        {"name": "n", "budget": "mimic/icu-team", "event": {"type": "gaussian", "noise_multiplier": 3}},
+    ),
+    "a pause": ("/v1/runs/{run_id}/pause", {}),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_database_that_fails_at_any_statement_keeps_nothing(home: House, what: str) -> None:
+    path, body = WRITES[what]
+    before = home.rows()
+    for failing in range(1, 40):
+        statements = iter(range(1, 1000))
+        with _failing(home, lambda _, s=statements, f=failing: next(s) == f):  # type: ignore[misc]
+            reply = home.ledger.post(path.format(**home.ids()), body, Idempotency_Key="k-1")
+        if reply.status_code != 503:
+            break
+        _is_unavailable(reply)
+        assert home.rows() == before, f"statement {failing}"
+    assert failing > 5
+    assert reply.status_code in {200, 201, 403}
+    assert "idempotent-replayed" not in reply.headers
+    assert home.rows() != before
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_commit_that_fails_keeps_nothing(home: House, what: str) -> None:
+    path, body = WRITES[what]
+    before = home.rows()
+
+    def fail(_: Connection) -> None:
+        raise OperationalError("COMMIT", {}, Exception("database or disk is full"))
+
+    event.listen(home.ledger.database.engine, "commit", fail)
+    reply = home.ledger.post(path.format(**home.ids()), body, Idempotency_Key="k-1")
+    event.remove(home.ledger.database.engine, "commit", fail)
+    _is_unavailable(reply)
+    assert home.rows() == before
+    again = home.ledger.post(path.format(**home.ids()), body, Idempotency_Key="k-1")
+    assert again.status_code in {200, 201, 403}
+    assert "idempotent-replayed" not in again.headers
+
+
+def test_a_writer_that_does_not_finish_makes_others_repeat(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_SECONDS", 0.05)
+    before = home.rows()
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with home.ledger.database.write():
+            entered.set()
+            leave.wait(30)
+
+    writer = threading.Thread(target=hold)
+    writer.start()
+    entered.wait(30)
+    _is_unavailable(home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer"))
+    assert home.ledger.get(f"/v1/runs/{home.run}").status_code == 200
+    leave.set()
+    writer.join()
+    assert home.rows() == before
+    assert home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer").status_code == 200
+
+
+def test_a_database_without_its_tables_is_alive_but_not_ready(tmp_path: Path) -> None:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'empty.db'}"))
+    with TestClient(app, raise_server_exceptions=False) as http:
+        assert http.get("/healthz").status_code == 200
+        _is_unavailable(http.get("/readyz"))
+        _is_unavailable(http.get("/v1/runs", headers={"Authorization": "Bearer key_x.secret"}))
+        assert http.get("/v1/runs").status_code == 401
+        upgrade(app.state.database)
+        assert http.get("/readyz").status_code == 200
+
+
+def test_a_database_that_cannot_be_opened_is_503(tmp_path: Path) -> None:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'missing' / 'ledger.db'}"))
+    with TestClient(app, raise_server_exceptions=False) as http:
+        assert http.get("/healthz").status_code == 200
+        _is_unavailable(http.get("/readyz"))
+        _is_unavailable(http.get("/v1/runs", headers={"Authorization": "Bearer key_x.secret"}))
+
+
+def test_a_mistake_of_the_service_is_a_problem_without_its_details(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a secret of the implementation")
+
+    monkeypatch.setattr(tenants, "find_key", broken)
+    reply = home.ledger.http.get("/healthz")
+    assert reply.status_code == 200
+    reply = home.ledger.http.get("/v1/runs/a/b", headers=home.ledger.headers())
+    assert reply.status_code == 404
+    monkeypatch.setattr(home.ledger.http, "event_hooks", {"request": [], "response": []})
+    reply = home.ledger.get("/v1/runs")
+    assert (reply.status_code, reply.json()["code"]) == (500, "internal_error")
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert "secret" not in reply.text

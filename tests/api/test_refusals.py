@@ -1,0 +1,210 @@
+"""Refusals: every number in them is one that the next request can rely on."""
+
+from typing import Any
+
+import pytest
+
+from app.accounting.orders import orders
+from tests.api.conftest import House
+from tests.conftest import SAMPLED, Ledger
+from tests.persistence.dump import changed
+
+LEVELS = ["run", "budget", "division", "population"]
+LARGE = {"epsilon": 8.0, "delta": 1e-5}
+SMALL = {"epsilon": 1.2, "delta": 1e-5}
+PROBLEM = {"type", "title", "status", "detail", "code"}
+REFUSED = {
+    *("decision", "run", "first_step", "count", "binding_account", "binding_account_path", "epsilon"),
+    *("epsilon_requested", "epsilon_requested_infinite", "epsilon_limit", "delta", "order", "spent", "held"),
+    *("requested", "requested_infinite", "limit", "max_count_that_fits", "noise_multiplier_that_fits", "dry_run"),
+}
+
+
+def _gaussian(noise: float) -> dict[str, Any]:
+    return {"type": "gaussian", "noise_multiplier": noise}
+
+
+def _sampled(noise: float, sampling: float = 0.02) -> dict[str, Any]:
+    return {"type": "poisson_sampled", "sampling_probability": sampling, "event": _gaussian(noise)}
+
+
+def _tree(ledger: Ledger, level: str, kind: str = "adaptive") -> dict[str, str]:
+    """A population, a division, a budget and a run, one of which has the small limit; their ids."""
+    limits = {name: {"limit": SMALL if name == level else LARGE, "filter": kind} for name in LEVELS}
+    ids = {"population": str(ledger.population("people", **limits["population"])["id"])}
+    ids["division"] = str(ledger.budget("division", "people", **limits["division"])["id"])
+    ids["budget"] = str(ledger.budget("team", "people/division", **limits["budget"])["id"])
+    return ids | {"run": ledger.run("people/division/team", **limits["run"])}
+
+
+def _ask(ledger: Ledger, run: str, body: dict[str, Any], *, dry: bool = True) -> dict[str, Any]:
+    query = "?dry_run=true" if dry else ""
+    reply = ledger.post(f"/v1/runs/{run}/steps{query}", body, "trainer")
+    assert reply.status_code in {200, 403}, reply.text
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+def test_a_refusal_has_every_number_and_they_fit_together(home: House) -> None:
+    before, read = home.rows(), home.ledger.get(f"/v1/runs/{home.run}").content
+    reply = home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10_000, "first_step": 1}, "trainer")
+    assert (reply.status_code, reply.headers["content-type"]) == (403, "application/problem+json")
+    told = reply.json()
+    assert set(told) == PROBLEM | REFUSED
+    assert (told["type"], told["status"], told["code"]) == ("about:blank", 403, "budget_exceeded")
+    assert (told["decision"], told["run"], told["first_step"], told["count"]) == ("refused", home.run, 1, 10_000)
+    assert (told["binding_account"], told["binding_account_path"]) == (home.budget, "mimic/icu-team")
+    assert 0 < told["epsilon"] <= told["epsilon_limit"] == 1.0 <= told["epsilon_requested"]
+    assert (told["delta"], told["epsilon_requested_infinite"], told["dry_run"]) == (1e-5, False, False)
+    assert told["order"] in orders(1)
+    assert 0 < told["spent"] <= told["limit"] < told["spent"] + told["held"] + told["requested"]
+    assert told["held"] == 0
+    assert 0 < told["max_count_that_fits"] < 10_000
+    assert told["noise_multiplier_that_fits"] > 1.1
+    assert "mimic/icu-team" in told["detail"]
+    assert changed(before, home.rows()) == {"decisions", "step_events", "runs"}
+    assert home.ledger.get(f"/v1/runs/{home.run}").content == read
+
+
+def test_an_infinite_request_is_null_with_a_flag(home: House) -> None:
+    told = _ask(home.ledger, home.run, {"event": _gaussian(1e-3), "count": 10**9})
+    assert (told["epsilon_requested"], told["epsilon_requested_infinite"]) == (None, True)
+    assert "infinite" in told["detail"]
+    assert told["requested_infinite"] is (told["requested"] is None)
+    assert told["max_count_that_fits"] == 0
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "declared"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, kind: str) -> None:
+    ids = _tree(ledger, level, kind)
+    for charged in (0, 7):
+        if charged:
+            assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
+        told = _ask(ledger, ids["run"], {"count": 10**9})
+        fitting = told["max_count_that_fits"]
+        assert told["binding_account"] == ids[level]
+        assert told["epsilon_limit"] == SMALL["epsilon"]
+        assert fitting == ledger.get(f"/v1/runs/{ids['run']}").json()["steps_remaining"] > 0
+        assert _ask(ledger, ids["run"], {"count": fitting})["decision"] == "admitted"
+        more = _ask(ledger, ids["run"], {"count": fitting + 1})
+        assert (more["decision"], more["max_count_that_fits"]) == ("refused", fitting)
+    last = _ask(ledger, ids["run"], {"count": fitting}, dry=False)
+    assert (last["decision"], last["steps_remaining"], last["binding_account"]) == ("admitted", 0, ids[level])
+
+
+MIXTURES: dict[str, list[dict[str, Any]]] = {
+    "cheap then dear": [{"event": _gaussian(80.0), "count": 50}, {"event": _gaussian(4.0), "count": 50}],
+    "dear then cheap": [{"event": _gaussian(12.0), "count": 2}, {"event": _gaussian(200.0), "count": 10**6}],
+    "sampled and not": [{"event": SAMPLED, "count": 9}, {"event": _gaussian(30.0), "count": 1}] * 60,
+    "one at a time": [{"event": _sampled(0.8 + i / 100)} for i in range(100)] * 9,
+    "nothing fits": [{"event": _gaussian(0.1)}, {"event": _gaussian(1e5)}],
+    "the last one breaks it": [{"event": _gaussian(500.0), "count": 3}, {"event": _gaussian(0.2)}],
+}
+
+
+def _first(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """The first `count` steps of a list."""
+    taken = []
+    for item in events:
+        here = min(count, item.get("count", 1))
+        if here:
+            taken.append({"event": item["event"], "count": here})
+        count -= here
+    return taken
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "declared"])
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, kind: str) -> None:
+    ids = _tree(ledger, "division", kind)
+    events = MIXTURES[mixture]
+    for _ in range(2):
+        told = _ask(ledger, ids["run"], {"events": events})
+        fitting = told["max_count_that_fits"]
+        assert told["decision"] == "refused"
+        assert fitting < told["count"] == sum(item.get("count", 1) for item in events)
+        if len(events) > 1:
+            assert told["noise_multiplier_that_fits"] is None
+        if fitting:
+            assert _ask(ledger, ids["run"], {"events": _first(events, fitting)})["decision"] == "admitted"
+        more = _ask(ledger, ids["run"], {"events": _first(events, fitting + 1)})
+        assert (more["decision"], more["max_count_that_fits"]) == ("refused", fitting)
+        _ask(ledger, ids["run"], {"event": _gaussian(40.0), "count": 2}, dry=False)
+
+
+def _quieter(noise: float) -> float:
+    """The next smaller number with four significant digits."""
+    digits, exponent = f"{noise:.3e}".split("e")
+    thousandths = round(float(digits) * 1000) - 1
+    if thousandths < 1000:
+        return float(f"9.999e{int(exponent) - 1}")
+    return float(f"{thousandths / 1000:.3f}e{exponent}")
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "gaussian": {"event": _gaussian(0.5)},
+    "gaussians": {"event": _gaussian(3.0), "count": 1000},
+    "sampled": {"event": _sampled(0.3, 0.5)},
+    "many sampled": {"event": SAMPLED, "count": 200_000},
+    "little sampling": {"event": _sampled(0.05, 1e-4), "count": 10},
+    "a list of one": {"events": [{"event": _sampled(0.6), "count": 300}]},
+    "the default event": {"count": 50_000},
+    "hardly any noise": {"event": _gaussian(1e-3), "count": 10**6},
+}
+
+
+@pytest.mark.parametrize("level", ["run", "population"])
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("charged", [0, 5])
+def test_the_noise_that_fits_is_admitted_and_less_of_it_is_not(
+    ledger: Ledger, request_name: str, level: str, charged: int
+) -> None:
+    ids = _tree(ledger, level)
+    if charged:
+        assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
+    body = REQUESTS[request_name]
+    told = _ask(ledger, ids["run"], body)
+    enough = told["noise_multiplier_that_fits"]
+    assert f"{enough:g}" in told["detail"]
+    assert float(f"{enough:.3e}") == enough
+
+    def answer(noise: float) -> str:
+        event = _noisy(body, noise)
+        return str(_ask(ledger, ids["run"], {"event": event, "count": told["count"]})["decision"])
+
+    assert answer(enough) == "admitted"
+    assert answer(_quieter(enough)) == "refused"
+    assert answer(enough * 1.5) == "admitted"
+
+
+def _noisy(body: dict[str, Any], noise: float) -> dict[str, Any]:
+    item = body["events"][0] if "events" in body else body
+    event: dict[str, Any] = item.get("event", SAMPLED)
+    if event["type"] == "gaussian":
+        return _gaussian(noise)
+    return event | {"event": _gaussian(noise)}
+
+
+def test_no_noise_is_named_where_none_is_enough(home: House) -> None:
+    event = _gaussian(100.0)
+    left = _ask(home.ledger, home.run, {"event": event, "count": 10**9})["max_count_that_fits"]
+    assert _ask(home.ledger, home.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
+    event = _gaussian(1e4)
+    left = _ask(home.ledger, home.run, {"event": event, "count": 10**9})["max_count_that_fits"]
+    if left:
+        assert _ask(home.ledger, home.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
+    told = _ask(home.ledger, home.run, {"event": _gaussian(2.0), "count": 10**9})
+    assert (told["max_count_that_fits"], told["noise_multiplier_that_fits"]) == (0, None)
+    assert "noise multiplier" not in told["detail"]
+
+
+def test_the_account_that_leaves_the_fewest_steps_is_named(ledger: Ledger) -> None:
+    ids = _tree(ledger, "budget")
+    other = ledger.run("people/division/team")
+    everything = ledger.get(f"/v1/runs/{other}").json()["steps_remaining"]
+    assert _ask(ledger, other, {"count": everything}, dry=False)["steps_remaining"] == 0
+    told = _ask(ledger, ids["run"], {}, dry=False)
+    assert (told["binding_account"], told["binding_account_path"]) == (ids["budget"], "people/division/team")
+    assert told["epsilon"] > 0
+    assert ledger.get(f"/v1/runs/{ids['run']}").json()["epsilon"] == 0

@@ -1,0 +1,134 @@
+"""Another organisation's objects do not exist: not by id, not by path, not as a reference, not in lists."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.api.conftest import House
+from tests.api.operations import GUARDED, POSTS, Operation
+from tests.conftest import SAMPLED
+
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+WITH_ID = [operation for operation in GUARDED if "{" in operation.path]
+NOWHERE = {"run_id": "run_nowhere", "budget_id": "bud_nowhere", "population_id": "pop_nowhere"}
+
+
+def _clinic(house: House, method: str, path: str, body: object = None, **headers: str) -> httpx2.Response:
+    sent = house.ledger.headers("admin", "clinic") | headers
+    return house.ledger.http.request(method, path, json=body, headers=sent)
+
+
+@pytest.mark.parametrize("operation", WITH_ID, ids=lambda operation: operation.id)
+def test_another_organisations_object_is_404_and_looks_like_nothing(house: House, operation: Operation) -> None:
+    body: dict[str, Any] | None = {"event": SAMPLED} if operation.id == "takeSteps" else None
+    before = house.rows()
+    reply = _clinic(house, operation.method, operation.at(**house.ids()), body)
+    nothing = _clinic(house, operation.method, operation.at(**NOWHERE), body)
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    own_ids = house.ids().items()
+    told = {key: value for key, value in reply.json().items() if key != "detail"}
+    assert told == {key: value for key, value in nothing.json().items() if key != "detail"}
+    detail = nothing.json()["detail"]
+    for name, value in own_ids:
+        detail = detail.replace(NOWHERE[name], value)
+    assert reply.json()["detail"] == detail
+    assert house.rows() == before
+
+
+def _references(house: House) -> dict[str, tuple[str, str, object]]:
+    """Requests that name the hospital's objects in a body or a filter."""
+    budget = {"name": "b", "limit": LIMIT}
+    return {
+        "parent by id": ("POST", "/v1/budgets", budget | {"parent": house.population}),
+        "parent budget by id": ("POST", "/v1/budgets", budget | {"parent": house.budget}),
+        "parent by path": ("POST", "/v1/budgets", budget | {"parent": "mimic"}),
+        "parent budget by path": ("POST", "/v1/budgets", budget | {"parent": "mimic/icu-team"}),
+        "budget by id": ("POST", "/v1/runs", {"name": "r", "budget": house.budget}),
+        "budget by path": ("POST", "/v1/runs", {"name": "r", "budget": "mimic/icu-team"}),
+        "population as budget": ("POST", "/v1/runs", {"name": "r", "budget": house.population}),
+        "filter by parent id": ("GET", f"/v1/budgets?parent={house.population}", None),
+        "filter by parent path": ("GET", "/v1/budgets?parent=mimic", None),
+        "filter by budget id": ("GET", f"/v1/runs?budget={house.budget}", None),
+        "filter by budget path": ("GET", "/v1/runs?budget=mimic/icu-team", None),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "parent by id",
+        "parent budget by id",
+        "parent by path",
+        "parent budget by path",
+        "budget by id",
+        "budget by path",
+        "population as budget",
+        "filter by parent id",
+        "filter by parent path",
+        "filter by budget id",
+        "filter by budget path",
+    ],
+)
+def test_another_organisations_object_cannot_be_referred_to(house: House, what: str) -> None:
+    before = house.rows()
+    reply = _clinic(house, *_references(house)[what])
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("path", ["/v1/populations", "/v1/budgets", "/v1/runs", "/v1/budgets?path=mimic/icu-team"])
+def test_lists_show_nothing_of_another_organisation(house: House, path: str) -> None:
+    assert _clinic(house, "GET", path).json() == {"items": [], "next": None}
+
+
+def test_a_cursor_of_one_organisation_shows_nothing_to_another(house: House) -> None:
+    house.ledger.run(name="second")
+    cursor = house.ledger.get("/v1/runs?limit=1").json()["next"]
+    assert cursor is not None
+    assert _clinic(house, "GET", f"/v1/runs?after={cursor}").json()["items"] == []
+
+
+def test_two_organisations_may_use_the_same_names_and_keys(home: House) -> None:
+    population = {
+        "name": "mimic",
+        "privacy_unit": "patient",
+        "neighboring_relation": "add_or_remove_one",
+        "limit": LIMIT,
+    }
+    budget = {"name": "icu-team", "parent": "mimic", "limit": LIMIT}
+    run = {"name": "model", "budget": "mimic/icu-team", "event": SAMPLED}
+    key = {"Idempotency-Key": "the-same"}
+    hospital = home.ledger.post("/v1/runs", run, Idempotency_Key="the-same")
+    assert _clinic(home, "POST", "/v1/populations", population).status_code == 201
+    assert _clinic(home, "POST", "/v1/budgets", budget).status_code == 201
+    clinic = _clinic(home, "POST", "/v1/runs", run, **key)
+    assert (hospital.status_code, clinic.status_code) == (201, 201)
+    assert "idempotent-replayed" not in clinic.headers
+    assert hospital.json()["id"] != clinic.json()["id"]
+    steps = f"/v1/runs/{clinic.json()['id']}/steps"
+    before = home.ledger.get(f"/v1/runs/{home.run}").content
+    assert home.ledger.post(f"/v1/runs/{home.run}/steps?dry_run=true", {}, Idempotency_Key="steps").status_code == 200
+    assert _clinic(home, "POST", steps, {}, **{"Idempotency-Key": "steps"}).json()["first_step"] == 0
+    assert home.ledger.get(f"/v1/runs/{home.run}").content == before
+    assert [item["name"] for item in _clinic(home, "GET", "/v1/budgets").json()["items"]] == ["icu-team"]
+
+
+@pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
+def test_an_id_opens_only_the_collection_of_its_kind(house: House, kind: str) -> None:
+    own = {"populations": house.population, "budgets": house.budget, "runs": house.run}
+    for owner, account_id in own.items():
+        reply = house.ledger.get(f"/v1/{kind}/{account_id}")
+        assert reply.status_code == (200 if owner == kind else 404), owner
+
+
+def test_a_run_is_no_parent_and_no_budget(house: House) -> None:
+    for parent in (house.run, "mimic/icu-team/model"):
+        budget = house.ledger.post("/v1/budgets", {"name": "b", "parent": parent, "limit": LIMIT})
+        run = house.ledger.post("/v1/runs", {"name": "r", "budget": parent})
+        assert (budget.status_code, run.status_code) == (404, 404)
+
+
+def test_every_operation_that_writes_was_tried() -> None:
+    tried = {"createBudget", "registerRun"} | {operation.id for operation in WITH_ID}
+    assert {operation.id for operation in POSTS} - tried == {"createPopulation", "planEpsilon"}

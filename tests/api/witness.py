@@ -1,0 +1,28 @@
+"""A witness of every answer: what the service says must be what its OpenAPI document promises."""
+
+from typing import Any
+
+from openapi_schema_validator import OAS31Validator
+
+from tests.api.operations import DOCUMENT, OPERATIONS
+
+PROBLEM_JSON = "application/problem+json"
+
+
+def check_answer(method: str, path: str, status: int, media_type: str, body: Any) -> None:  # noqa: ANN401 - JSON is anything
+    """Compare one answer with the document; paths that the document does not know are left alone."""
+    found = [operation for operation in OPERATIONS if operation.takes(method, path)]
+    if not found:
+        return
+    (operation,) = found
+    assert str(status) in operation.described["responses"], f"{operation.id} answers {status}: undocumented"
+    if status == 304:
+        return
+    content = operation.described["responses"][str(status)]["content"]
+    assert media_type in content, f"{operation.id} answers {status} as {media_type}: undocumented"
+    schema = content[media_type]["schema"] | {"components": DOCUMENT["components"]}
+    errors = [f"{error.json_path}: {error.message}" for error in OAS31Validator(schema).iter_errors(body)]
+    assert not errors, f"{operation.id} answers {status}, but not as its schema says: {errors}"
+    if media_type == PROBLEM_JSON:
+        assert body["status"] == status
+        assert body["code"] in content[media_type]["examples"], f"{operation.id} answers {body['code']}: undocumented"

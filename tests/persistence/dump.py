@@ -1,0 +1,22 @@
+"""Everything that a ledger holds, to be compared before and after."""
+
+from sqlalchemy import select
+
+from app.persistence.engine import Database
+from app.persistence.tables import metadata
+
+Dump = dict[str, list[tuple[object, ...]]]
+
+
+def dump(database: Database) -> Dump:
+    """Every row of every table, in the order of the primary keys."""
+    with database.read() as tx:
+        return {
+            table.name: [tuple(row) for row in tx.execute(select(table).order_by(*table.primary_key))]
+            for table in metadata.sorted_tables
+        }
+
+
+def changed(before: Dump, after: Dump) -> set[str]:
+    """The names of the tables that differ."""
+    return {name for name in before if before[name] != after[name]}

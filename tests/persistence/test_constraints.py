@@ -1,0 +1,255 @@
+"""The constraints restate the invariants: SQL itself refuses every row that breaks one."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Table, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from app.main import create_app
+from app.persistence.engine import Database
+from app.persistence.schema import upgrade
+from app.persistence.tables import metadata
+from app.service import access
+from app.service.access import Role
+from app.settings import Settings
+from tests.conftest import Ledger
+from tests.persistence.dump import dump
+
+NOTHING = b""
+SHA = "0" * 64
+NOISE = {"type": "gaussian", "noise_multiplier": 90.0}
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Two organisations; in the first a tree with a run that was admitted twice and refused once."""
+    folder: Path = tmp_path_factory.mktemp("constraints")
+    app = create_app(Settings(database_url=f"sqlite:///{folder / 'ledger.db'}"))
+    found: Database = app.state.database
+    upgrade(found)
+    now = datetime.now(UTC)
+    keys = {}
+    for name in ("hospital", "clinic"):
+        access.create_organisation(found, name, now)
+        keys[name, "admin"] = access.create_key(found, name, Role.ADMIN, now).key
+    with TestClient(app) as http:
+        ledger = Ledger(http, found, keys)
+        ledger.population(size=1000)
+        ledger.budget(filter="declared")
+        run = ledger.run()
+        answers = [
+            ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"key-{number}").status_code
+            for number, body in enumerate([{"count": 2}, {"count": 3, "event": NOISE}, {"count": 10**6}])
+        ]
+        assert answers == [200, 200, 403]
+        reply = ledger.post("/v1/runs", {"name": "other", "budget": "mimic/icu-team"}, Idempotency_Key="run")
+        assert reply.status_code == 201
+        yield found
+
+
+# Each row: a table, which of its rows is copied (a column and its value), what is changed in the copy, and a part
+# of the database's own words. Names such as `clinic` stand for the id of what has that name.
+KIND = ("kind", "budget")
+POPULATION = ("kind", "population")
+RUN = ("kind", "run")
+ADMITTED = ("position", 1)
+REFUSED = ("position", 2)
+COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
+    ("organisations", ("name", "hospital"), {"id": "org_2"}, "organisations.name"),
+    ("organisations", ("name", "hospital"), {"name": "x"}, "organisations.id"),
+    ("organisations", ("name", "hospital"), {"id": "org_2", "name": ""}, "ck_organisations_name_given"),
+    ("api_keys", ("role", "admin"), {"id": "k", "role": "owner"}, "ck_api_keys_role_known"),
+    ("api_keys", ("role", "admin"), {"id": "k", "role": "Admin"}, "ck_api_keys_role_known"),
+    ("api_keys", ("role", "admin"), {"id": "k", "secret_hash": b"x" * 31}, "ck_api_keys_secret_hash_is_sha256"),
+    ("api_keys", ("role", "admin"), {"organisation_id": "clinic"}, "api_keys.id"),
+    ("api_keys", ("role", "admin"), {"id": "k", "organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a"}, "accounts.path"),
+    ("accounts", POPULATION, {"id": "a", "population_id": "a"}, "accounts.path"),
+    ("accounts", KIND, {"path": "x"}, "accounts.id"),
+    ("accounts", KIND, {"id": "a", "path": "x", "kind": "pot"}, "ck_accounts_kind_known"),
+    ("accounts", KIND, {"id": "a", "path": "x", "name": ""}, "ck_accounts_name_given"),
+    ("accounts", KIND, {"id": "a", "path": "x", "parent_id": None}, "ck_accounts_population_is_root"),
+    ("accounts", KIND, {"id": "a", "path": "x", "depth": 0}, "ck_accounts_population_is_root"),
+    ("accounts", KIND, {"id": "a", "path": "x", "depth": -1}, "ck_accounts_population_is_root"),
+    ("accounts", POPULATION, {"id": "a", "path": "x", "population_id": "a", "depth": 1}, "population_is_root"),
+    (
+        "accounts",
+        POPULATION,
+        {"id": "a", "path": "x", "population_id": "a", "parent_id": "mimic"},
+        "population_is_root",
+    ),
+    ("accounts", POPULATION, {"id": "a", "path": "x"}, "ck_accounts_population_is_its_own"),
+    ("accounts", KIND, {"id": "a", "path": "x", "parent_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a", "path": "x", "population_id": "pop_nowhere"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a", "organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a", "organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a", "path": "x", "epsilon_limit": None, "delta_limit": None}, "limit_unless_run"),
+    ("accounts", KIND, {"id": "a", "path": "x", "epsilon_limit": float("nan")}, "limit_unless_run"),
+    ("accounts", KIND, {"id": "a", "path": "x", "delta_limit": None}, "ck_accounts_limit_whole"),
+    ("accounts", RUN, {"id": "a", "delta_limit": 1e-5}, "ck_accounts_limit_whole"),
+    ("accounts", RUN, {"id": "a", "epsilon_limit": 1.0}, "ck_accounts_limit_whole"),
+    ("accounts", KIND, {"id": "a", "path": "x", "epsilon_limit": 0.0}, "ck_accounts_limit_in_range"),
+    ("accounts", KIND, {"id": "a", "path": "x", "epsilon_limit": -1.0}, "ck_accounts_limit_in_range"),
+    ("accounts", KIND, {"id": "a", "path": "x", "epsilon_limit": float("inf")}, "ck_accounts_limit_in_range"),
+    ("accounts", KIND, {"id": "a", "path": "x", "delta_limit": 0.0}, "ck_accounts_limit_in_range"),
+    ("accounts", KIND, {"id": "a", "path": "x", "delta_limit": 0.5}, "ck_accounts_limit_in_range"),
+    ("accounts", KIND, {"id": "a", "path": "x", "filter": "none"}, "ck_accounts_filter_known"),
+    ("accounts", KIND, {"id": "a", "path": "x", "weights": "{}"}, "ck_accounts_weights_only_if_adaptive"),
+    ("accounts", KIND, {"id": "a", "path": "x", "spent": b"x" * 7, "held": b"x" * 7}, "ck_accounts_curves_whole"),
+    ("accounts", KIND, {"id": "a", "path": "x", "spent": NOTHING, "held": NOTHING}, "ck_accounts_curves_whole"),
+    ("accounts", KIND, {"id": "a", "path": "x", "held": b"x" * 8}, "ck_accounts_curves_whole"),
+    ("accounts", KIND, {"id": "a", "path": "x", "version": -1}, "ck_accounts_version_counts"),
+    ("account_paths", ("depth", 1), {"depth": -1, "account_id": "icu-team"}, "ck_account_paths_depth_counts"),
+    ("account_paths", ("depth", 1), {"depth": 7}, "account_paths.ancestor_id"),
+    ("account_paths", ("depth", 1), {"ancestor_id": "model"}, "account_paths.depth"),
+    ("account_paths", ("depth", 1), {"depth": 7, "ancestor_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("account_paths", ("depth", 1), {"depth": 7, "account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("account_paths", ("depth", 1), {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("populations", ("size", 1000), {}, "populations.account_id"),
+    ("populations", ("size", 1000), {"account_id": "pop_nowhere"}, "FOREIGN KEY"),
+    ("populations", ("size", 1000), {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("populations", ("size", 1000), {"account_id": "icu-team", "privacy_unit": ""}, "privacy_unit_given"),
+    ("populations", ("size", 1000), {"account_id": "icu-team", "neighboring_relation": "any"}, "relation_known"),
+    ("populations", ("size", 1000), {"account_id": "icu-team", "size": 0}, "ck_populations_size_counts"),
+    ("dp_events", ("organisation_id", "hospital"), {"fingerprint": "0" * 63}, "fingerprint_is_sha256"),
+    ("dp_events", ("organisation_id", "hospital"), {}, "dp_events.fingerprint"),
+    ("dp_events", ("organisation_id", "hospital"), {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("event_curves", ("grid_version", 1), {}, "event_curves.grid_version"),
+    ("event_curves", ("grid_version", 1), {"grid_version": 2, "curve": b"x" * 7}, "ck_event_curves_curve_whole"),
+    ("event_curves", ("grid_version", 1), {"grid_version": 2, "curve": NOTHING}, "ck_event_curves_curve_whole"),
+    ("event_curves", ("grid_version", 1), {"neighboring_relation": "any"}, "ck_event_curves_relation_known"),
+    ("event_curves", ("grid_version", 1), {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("event_curves", ("grid_version", 1), {"event_fingerprint": SHA}, "FOREIGN KEY"),
+    ("runs", ("account_id", "model"), {}, "runs.account_id"),
+    ("runs", ("account_id", "model"), {"account_id": "run_nowhere"}, "FOREIGN KEY"),
+    ("runs", ("account_id", "model"), {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("runs", ("account_id", "model"), {"account_id": "icu-team", "event_fingerprint": SHA}, "FOREIGN KEY"),
+    ("runs", ("account_id", "model"), {"account_id": "icu-team", "status": "done"}, "ck_runs_status_known"),
+    ("runs", ("account_id", "model"), {"account_id": "icu-team", "attempt": 0}, "ck_runs_attempt_counts"),
+    ("runs", ("account_id", "model"), {"account_id": "icu-team", "next_step": -1}, "ck_runs_next_step_counts"),
+    ("runs", ("account_id", "model"), {"account_id": "icu-team", "decisions": -1}, "ck_runs_decisions_count"),
+    ("decisions", REFUSED, {"idempotency_key": None}, "decisions.position"),
+    ("decisions", REFUSED, {"position": 3}, "decisions.idempotency_key"),
+    ("replies", ("idempotency_key", "run"), {}, "replies.idempotency_key"),
+    ("replies", ("idempotency_key", "run"), {"idempotency_key": "x", "request_fingerprint": ""}, "is_sha256"),
+    ("replies", ("idempotency_key", "run"), {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("step_events", ADMITTED, {"item": 1, "count": 0}, "ck_step_events_count_in_range"),
+    ("step_events", ADMITTED, {"item": 1, "count": 1_000_000_001}, "ck_step_events_count_in_range"),
+    ("step_events", ADMITTED, {"item": -1}, "ck_step_events_item_counts"),
+    ("step_events", ADMITTED, {}, "step_events.item"),
+    ("step_events", ADMITTED, {"position": 9}, "FOREIGN KEY"),
+    ("step_events", ADMITTED, {"item": 1, "event_fingerprint": SHA}, "FOREIGN KEY"),
+    ("step_events", ADMITTED, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+]
+# What a decision at place 3 may not be; steps 0 to 4 are admitted, so 5 is the next.
+NEXT: dict[str, object] = {"position": 3, "idempotency_key": None, "first_step": 5, "follows_step": 5, "next_step": 8}
+FIRST: dict[str, object] = {"first_step": 0, "follows_step": None, "next_step": 3}
+NO_DECISIONS: list[tuple[tuple[str, object], dict[str, object], str]] = [
+    (ADMITTED, {"first_step": 2, "follows_step": 2, "next_step": 5}, "decisions.first_step"),
+    (ADMITTED, {"first_step": 2, "follows_step": 2, "next_step": 6, "step_count": 4}, "decisions.first_step"),
+    (ADMITTED, {"first_step": 3, "follows_step": 3, "next_step": 6}, "FOREIGN KEY"),
+    (ADMITTED, {"first_step": 4, "follows_step": 4, "next_step": 5, "step_count": 1}, "decisions.next_step"),
+    (ADMITTED, {"first_step": 6, "follows_step": 6, "next_step": 9}, "FOREIGN KEY"),
+    (ADMITTED, FIRST, "decisions.first_step"),
+    (ADMITTED, FIRST | {"step_count": 1, "next_step": 1}, "decisions.first_step"),
+    (ADMITTED, {"follows_step": None}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"follows_step": 2}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"next_step": None}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"next_step": 9}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"refusal": "{}"}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"steps_remaining": None}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"steps_remaining": -1}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"outcome": "refused"}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"outcome": "maybe"}, "ck_decisions_outcome_whole"),
+    (REFUSED, {"next_step": 8, "follows_step": None}, "ck_decisions_outcome_whole"),
+    (REFUSED, {"next_step": None, "follows_step": 5}, "ck_decisions_outcome_whole"),
+    (REFUSED, {"next_step": None, "follows_step": None, "refusal": None}, "ck_decisions_outcome_whole"),
+    (REFUSED, {"next_step": None, "follows_step": None, "steps_remaining": 0}, "ck_decisions_outcome_whole"),
+    (REFUSED, {"next_step": None, "follows_step": None, "outcome": "admitted"}, "ck_decisions_outcome_whole"),
+    (ADMITTED, {"position": -1}, "ck_decisions_counts"),
+    (ADMITTED, {"attempt": 0}, "ck_decisions_counts"),
+    (ADMITTED, {"attempt": 2}, "FOREIGN KEY"),
+    (ADMITTED, {"step_count": 0, "next_step": 5}, "ck_decisions_counts"),
+    (ADMITTED, {"first_step": -3, "follows_step": -3, "next_step": 0}, "ck_decisions_counts"),
+    (ADMITTED, {"epsilon": -0.1}, "ck_decisions_reading_in_range"),
+    (ADMITTED, {"epsilon": float("nan")}, "decisions.epsilon"),
+    (ADMITTED, {"delta": 0.0}, "ck_decisions_reading_in_range"),
+    (ADMITTED, {"epsilon_limit": 0.0}, "ck_decisions_reading_in_range"),
+    (ADMITTED, {"request_fingerprint": "x"}, "ck_decisions_request_fingerprint_is_sha256"),
+    (ADMITTED, {"binding_account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    (ADMITTED, {"run_id": "run_nowhere"}, "FOREIGN KEY"),
+    (ADMITTED, {"run_id": "icu-team"}, "FOREIGN KEY"),
+    (ADMITTED, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+]
+COPIES += [("decisions", row, NEXT | changes, words) for row, changes, words in NO_DECISIONS]
+
+
+def _ids(database: Database) -> dict[str, object]:
+    """The ids by name."""
+    found: dict[str, object] = {}
+    with database.read() as tx:
+        for table in ("organisations", "accounts"):
+            found |= {row.name: row.id for row in tx.execute(select(metadata.tables[table]))}
+    return found
+
+
+def _copy(database: Database, table: Table, where: tuple[str, object], changes: dict[str, object]) -> dict[str, Any]:
+    ids = _ids(database)
+    column, value = where
+    sought = value if column == "name" else ids.get(str(value), value)
+    with database.read() as tx:
+        rows = tx.execute(select(table).where(table.c[column] == sought)).mappings()
+        row = dict(next(iter(rows)))
+    return row | {key: ids.get(str(new), new) if isinstance(new, str) else new for key, new in changes.items()}
+
+
+@pytest.mark.parametrize(("table", "where", "changes", "words"), COPIES)
+def test_sql_refuses_a_row_that_breaks_an_invariant(
+    database: Database, table: str, where: tuple[str, object], changes: dict[str, object], words: str
+) -> None:
+    before = dump(database)
+    row = _copy(database, metadata.tables[table], where, changes)
+    with pytest.raises(IntegrityError) as refused, database.write() as tx:
+        tx.execute(insert(metadata.tables[table]).values(row))
+    assert words in str(refused.value.orig)
+    assert dump(database) == before
+
+
+def test_the_decision_from_which_the_table_starts_is_sound(database: Database) -> None:
+    row = _copy(database, metadata.tables["decisions"], ADMITTED, NEXT)
+    with database.read() as tx:
+        tx.execute(insert(metadata.tables["decisions"]).values(row))
+
+
+@pytest.mark.parametrize("table", ["organisations", "accounts", "dp_events", "runs", "decisions"])
+def test_sql_refuses_to_forget_what_others_refer_to(database: Database, table: str) -> None:
+    before = dump(database)
+    with pytest.raises(IntegrityError), database.write() as tx:
+        tx.execute(delete(metadata.tables[table]))
+    assert dump(database) == before
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(table.name, column.name) for table in metadata.sorted_tables for column in table.columns if not column.nullable],
+)
+def test_sql_refuses_a_null_where_there_must_be_a_value(database: Database, table: str, column: str) -> None:
+    with pytest.raises(IntegrityError), database.write() as tx:
+        tx.execute(update(metadata.tables[table]).values({column: None}))
+
+
+def test_every_check_was_broken_by_a_row_of_the_table() -> None:
+    words = " ".join(words for *_, words in COPIES)
+    for table in metadata.sorted_tables:
+        for constraint in table.constraints:
+            if isinstance(constraint, CheckConstraint):
+                name = str(constraint.name)
+                assert name in words or name.removeprefix(f"ck_{table.name}_") in words, name
+        keys = {tuple(key.column_keys) for key in table.constraints if isinstance(key, ForeignKeyConstraint)}
+        tried = sum(1 for name, _, __, words in COPIES if (name, words) == (table.name, "FOREIGN KEY"))
+        assert tried >= len(keys), table.name

@@ -1,0 +1,164 @@
+"""Migrations: from nothing to the newest schema and back, always in step with the tables."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, event, inspect
+from sqlalchemy.exc import OperationalError
+
+from app.persistence.engine import Database
+from app.persistence.schema import alembic_config, is_current, upgrade
+from app.persistence.tables import metadata
+from app.service.access import Role, authenticate, create_key, create_organisation
+from tests.conftest import command_line
+from tests.persistence.dump import dump
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    """A database without a table."""
+    found = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield found
+    found.dispose()
+
+
+def _config(tx: Connection) -> Config:
+    config = alembic_config()
+    config.attributes["connection"] = tx
+    return config
+
+
+def _tables(database: Database) -> set[str]:
+    with database.read() as tx:
+        return set(inspect(tx).get_table_names())
+
+
+def _shape(tx: Connection) -> dict[str, object]:
+    """Columns and constraints of every table, CHECKs included, which `alembic check` does not compare."""
+    found = inspect(tx)
+    shape: dict[str, object] = {}
+    for table in sorted(metadata.tables):
+        checks = {
+            str(check["name"]): re.sub(r"[\s()]+", "", str(check["sqltext"]))
+            for check in found.get_check_constraints(table)
+        }
+        shape[table] = (
+            sorted((column["name"], str(column["type"]), column["nullable"]) for column in found.get_columns(table)),
+            sorted(found.get_pk_constraint(table)["constrained_columns"]),
+            sorted(
+                (
+                    str(key["name"]),
+                    tuple(key["constrained_columns"]),
+                    key["referred_table"],
+                    tuple(key["referred_columns"]),
+                )
+                for key in found.get_foreign_keys(table)
+            ),
+            sorted((str(key["name"]), tuple(key["column_names"])) for key in found.get_unique_constraints(table)),
+            sorted(
+                (str(key["name"]), tuple(map(str, key["column_names"])), key["unique"])
+                for key in found.get_indexes(table)
+            ),
+            checks,
+        )
+    return shape
+
+
+def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
+    upgrade(database)
+    with database.write() as tx:
+        command.check(_config(tx))
+
+
+def test_the_migrations_make_every_constraint_of_the_tables(database: Database, tmp_path: Path) -> None:
+    upgrade(database)
+    direct = Database(f"sqlite:///{tmp_path / 'direct.db'}")
+    with direct.write() as tx:
+        metadata.create_all(tx)
+        wanted = _shape(tx)
+    with database.read() as tx:
+        assert _shape(tx) == wanted
+    direct.dispose()
+    assert {table: bool(shape) for table, shape in wanted.items()} == dict.fromkeys(metadata.tables, True)
+
+
+def test_partial_indexes_stay_partial(database: Database) -> None:
+    upgrade(database)
+    with database.read() as tx:
+        indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
+    assert indexes == {"uq_accounts_path", "uq_decisions_first_step"}
+
+
+def test_every_constraint_has_a_name(database: Database) -> None:
+    upgrade(database)
+    with database.read() as tx:
+        for table, sql in tx.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'table'"):
+            for kind in ("CHECK", "FOREIGN KEY", "UNIQUE ("):
+                assert sql.count(kind) == len(re.findall(rf"CONSTRAINT \S+ {re.escape(kind)}", sql)), table
+
+
+def test_a_database_goes_up_down_and_up_again(database: Database) -> None:
+    assert _tables(database) == set()
+    upgrade(database)
+    assert _tables(database) == {*metadata.tables, "alembic_version"}
+    with database.write() as tx:
+        command.downgrade(_config(tx), "base")
+    assert _tables(database) == {"alembic_version"}
+    upgrade(database)
+    create_organisation(database, "hospital", datetime.now(UTC))
+    with database.write() as tx:
+        command.check(_config(tx))
+
+
+def test_upgrading_the_newest_schema_changes_nothing(database: Database) -> None:
+    upgrade(database)
+    now = datetime.now(UTC)
+    create_organisation(database, "hospital", now)
+    key = create_key(database, "hospital", Role.VIEWER, now)
+    before = dump(database)
+    upgrade(database)
+    assert dump(database) == before
+    assert authenticate(database, f"Bearer {key.key}").role is Role.VIEWER
+
+
+def test_a_database_is_current_after_the_upgrade_only(database: Database) -> None:
+    with database.read() as tx:
+        assert not is_current(tx)
+    upgrade(database)
+    with database.read() as tx:
+        assert is_current(tx)
+
+
+@pytest.mark.parametrize("table", ["api_keys", "decisions", "step_events", "alembic_version"])
+def test_an_upgrade_that_fails_leaves_nothing(database: Database, table: str) -> None:
+    def fail(_: Connection, __: object, statement: str, *___: object) -> None:
+        if re.search(rf"(CREATE TABLE|INSERT INTO) {table}\b", statement):
+            raise OperationalError(statement, {}, Exception("disk full"))
+
+    event.listen(database.engine, "before_cursor_execute", fail)
+    with pytest.raises(OperationalError):
+        upgrade(database)
+    event.remove(database.engine, "before_cursor_execute", fail)
+    assert _tables(database) == set()
+    upgrade(database)
+    assert _tables(database) == {*metadata.tables, "alembic_version"}
+
+
+def test_revisions_are_one_line_from_the_first_to_the_newest() -> None:
+    scripts = ScriptDirectory.from_config(alembic_config())
+    assert len(scripts.get_heads()) == len(scripts.get_bases()) == 1
+    for revision in scripts.walk_revisions():
+        assert revision.doc, revision.revision
+
+
+def test_the_command_line_migrates(tmp_path: Path, database: Database) -> None:
+    done = command_line("migrate", database=tmp_path / "ledger.db")
+    assert (done.returncode, done.stderr) == (0, "")
+    with database.read() as tx:
+        assert is_current(tx)

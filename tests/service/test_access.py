@@ -1,0 +1,126 @@
+"""Organisations and keys: what is stored, what is shown, and what a role covers."""
+
+import hashlib
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from app.ledger.errors import (
+    AuthenticationError,
+    InsufficientScopeError,
+    InvalidInputError,
+    NameTakenError,
+    NotFoundError,
+)
+from app.persistence.tables import api_keys
+from app.service.access import Caller, Role, authenticate, create_key, create_organisation, require
+from tests.conftest import Ledger
+from tests.persistence.dump import dump
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+
+
+def test_a_secret_is_stored_nowhere(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    ledger.post(f"/v1/runs/{ledger.run()}/steps", {}, "trainer", Idempotency_Key="k-1")
+    stored = repr(dump(ledger.database))
+    file = Path(str(ledger.database.engine.url.database))
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    raw = file.read_bytes()
+    for key in ledger.keys.values():
+        key_id, _, secret = key.partition(".")
+        assert key_id in stored
+        assert key_id.encode() in raw
+        for form in (secret, key, secret[:20], secret.encode().hex(), hashlib.sha256(key.encode()).hexdigest()):
+            assert form not in stored
+            assert form.encode() not in raw
+
+
+def test_the_hash_of_the_secret_is_stored(ledger: Ledger) -> None:
+    issued = create_key(ledger.database, "hospital", Role.VIEWER, NOW)
+    with ledger.database.read() as tx:
+        row = tx.execute(select(api_keys).where(api_keys.c.id == issued.id)).one()
+    secret = issued.key.partition(".")[2]
+    assert row.secret_hash == hashlib.sha256(secret.encode()).digest()
+    assert (row.role, row.created_at) == ("viewer", NOW)
+    assert len(secret) >= 43
+
+
+def test_keys_are_all_different(ledger: Ledger) -> None:
+    issued = [create_key(ledger.database, "hospital", Role.VIEWER, NOW) for _ in range(20)]
+    assert len({key.id for key in issued}) == len({key.key.partition(".")[2] for key in issued}) == 20
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_key_is_known_by_its_organisation_and_role(ledger: Ledger, role: Role) -> None:
+    issued = create_key(ledger.database, "clinic", role, NOW)
+    caller = authenticate(ledger.database, f"Bearer {issued.key}")
+    assert (caller.key_id, caller.role) == (issued.id, role)
+    other = authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}")
+    assert caller.organisation_id != other.organisation_id
+
+
+@pytest.mark.parametrize("by", ["id", "name"])
+def test_a_key_is_issued_to_an_organisation_by_id_or_name(ledger: Ledger, by: str) -> None:
+    organisation = create_organisation(ledger.database, "third", NOW)
+    issued = create_key(ledger.database, organisation if by == "id" else "third", Role.ADMIN, NOW)
+    assert authenticate(ledger.database, f"Bearer {issued.key}").organisation_id == organisation
+
+
+def test_a_key_is_not_issued_to_nobody(ledger: Ledger) -> None:
+    before = dump(ledger.database)
+    for nobody in ("nobody", "", "Hospital", "hospital ", "%"):
+        with pytest.raises(NotFoundError):
+            create_key(ledger.database, nobody, Role.ADMIN, NOW)
+    assert dump(ledger.database) == before
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 101, "a\nb", "a\x00b", " hospital", "hospital ", "hospi\u200btal"])
+def test_an_organisation_has_a_readable_name(ledger: Ledger, name: str) -> None:
+    before = dump(ledger.database)
+    with pytest.raises(InvalidInputError):
+        create_organisation(ledger.database, name, NOW)
+    assert dump(ledger.database) == before
+
+
+def test_an_organisation_s_name_is_unique_and_is_nobody_s_id(ledger: Ledger) -> None:
+    organisation = create_organisation(ledger.database, "third", NOW)
+    for name in ("third", organisation):
+        with pytest.raises(NameTakenError):
+            create_organisation(ledger.database, name, NOW)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer .", "Bearer x", "Bearer x.", "Bearer .x", "Basic a.b", "Bearer a.b", "a.b"],
+)
+def test_what_is_no_key_is_not_authenticated(ledger: Ledger, authorization: str | None) -> None:
+    with pytest.raises(AuthenticationError):
+        authenticate(ledger.database, authorization)
+
+
+def test_an_error_does_not_repeat_the_key(ledger: Ledger) -> None:
+    with pytest.raises(AuthenticationError) as refused:
+        authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}x")
+    assert ledger.keys["hospital", "admin"][:10] not in refused.value.detail
+
+
+@pytest.mark.parametrize("needed", Role)
+@pytest.mark.parametrize("role", Role)
+def test_a_role_covers_itself_and_those_below_it(role: Role, needed: Role) -> None:
+    order = [Role.VIEWER, Role.TRAINER, Role.ADMIN]
+    covers = order.index(role) >= order.index(needed)
+    assert role.covers(needed) is covers
+    caller = Caller("org_1", "key_1", role)
+    if covers:
+        require(caller, needed)
+        return
+    with pytest.raises(InsufficientScopeError) as refused:
+        require(caller, needed)
+    assert refused.value.members == {"required_role": str(needed)}

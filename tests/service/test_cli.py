@@ -1,0 +1,231 @@
+"""The command line: what it prints, and that its errors are one sentence and exit status 2."""
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.api.openapi import openapi_text
+from app.cli import main
+from app.main import create_app
+from app.persistence.engine import Database
+from app.service.access import Role, authenticate
+from app.settings import Settings
+from tests.conftest import Ledger, command_line
+from tests.persistence.dump import dump
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path) -> Run:
+    """Run a command in this process; whatever it raises but its exit fails the test."""
+    monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", url)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["epsilon-ledger", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return Said(int(left.value.code or 0), said.out, said.err)
+
+    return command
+
+
+def _is_one_sentence(said: Said) -> None:
+    assert (said.status, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    assert 10 < len(said.err) < 400
+
+
+def test_an_organisation_and_keys_of_each_role_can_be_made(run: Run, url: str) -> None:
+    made = run("org", "create", "hospital")
+    assert (made.status, made.err) == (0, "")
+    organisation = made.out.strip()
+    assert organisation.startswith("org_")
+    database = Database(url)
+    for role in Role:
+        for name in ("hospital", organisation):
+            said = run("keys", "create", "--org", name, "--role", role, "--json")
+            issued = json.loads(said.out)
+            assert (said.status, said.err, set(issued), issued["role"]) == (0, "", {"id", "key", "role"}, role)
+            caller = authenticate(database, f"Bearer {issued['key']}")
+            assert (caller.organisation_id, caller.role, caller.key_id) == (organisation, role, issued["id"])
+    database.dispose()
+
+
+def test_an_organisation_is_printed_as_json_if_asked(run: Run) -> None:
+    made = json.loads(run("org", "create", "Ärzte & Söhne", "--json").out)
+    assert (set(made), made["name"]) == ({"id", "name"}, "Ärzte & Söhne")
+
+
+def test_mistakes_are_one_sentence_and_change_nothing(run: Run, url: str) -> None:
+    run("org", "create", "hospital")
+    database = Database(url)
+    before = dump(database)
+    for arguments in (
+        ("org", "create", "hospital"),
+        ("org", "create", "hospital", "--json"),
+        ("org", "create", ""),
+        ("org", "create", "x" * 101),
+        ("keys", "create", "--org", "nobody", "--role", "admin"),
+        ("keys", "create", "--org", "", "--role", "admin"),
+    ):
+        _is_one_sentence(run(*arguments))
+    assert dump(database) == before
+    database.dispose()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("org", "create"),
+        ("keys", "create", "--org", "hospital"),
+        ("keys", "create", "--role", "admin"),
+        ("keys", "create", "--org", "hospital", "--role", "owner"),
+        ("serve", "--port", "65536"),
+        ("serve", "--port", "x"),
+        ("nonsense",),
+        ("verify", "--nonsense"),
+    ],
+)
+def test_a_command_that_is_not_understood_exits_2_without_a_traceback(run: Run, arguments: tuple[str, ...]) -> None:
+    said = run(*arguments)
+    assert (said.status, said.out) == (2, "")
+    assert "Usage" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("org", "--help"), ("keys", "create", "--help"), ("serve", "--help")]
+)
+def test_help_is_help(run: Run, arguments: tuple[str, ...]) -> None:
+    said = run(*arguments)
+    assert (said.status, said.err) == (0, "")
+    assert "Usage" in said.out
+
+
+@pytest.mark.parametrize("command", ["serve", "demo", "migrate", "openapi", "org", "keys", "verify"])
+def test_help_names_every_command(run: Run, command: str) -> None:
+    assert command in run("--help").out
+
+
+@pytest.mark.parametrize("arguments", [("migrate",), ("verify",), ("org", "create", "x"), ("serve",)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *("postgresql://u:secret@h/d", "postgresql://u:secret@h:port/d", "nonsense", "", "sqlite://", "bogus://x"),
+        *("sqlite+aiosqlite:///x.db", "sqlite:////nowhere/at/all/ledger.db", "sqlite:///.", "sqlite:///broken.db"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "broken.db").write_bytes(b"this is no database, but it is long enough to be read as one" * 100)
+    monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", bad)
+    said = run(*arguments)
+    _is_one_sentence(said)
+    assert "secret" not in said.err
+
+
+def test_openapi_prints_the_document(run: Run, url: str, tmp_path: Path) -> None:
+    said = run("openapi")
+    assert (said.status, said.err) == (0, "")
+    assert said.out == openapi_text(create_app(Settings(database_url=url)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_migrate_can_be_repeated(run: Run) -> None:
+    assert [run("migrate").status, run("migrate").status] == [0, 0]
+    assert json.loads(run("migrate", "--json").out) == {"migrated": True}
+
+
+@pytest.fixture
+def spent(ledger: Ledger) -> Ledger:
+    """A ledger with three steps."""
+    ledger.population()
+    ledger.budget()
+    ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3})
+    return ledger
+
+
+def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
+    before = dump(spent.database)
+    said = run("verify", "--json")
+    facts = json.loads(said.out)
+    assert (said.status, facts.pop("problems"), facts.pop("sound")) == (0, [], True)
+    assert facts == {"accounts": 3, "runs": 1, "charges": 1, "steps": 3}
+    told = run("verify")
+    assert (told.status, told.err) == (0, "")
+    for number in facts.values():
+        assert str(number) in told.out
+    assert dump(spent.database) == before
+
+
+def test_verify_exits_1_and_names_what_does_not_agree(run: Run, spent: Ledger, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as file:
+        file.execute("UPDATE runs SET next_step = 2")
+    file.close()
+    said = run("verify", "--json")
+    facts = json.loads(said.out)
+    assert (said.status, facts["sound"]) == (1, False)
+    assert "mimic/icu-team/model" in facts["problems"][0]
+    told = run("verify")
+    assert told.status == 1
+    assert facts["problems"][0] in told.out
+    assert "Traceback" not in told.err
+    assert spent.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE dp_events SET canonical = 'x'",
+        "UPDATE accounts SET weights = 'x' WHERE kind = 'budget'",
+        "UPDATE accounts SET grid_version = 9 WHERE kind = 'budget'",
+        "UPDATE accounts SET spent = zeroblob(8), held = zeroblob(8) WHERE kind = 'budget'",
+    ],
+)
+def test_verify_exits_1_whatever_is_broken(run: Run, spent: Ledger, tmp_path: Path, statement: str) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as file:
+        file.execute(statement)
+    file.close()
+    said = run("verify", "--json")
+    facts = json.loads(said.out)
+    assert (said.status, facts["sound"]) == (1, False)
+    assert facts["problems"]
+    assert spent.get("/healthz").status_code == 200
+
+
+def test_verify_does_not_call_a_ledger_sound_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    said = run("verify")
+    assert said.status == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_is_installed_and_prints_no_traceback(tmp_path: Path) -> None:
+    refused = command_line("keys", "create", "--org", "nobody", "--role", "admin", database=tmp_path / "ledger.db")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.count("\n") == 1
+    assert "nobody" in refused.stderr

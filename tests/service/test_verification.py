@@ -1,0 +1,242 @@
+"""Verification: a sound ledger is called sound, and whatever was tampered with is named."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection, delete, select, update
+
+from app.accounting.curves import EXHAUSTED
+from app.persistence.engine import Database
+from app.persistence.tables import accounts, decisions, dp_events, event_curves, populations, runs, step_events
+from app.service.verification import verify
+from tests.conftest import SAMPLED, Ledger
+from tests.persistence.dump import dump
+
+NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
+OTHER = {"type": "gaussian", "noise_multiplier": 70.0}
+
+
+@pytest.fixture
+def charged(ledger: Ledger) -> Ledger:
+    """A population `mimic` with two budgets and three runs, admitted and refused."""
+    ledger.population(planned=[{"event": NOISE, "count": 5}])
+    ledger.budget()
+    ledger.budget("declared", filter="declared")
+    run = ledger.run()
+    for body in ({"count": 4}, {"event": NOISE, "count": 2}, {"count": 10**6}, {"events": [{"event": NOISE}] * 3}):
+        ledger.post(f"/v1/runs/{run}/steps", body)
+    other = ledger.run("mimic/declared", name="other", limit={"epsilon": 1.0, "delta": 1e-5})
+    ledger.post(f"/v1/runs/{other}/steps", {"count": 7})
+    ledger.run("mimic/declared", name="idle", event=OTHER)
+    return ledger
+
+
+@contextmanager
+def _tampering(database: Database) -> Iterator[Connection]:
+    """A connection of somebody who cares neither about foreign keys nor about checks."""
+    with database.engine.connect() as tx:
+        for pragma in ("foreign_keys = OFF", "ignore_check_constraints = ON"):
+            tx.connection.cursor().execute(f"PRAGMA {pragma}")  # no pragma works inside a transaction
+        yield tx
+        tx.commit()
+        tx.invalidate()
+
+
+def _account(tx: Connection, path: str) -> Any:  # noqa: ANN401 - a row
+    return tx.execute(select(accounts).where(accounts.c.path == path)).one()
+
+
+def _set_account(tx: Connection, path: str, **values: object) -> None:
+    assert tx.execute(update(accounts).where(accounts.c.path == path).values(values)).rowcount == 1
+
+
+def _shift_curve(tx: Connection, path: str, units: int) -> None:
+    curve = np.frombuffer(_account(tx, path).spent, dtype="<i8").copy()
+    curve[3] += units
+    _set_account(tx, path, spent=curve.tobytes())
+
+
+def _shift_weights(tx: Connection, path: str) -> None:
+    weights = json.loads(_account(tx, path).weights)
+    weights["indices"] = [index + 1 for index in weights["indices"]]
+    _set_account(tx, path, weights=json.dumps(weights))
+
+
+def _swell_weights(tx: Connection, path: str) -> None:
+    weights = json.loads(_account(tx, path).weights)
+    weights["deltas"] = [delta * 1.1 for delta in weights["deltas"]]
+    _set_account(tx, path, weights=json.dumps(weights))
+
+
+def _renoise(tx: Connection, old: str, new: str) -> None:
+    for row in tx.execute(select(dp_events)).all():
+        if f":{old}" in row.canonical:
+            text = row.canonical.replace(f":{old}", f":{new}")
+            tx.execute(update(dp_events).where(dp_events.c.fingerprint == row.fingerprint).values(canonical=text))
+            return
+    raise AssertionError(old)
+
+
+def _reprice(tx: Connection, factor: float) -> None:
+    for row in tx.execute(select(event_curves)).all():
+        curve = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8")
+        where = event_curves.c.event_fingerprint == row.event_fingerprint
+        tx.execute(update(event_curves).where(where).values(curve=curve.tobytes()))
+
+
+def _run_of(tx: Connection, path: str) -> str:
+    return str(_account(tx, path).id)
+
+
+def _set_run(tx: Connection, path: str, **values: object) -> None:
+    tx.execute(update(runs).where(runs.c.account_id == _run_of(tx, path)).values(values))
+
+
+def _set_item(tx: Connection, **values: object) -> None:
+    run = _run_of(tx, "mimic/icu-team/model")
+    where = (step_events.c.run_id == run) & (step_events.c.position == 1)
+    assert tx.execute(update(step_events).where(where).values(values)).rowcount == 1
+
+
+def _forget(tx: Connection, position: int) -> None:
+    run = _run_of(tx, "mimic/icu-team/model")
+    for table in (step_events, decisions):
+        assert tx.execute(delete(table).where(table.c.run_id == run, table.c.position == position)).rowcount > 0
+
+
+def _move_decision(tx: Connection) -> None:
+    run = _run_of(tx, "mimic/icu-team/model")
+    where = (decisions.c.run_id == run) & (decisions.c.position == 1)
+    tx.execute(update(decisions).where(where).values(step_count=3, next_step=7))
+
+
+def _sampled_fingerprint(tx: Connection) -> str:
+    found = select(dp_events.c.fingerprint).where(dp_events.c.canonical.contains("poisson"))
+    return str(tx.execute(found).scalars().first())
+
+
+MODEL, TEAM, ALL = "mimic/icu-team/model", "mimic/icu-team", "mimic"
+TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
+    "a run's curve lowered": (lambda tx: _shift_curve(tx, MODEL, -1), MODEL),
+    "a run's curve raised": (lambda tx: _shift_curve(tx, MODEL, 1), MODEL),
+    "a budget's curve lowered": (lambda tx: _shift_curve(tx, TEAM, -1), TEAM),
+    "a budget's curve raised": (lambda tx: _shift_curve(tx, TEAM, 10**12), TEAM),
+    "a population's curve lowered": (lambda tx: _shift_curve(tx, ALL, -1), ALL),
+    "a population's curve emptied": (lambda tx: _set_account(tx, ALL, spent=bytes(len(_account(tx, ALL).spent))), ALL),
+    "an idle run's curve raised": (lambda tx: _shift_curve(tx, "mimic/declared/idle", 1), "mimic/declared/idle"),
+    "a charge's count lowered": (lambda tx: _set_item(tx, count=1), MODEL),
+    "a charge's count raised": (lambda tx: _set_item(tx, count=3), MODEL),
+    "a charge's event changed": (lambda tx: _set_item(tx, event_fingerprint=_sampled_fingerprint(tx)), MODEL),
+    "a charge's event unknown": (lambda tx: _set_item(tx, event_fingerprint="0" * 64), MODEL),
+    "a charge deleted": (lambda tx: _forget(tx, 1), MODEL),
+    "the last charge deleted": (lambda tx: _forget(tx, 3), MODEL),
+    "a charged event made noisier": (lambda tx: _renoise(tx, "60.0", "61.0"), "event "),
+    "the default event made noisier before any charge": (lambda tx: _renoise(tx, "70.0", "700.0"), "event "),
+    "an event's text respelled": (lambda tx: _renoise(tx, "60.0", " 60.0"), "event "),
+    "an event's text broken": (lambda tx: _renoise(tx, "60.0", "x"), "event "),
+    "a price halved": (lambda tx: _reprice(tx, 2), "event "),
+    "a price a little lower": (lambda tx: _reprice(tx, 1.000001), "event "),
+    "a price of nothing": (lambda tx: _reprice(tx, 1e30), "event "),
+    "prices forgotten": (lambda tx: tx.execute(delete(event_curves)), MODEL),
+    "prices under another relation": (
+        lambda tx: tx.execute(update(event_curves).values(neighboring_relation="replace_special")),
+        MODEL,
+    ),
+    "the next step put back": (lambda tx: _set_run(tx, MODEL, next_step=0), MODEL),
+    "the next step put forward": (lambda tx: _set_run(tx, MODEL, next_step=10), MODEL),
+    "an idle run's next step put forward": (lambda tx: _set_run(tx, f"{ALL}/declared/idle", next_step=1), "idle"),
+    "a decision's steps moved": (_move_decision, MODEL),
+    "the number of decisions lowered": (lambda tx: _set_run(tx, MODEL, decisions=1), MODEL),
+    "weights over delta": (lambda tx: _swell_weights(tx, TEAM), TEAM),
+    "weights moved to other orders": (lambda tx: _shift_weights(tx, TEAM), TEAM),
+    "weights forgotten": (lambda tx: _set_account(tx, TEAM, weights=None), TEAM),
+    "weights broken": (lambda tx: _set_account(tx, TEAM, weights="x"), TEAM),
+    "an adaptive filter declared": (lambda tx: _set_account(tx, TEAM, filter="declared"), TEAM),
+    "a limit lowered below what is spent": (lambda tx: _set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
+    "a delta lowered below the weights": (lambda tx: _set_account(tx, TEAM, delta_limit=1e-9), TEAM),
+    "something held that nobody reserved": (lambda tx: _set_account(tx, TEAM, held=_account(tx, TEAM).spent), TEAM),
+    "a curve with a negative value": (lambda tx: _shift_curve(tx, TEAM, -(2**62)), TEAM),
+    "a curve of another length": (lambda tx: _set_account(tx, TEAM, spent=bytes(8), held=bytes(8)), TEAM),
+    "a curve that is exhausted": (
+        lambda tx: _set_account(tx, ALL, spent=np.full(len(_account(tx, ALL).spent) // 8, EXHAUSTED).tobytes()),
+        ALL,
+    ),
+    "a grid that is not known": (lambda tx: _set_account(tx, TEAM, grid_version=99), TEAM),
+    "the population forgotten": (lambda tx: tx.execute(delete(populations)), ALL),
+    "a run forgotten": (lambda tx: tx.execute(delete(runs)), MODEL),
+    "a budget put elsewhere": (lambda tx: _set_account(tx, TEAM, parent_id=_run_of(tx, "mimic/declared")), "declared"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERINGS)
+def test_what_was_tampered_with_is_named(charged: Ledger, what: str) -> None:
+    assert verify(charged.database).sound
+    tamper, named = TAMPERINGS[what]
+    with _tampering(charged.database) as tx:
+        tamper(tx)
+    found = verify(charged.database)
+    assert not found.sound
+    assert any(named in problem for problem in found.problems), found.problems
+
+
+def test_a_sound_ledger_is_called_sound_and_counted(charged: Ledger) -> None:
+    before = dump(charged.database)
+    found = verify(charged.database)
+    assert (found.sound, found.problems) == (True, ())
+    assert (found.accounts, found.runs, found.charges, found.steps) == (6, 3, 6, 16)
+    assert dump(charged.database) == before
+
+
+def test_an_empty_ledger_is_sound(ledger: Ledger) -> None:
+    found = verify(ledger.database)
+    assert (found.sound, found.accounts, found.runs, found.charges, found.steps) == (True, 0, 0, 0, 0)
+
+
+def test_a_ledger_at_its_brim_is_sound(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    run = ledger.run(limit={"epsilon": 1.0, "delta": 1e-6}, filter="declared")
+    for event in (SAMPLED, NOISE, {"type": "gaussian", "noise_multiplier": 1e4}):
+        refused = ledger.post(f"/v1/runs/{run}/steps", {"event": event, "count": 10**9}).json()
+        if refused["max_count_that_fits"]:
+            body = {"event": event, "count": refused["max_count_that_fits"]}
+            assert ledger.post(f"/v1/runs/{run}/steps", body).json()["steps_remaining"] == 0
+    assert ledger.post(f"/v1/runs/{run}/steps", {}).status_code == 403
+    assert verify(ledger.database).sound
+
+
+def test_every_organisation_is_verified(charged: Ledger) -> None:
+    limit = {"epsilon": 1.0, "delta": 1e-5}
+    population = {
+        "name": "mimic",
+        "privacy_unit": "patient",
+        "neighboring_relation": "replace_one",
+        "limit": limit,
+    }
+    made: dict[str, Any] = {}
+    for path, body in (
+        ("/v1/populations", population),
+        ("/v1/budgets", {"name": "clinic-team", "parent": "mimic", "limit": limit}),
+        ("/v1/runs", {"name": "model", "budget": "mimic/clinic-team", "event": NOISE}),
+    ):
+        made = charged.http.post(path, json=body, headers=charged.headers("admin", "clinic")).json()
+    charged.http.post(f"/v1/runs/{made['id']}/steps", json={}, headers=charged.headers("admin", "clinic"))
+    assert verify(charged.database).accounts == 9
+    assert verify(charged.database).sound
+    with _tampering(charged.database) as tx:
+        _shift_curve(tx, "mimic/clinic-team", -1)
+    (problem,) = verify(charged.database).problems
+    assert "mimic/clinic-team (bud_" in problem
+
+
+def test_several_problems_are_all_named(charged: Ledger) -> None:
+    with _tampering(charged.database) as tx:
+        _shift_curve(tx, TEAM, 1)
+        _set_run(tx, MODEL, next_step=0)
+    problems = verify(charged.database).problems
+    assert len(problems) == 2
+    assert {MODEL, TEAM} == {problem.partition(" (")[0] for problem in problems}
