@@ -44,6 +44,16 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_grid_version": (503, "The ledger is newer than this service"),
 }
 
+GUARDED: Final = ("unauthenticated", "ledger_unavailable")
+"""What every operation with a key may answer."""
+
+READING: Final = (*GUARDED, "not_found", "invalid_request")
+SENDING: Final = (*GUARDED, "request_too_large", "unsupported_media_type", "invalid_request")
+WRITING: Final = (*SENDING, "insufficient_scope")
+PRICING: Final = ("invalid_event", "unsupported_event")
+OPENING: Final = (*WRITING, *PRICING, "delta_too_large", "idempotency_key_reused", "limit_too_small")
+"""What an operation that opens an account may answer."""
+
 _BY_STATUS: Final = {
     400: "bad_request",
     401: "unauthenticated",

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import reads, responses
+from app.api.problems import GUARDED, OPENING, READING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.accounts import (
     BudgetIn,
@@ -20,22 +20,6 @@ from app.service import budgets
 
 routes = router()
 
-_CREATE_PROBLEMS = (
-    "unauthenticated",
-    "insufficient_scope",
-    "name_taken",
-    "request_too_large",
-    "unsupported_media_type",
-    "delta_too_large",
-    "idempotency_key_reused",
-    "invalid_event",
-    "invalid_request",
-    "limit_too_small",
-    "unsupported_event",
-    "ledger_unavailable",
-)
-_READ_PROBLEMS = ("unauthenticated", "not_found", "invalid_request", "ledger_unavailable")
-
 
 @routes.post(
     "/populations",
@@ -44,7 +28,7 @@ _READ_PROBLEMS = ("unauthenticated", "not_found", "invalid_request", "ledger_una
     tags=["populations"],
     status_code=201,
     response_model=PopulationOut,
-    responses=responses(*_CREATE_PROBLEMS),
+    responses=responses(*OPENING, "name_taken"),
 )
 def create_population(body: PopulationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Open a population: the root of a tree of budgets, with the limit that nobody can go past."""
@@ -65,7 +49,7 @@ def create_population(body: PopulationIn, request: Request, call: Asked, key: Id
     summary="List populations",
     tags=["populations"],
     response_model=PopulationPage,
-    responses=reads("unauthenticated", "invalid_request", "ledger_unavailable"),
+    responses=reads(*GUARDED, "invalid_request"),
 )
 def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
     """Populations of the caller's organisation in the order of their creation."""
@@ -80,7 +64,7 @@ def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after
     summary="Read a population",
     tags=["populations"],
     response_model=PopulationOut,
-    responses=reads(*_READ_PROBLEMS),
+    responses=reads(*READING),
 )
 def get_population(population_id: str, request: Request, call: Asked) -> Response:
     """A population, its limit, and what was spent on it by all runs together."""
@@ -94,7 +78,7 @@ def get_population(population_id: str, request: Request, call: Asked) -> Respons
     tags=["budgets"],
     status_code=201,
     response_model=BudgetOut,
-    responses=responses(*_CREATE_PROBLEMS, "not_found"),
+    responses=responses(*OPENING, "name_taken", "not_found"),
 )
 def create_budget(body: BudgetIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Open a budget. It may promise more than its parent holds: every ancestor decides about every charge."""
@@ -115,7 +99,7 @@ def create_budget(body: BudgetIn, request: Request, call: Asked, key: Idempotenc
     summary="List budgets",
     tags=["budgets"],
     response_model=BudgetPage,
-    responses=reads(*_READ_PROBLEMS),
+    responses=reads(*READING),
 )
 def list_budgets(
     request: Request,
@@ -147,7 +131,7 @@ def list_budgets(
     summary="Read a budget",
     tags=["budgets"],
     response_model=BudgetOut,
-    responses=reads(*_READ_PROBLEMS),
+    responses=reads(*READING),
 )
 def get_budget(budget_id: str, request: Request, call: Asked) -> Response:
     """A budget, its limit, and what was spent by all runs beneath it."""

@@ -3,7 +3,7 @@
 from fastapi import Response
 
 from app.accounting.events import NeighboringRelation
-from app.api.problems import responses
+from app.api.problems import PRICING, SENDING, responses
 from app.api.route import router
 from app.api.schemas.common import step_events_of
 from app.api.schemas.planning import EpsilonIn, EpsilonOut
@@ -18,15 +18,7 @@ routes = router()
     summary="The epsilon of a plan at a delta",
     tags=["accounting"],
     response_model=EpsilonOut,
-    responses=responses(
-        "unauthenticated",
-        "request_too_large",
-        "unsupported_media_type",
-        "invalid_event",
-        "invalid_request",
-        "unsupported_event",
-        "ledger_unavailable",
-    ),
+    responses=responses(*SENDING, *PRICING),
 )
 def plan(body: EpsilonIn) -> Response:
     """What the events cost together if all of them are fixed in advance; nothing is stored."""
