@@ -4,7 +4,7 @@ Admit iff for every account with a limit some order j has spent_j + held_j + new
 tolerance: all three are integers rounded up and B_j is an integer rounded down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,12 +79,18 @@ class Refusal:
     noise_multiplier_that_fits: float | None
 
 
-def admit(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission | Refusal:
+NoiseSearch = Callable[[Sequence[Account], Sequence[PricedStep]], float | None]
+
+
+def admit(
+    path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
+) -> Admission | Refusal:
     """Decide about a charge.
 
     Args:
         path: every account that the charge would touch, root to leaf, as it is now.
         steps: the charge, at least one, each at its price.
+        search: finds the noise that fits, for a refusal; None: `noise_that_fits`.
 
     Returns:
         The accounts afterwards, or the reasons why not.
@@ -92,7 +98,8 @@ def admit(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission | R
     accounts = [account.prepared_for(steps[0]) for account in path]
     new = total_cost(steps)
     if not all(_fits(account, new) for account in accounts):
-        return _refusal(path, accounts, steps, new)
+        noise = (search or noise_that_fits)(path, steps)
+        return _refusal(path, accounts, steps, new, noise)
     afterwards = tuple(replace(account, spent=account.spent + new, version=account.version + 1) for account in accounts)
     remaining, binding = repetitions_left(afterwards, steps[-1])
     assert all(_fits(account, zero_curve(account.grid_version)) for account in afterwards)
@@ -130,6 +137,31 @@ def reading_of(path: Sequence[Account]) -> Reading:
     return Reading(governing.epsilon(path[-1].spent), governing.limit.delta, governing.limit.epsilon)
 
 
+def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
+    """With how much noise a refused charge would be admitted; it takes a dozen fresh curves to find out.
+
+    Args:
+        path: root to leaf, as it was when the charge was refused.
+        steps: the charge.
+
+    Returns:
+        The smallest noise multiplier, four digits, rounded up; None where no noise is enough, or where the
+        charge holds several events.
+    """
+    if len(steps) > 1:
+        return None
+    asked = steps[0].step
+
+    def fits(event: DpEvent) -> bool:
+        quieter = path[0].price(StepEvent(event, asked.count))
+        return all(_fits(account.prepared_for(quieter), quieter.cost) for account in path)
+
+    near = _noise_at_the_weights(path, asked)
+    if near is None:
+        return None
+    return smallest_noise_multiplier(with_noise_multiplier(asked.event, near), fits)
+
+
 def _free(account: Account, pending: RdpCurve) -> NDArray[np.int64]:
     """What is left at each order: (n_orders,) int64, negative where the order can admit nothing more."""
     threshold = account.thresholds()
@@ -163,21 +195,6 @@ def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) ->
     raise AssertionError("the whole request fits, and yet it was refused")
 
 
-def _noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
-    if len(steps) > 1:
-        return None
-    asked = steps[0].step
-
-    def fits(event: DpEvent) -> bool:
-        quieter = path[0].price(StepEvent(event, asked.count))
-        return all(_fits(account.prepared_for(quieter), quieter.cost) for account in path)
-
-    near = _noise_at_the_weights(path, asked)
-    if near is None:
-        return None
-    return smallest_noise_multiplier(with_noise_multiplier(asked.event, near), fits)
-
-
 def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | None:
     """Where to begin: the noise that fits at the few orders that frozen weights name, which is quick to compute.
 
@@ -199,7 +216,11 @@ def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | 
 
 
 def _refusal(
-    path: Sequence[Account], accounts: Sequence[Account], steps: Sequence[PricedStep], new: RdpCurve
+    path: Sequence[Account],
+    accounts: Sequence[Account],
+    steps: Sequence[PricedStep],
+    new: RdpCurve,
+    noise: float | None,
 ) -> Refusal:
     fitting, binding = _longest_prefix(accounts, steps)
     threshold = binding.thresholds()
@@ -216,5 +237,5 @@ def _refusal(
         requested=float(new.nats()[closest]),
         limit=float(threshold[closest]) * UNIT,
         max_count_that_fits=fitting,
-        noise_multiplier_that_fits=_noise_that_fits(path, steps),
+        noise_multiplier_that_fits=noise,
     )

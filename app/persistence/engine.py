@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
@@ -54,6 +54,19 @@ class Database:
                 yield connection
         finally:
             self._writer.release()
+
+    def writable(self) -> bool:
+        """Whether the database takes writes; another writer at work says that it does."""
+        if not self._writer.acquire(blocking=False):
+            return True
+        try:
+            with self.engine.execution_options(writes=True).connect() as connection:
+                connection.begin().rollback()
+        except OperationalError:
+            return False
+        finally:
+            self._writer.release()
+        return True
 
     def exists(self) -> bool:
         """Whether the file is there; to open it would make it."""

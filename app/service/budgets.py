@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -16,7 +15,7 @@ from app.service.access import Role
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, answer_once
 from app.service.ids import new_id
-from app.service.pricing import Prices, require_priced, with_prices
+from app.service.pricing import Prepared, prepared
 
 ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", AccountKind.RUN: "run"}
 
@@ -64,14 +63,17 @@ def create_population(
         UnsupportedEventError: a planned event has no sound bound under the relation.
     """
     call.require(Role.ADMIN)
-    account = new_account(AccountKind.POPULATION, None, terms, population.relation, call.now)
 
-    def work(prices: Prices) -> Answer:
-        check_terms(account, population, prices)
+    def create(tx: Connection, ready: Prepared) -> str:
+        account = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
+        check_terms(account, population, ready)
+        return render(_open(tx, call, account, [], population))
+
+    def work(ready: Prepared) -> Answer:
         with call.db.write() as tx:
-            return answer_once(tx, call, identity, lambda: render(_open(tx, call, account, [], population)))
+            return answer_once(tx, call, identity, lambda: create(tx, ready))
 
-    return with_prices(work)
+    return prepared(work)
 
 
 def create_budget(
@@ -99,20 +101,20 @@ def create_budget(
     """
     call.require(Role.ADMIN)
 
-    def create(tx: Connection, prices: Prices) -> str:
+    def create(tx: Connection, ready: Prepared) -> str:
         above = find_parent(tx, call, parent)
         if above.account.depth >= MAX_DEPTH:
             raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
         ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
-        account = new_account(AccountKind.BUDGET, above.account, terms, above.account.relation, call.now)
-        check_terms(account, above.population, prices)
+        account = new_account(tx, call, AccountKind.BUDGET, above.account, terms, above.account.relation)
+        check_terms(account, above.population, ready)
         return render(_open(tx, call, account, [record.account for record in ancestors], None))
 
-    def work(prices: Prices) -> Answer:
+    def work(ready: Prepared) -> Answer:
         with call.db.write() as tx:
-            return answer_once(tx, call, identity, lambda: create(tx, prices))
+            return answer_once(tx, call, identity, lambda: create(tx, ready))
 
-    return with_prices(work)
+    return prepared(work)
 
 
 def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord:
@@ -192,21 +194,28 @@ def find_parent(tx: Connection, call: Call, reference: str) -> AccountRecord:
 
 
 def new_account(
-    kind: AccountKind, parent: Account | None, terms: Terms, relation: NeighboringRelation, now: datetime
+    tx: Connection,
+    call: Call,
+    kind: AccountKind,
+    parent: Account | None,
+    terms: Terms,
+    relation: NeighboringRelation,
 ) -> Account:
     """A new account, nothing spent.
 
     Args:
+        tx: the transaction in which it will be appended.
+        call: who asks.
         kind: population, budget or run.
         parent: the account above; None for a population.
         terms: what it is opened with.
         relation: the population's.
-        now: in UTC.
 
     Returns:
-        The account, in no database yet.
+        The account, not yet in the database.
     """
-    account_id = new_id(ID_PREFIXES[kind], now)
+    prefix = ID_PREFIXES[kind]
+    account_id = new_id(prefix, call.now, accounts.newest_id(tx, call.organisation_id, prefix))
     return Account(
         id=account_id,
         kind=kind,
@@ -225,17 +234,17 @@ def new_account(
     )
 
 
-def check_terms(account: Account, population: Population, prices: Prices) -> None:
+def check_terms(account: Account, population: Population, ready: Prepared) -> None:
     """Refuse terms that protect nobody, admit nothing, or plan what has no sound bound.
 
     Raises:
-        UnpricedError: a planned event was not computed yet; caught by `with_prices`.
+        UnpreparedError: a planned event was not computed yet; caught by `prepared`.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
     """
     if account.limit is not None:
         check_limit(account.limit, account.filter, population.size)
-    require_priced(account, [step.event for step in account.planned], prices)
+    ready.require(account, [step.event for step in account.planned])
 
 
 def _open(

@@ -3,15 +3,23 @@
 import secrets
 from datetime import datetime
 
+TIME_DIGITS = 12
 
-def new_id(prefix: str, now: datetime) -> str:
+
+def new_id(prefix: str, now: datetime, after: str | None = None) -> str:
     """A new identifier.
 
     Args:
         prefix: of its type, such as "run".
         now: in UTC.
+        after: the newest identifier of its type; the new one sorts behind it, even if the clock went back or
+            the request waited while others were served, so that a cursor misses nothing.
 
     Returns:
         The prefix, "_", twelve hex digits of milliseconds since 1970 and sixteen random ones.
     """
-    return f"{prefix}_{int(now.timestamp() * 1000):012x}{secrets.token_hex(8)}"
+    moment = int(now.timestamp() * 1000)
+    if after is not None:
+        newest = int(after[len(prefix) + 1 :][:TIME_DIGITS], 16)
+        moment = max(moment, newest + 1)
+    return f"{prefix}_{moment:0{TIME_DIGITS}x}{secrets.token_hex(8)}"

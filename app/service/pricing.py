@@ -1,6 +1,7 @@
 """What steps cost: computed once for each event, outside the writers' lock, then read from the ledger."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -8,36 +9,85 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.admission import noise_that_fits
 from app.persistence.repositories import events
 from app.persistence.repositories.events import PriceList
 
 T = TypeVar("T")
-Prices = dict[DpEvent, RdpCurve]
-"""Curves that were computed for one request, under one population's relation."""
+MAX_ROUNDS = 3
+"""How often a busy account may change under a search before the search is done while others wait."""
 
 
-class UnpricedError(Exception):
-    """A transaction needs curves that nobody has computed yet; it must not compute them while others wait.
+@dataclass
+class Prepared:
+    """What was computed for one request, outside the writers' lock.
 
     Args:
-        account: under whose relation and grid.
-        unpriced: the events.
+        prices: curves of events, under one population's relation.
+        noises: the noise that fits, by the state of the accounts and the charge.
+        rounds: how often the work was begun anew.
     """
 
-    def __init__(self, account: Account, unpriced: Iterable[DpEvent]) -> None:
-        super().__init__("an event has no price yet")
-        self.account = account
-        self.unpriced = frozenset(unpriced)
+    prices: dict[DpEvent, RdpCurve] = field(default_factory=dict)
+    noises: dict[Hashable, float | None] = field(default_factory=dict)
+    rounds: int = 0
+
+    def require(self, account: Account, wanted: Iterable[DpEvent]) -> None:
+        """Leave the transaction if an event that it will price was not computed before.
+
+        Raises:
+            UnpreparedError: caught by `prepared`.
+        """
+        unpriced = [event for event in wanted if event not in self.prices]
+        if unpriced:
+
+            def compute() -> None:
+                for event in unpriced:
+                    self.prices[event] = account.price(StepEvent(event, 1)).curve
+
+            raise UnpreparedError(compute)
+
+    def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
+        """As in the ledger's admission, but searched outside the transaction.
+
+        Raises:
+            UnpreparedError: caught by `prepared`.
+        """
+        state = (
+            tuple((account.id, account.version) for account in path),
+            tuple((step.step.event, step.step.count) for step in steps),
+        )
+        if state not in self.noises:
+            if len(steps) > 1 or self.rounds >= MAX_ROUNDS:
+                return noise_that_fits(path, steps)
+
+            def compute() -> None:
+                self.noises[state] = noise_that_fits(path, steps)
+
+            raise UnpreparedError(compute)
+        return self.noises[state]
 
 
-def with_prices(work: Callable[[Prices], T]) -> T:
-    """Do a unit of work that begins its own transaction, and again when a price was missing.
-
-    Computing a curve takes milliseconds. The transaction that finds one missing is given up before it has changed
-    anything, the curve is computed without the lock, and the work begins anew.
+class UnpreparedError(Exception):
+    """A transaction needs something that takes milliseconds to compute; it must not compute it while others wait.
 
     Args:
-        work: is given the curves computed so far.
+        compute: what is to be done before the work is begun anew.
+    """
+
+    def __init__(self, compute: Callable[[], None]) -> None:
+        super().__init__("something must be computed first")
+        self.compute = compute
+
+
+def prepared(work: Callable[[Prepared], T]) -> T:
+    """Do a unit of work that begins its own transaction, and again when something was not computed yet.
+
+    The transaction that finds it missing is given up before it has changed anything, the computing is done without
+    the lock, and the work begins anew.
+
+    Args:
+        work: is given what was computed so far.
 
     Returns:
         What the work returns.
@@ -45,57 +95,51 @@ def with_prices(work: Callable[[Prices], T]) -> T:
     Raises:
         UnsupportedEventError: an event has no sound bound under the population's relation.
     """
-    prices: Prices = {}
+    ready = Prepared()
     while True:
         try:
-            return work(prices)
-        except UnpricedError as missing:
-            for event in missing.unpriced:
-                prices[event] = missing.account.price(StepEvent(event, 1)).curve
+            return work(ready)
+        except UnpreparedError as missing:
+            missing.compute()
+            ready.rounds += 1
 
 
-def require_priced(account: Account, wanted: Iterable[DpEvent], prices: Prices) -> None:
-    """Leave a transaction if an event that it will price was not computed before.
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """Steps at their prices, and those prices that the ledger's list lacks."""
 
-    Raises:
-        UnpricedError: caught by `with_prices`.
-    """
-    unpriced = [event for event in wanted if event not in prices]
-    if unpriced:
-        raise UnpricedError(account, unpriced)
+    kept: PriceList
+    steps: list[PricedStep]
+    new: dict[DpEvent, RdpCurve]
 
 
-def price(
-    tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], prices: Prices
-) -> list[PricedStep]:
-    """Price step events by the ledger's price list, and append to it what it lacks.
+def quote(tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: Prepared) -> Quote:
+    """Price step events by the ledger's price list, or by what was computed for it.
 
     Args:
         tx: the caller's transaction.
         organisation_id: whose ledger.
         account: any account of the population; its relation and grid hold.
         steps: what is to be priced.
-        prices: curves for events that the list may lack.
+        ready: has the curves that the list may lack.
 
     Returns:
-        The steps, in order.
+        The steps, in order; new prices are appended with the charge; a refusal stores none.
 
     Raises:
-        UnpricedError: neither the list nor `prices` has an event.
+        UnpreparedError: neither the list nor `ready` has an event.
     """
     kept = PriceList(organisation_id, account.relation, account.grid_version)
     curves = events.find_curves(tx, kept, (step.event for step in steps))
     missing = {step.event for step in steps if fingerprint(step.event) not in curves}
-    if missing:
-        require_priced(account, missing, prices)
-        added = {event: prices[event] for event in missing}
-        events.add_curves(tx, kept, added)
-        curves |= {fingerprint(event): curve for event, curve in added.items()}
-    return [PricedStep(step, curves[fingerprint(step.event)]) for step in steps]
+    ready.require(account, missing)
+    new = {event: ready.prices[event] for event in missing}
+    curves |= {fingerprint(event): curve for event, curve in new.items()}
+    return Quote(kept, [PricedStep(step, curves[fingerprint(step.event)]) for step in steps], new)
 
 
 def preview(tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
-    """As `price`, for a read: what the list lacks is computed now and not appended.
+    """As `quote`, for a read: what the list lacks is computed now and not appended.
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the population's relation.

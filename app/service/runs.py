@@ -22,7 +22,7 @@ from app.service.access import Role
 from app.service.budgets import Terms, check_terms, find_parent, new_account
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, answer_once
-from app.service.pricing import Prices, preview, require_priced, with_prices
+from app.service.pricing import Prepared, prepared, preview
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +92,28 @@ def register_run(
     """
     call.require(Role.TRAINER)
 
-    def create(tx: Connection, prices: Prices) -> str:
+    def create(tx: Connection, ready: Prepared) -> str:
         budget = find_parent(tx, call, declaration.budget)
         if budget.account.kind is not AccountKind.BUDGET:
             raise InvalidInputError(
                 f"{declaration.budget!r} is a population; register the run beneath one of its budgets."
             )
         _check_declaration(declaration, budget.population)
-        account = new_account(AccountKind.RUN, budget.account, terms, budget.account.relation, call.now)
-        check_terms(account, budget.population, prices)
+        account = new_account(tx, call, AccountKind.RUN, budget.account, terms, budget.account.relation)
+        check_terms(account, budget.population, ready)
         if declaration.event is not None:
-            require_priced(account, [declaration.event], prices)
+            ready.require(account, [declaration.event])
         ancestors = accounts.path_of(tx, call.organisation_id, budget.account.id)
         accounts.add(tx, call.organisation_id, account, [record.account for record in ancestors], None, call.now)
         run = Run(account.id, RunStatus.ACTIVE, declaration.event, attempt=1, next_step=0, decisions=0)
         runs.add(tx, call.organisation_id, run)
         return render(_read(tx, call, account.id))
 
-    def work(prices: Prices) -> Answer:
+    def work(ready: Prepared) -> Answer:
         with call.db.write() as tx:
-            return answer_once(tx, call, identity, lambda: create(tx, prices))
+            return answer_once(tx, call, identity, lambda: create(tx, ready))
 
-    return with_prices(work)
+    return prepared(work)
 
 
 def get_run(call: Call, run_id: str) -> RunRecord:

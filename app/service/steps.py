@@ -13,12 +13,12 @@ from app.ledger.accounts import StepEvent
 from app.ledger.admission import Admission, Refusal, admit
 from app.ledger.errors import InvalidInputError, SequenceConflictError
 from app.ledger.runs import Run, require_active, require_no_gap
-from app.persistence.repositories import accounts, decisions, replies, runs
+from app.persistence.repositories import accounts, decisions, events, replies, runs
 from app.persistence.repositories.decisions import Decision
 from app.service.access import Role
 from app.service.call import Call
 from app.service.idempotency import reused
-from app.service.pricing import Prices, preview, price, with_prices
+from app.service.pricing import Prepared, Quote, prepared, quote
 from app.service.runs import find_path
 
 
@@ -71,10 +71,10 @@ def take_steps(call: Call, request: StepRequest, *, dry_run: bool) -> Answered:
         RunStateConflictError: the run is not active.
     """
     call.require(Role.TRAINER)
-    return with_prices(lambda prices: _decide(call, request, prices, dry_run=dry_run))
+    return prepared(lambda ready: _decide(call, request, ready, dry_run=dry_run))
 
 
-def _decide(call: Call, request: StepRequest, prices: Prices, *, dry_run: bool) -> Answered:
+def _decide(call: Call, request: StepRequest, ready: Prepared, *, dry_run: bool) -> Answered:
     with call.db.read() if dry_run else call.db.write() as tx:
         path = tuple(record.account for record in find_path(tx, call, request.run_id))
         run = runs.get(tx, call.organisation_id, request.run_id)
@@ -85,14 +85,11 @@ def _decide(call: Call, request: StepRequest, prices: Prices, *, dry_run: bool) 
             return Answered(earlier, replayed=True)
         require_active(run)
         require_no_gap(run, request.first_step)
-        if dry_run:
-            priced = preview(tx, call.organisation_id, path[0], steps)
-        else:
-            priced = price(tx, call.organisation_id, path[0], steps, prices)
-        outcome = admit(path, priced)
+        quoted = quote(tx, call.organisation_id, path[0], steps, ready)
+        outcome = admit(path, quoted.steps, ready.noise_that_fits)
         decision = _decision(run, request, steps, asked, outcome, call.now)
         if not dry_run:
-            _record(tx, call, run, outcome, decision)
+            _record(tx, call, run, outcome, decision, quoted)
     return Answered(decision, replayed=False)
 
 
@@ -183,8 +180,14 @@ def _facts(refusal: Refusal) -> dict[str, Any]:
     }
 
 
-def _record(tx: Connection, call: Call, run: Run, outcome: Admission | Refusal, decision: Decision) -> None:
+def _record(
+    tx: Connection, call: Call, run: Run, outcome: Admission | Refusal, decision: Decision, quoted: Quote
+) -> None:
+    if isinstance(outcome, Admission):
+        if quoted.new:
+            events.add_curves(tx, quoted.kept, quoted.new)
+        accounts.save_charged(tx, call.organisation_id, outcome.accounts, call.now)
+    elif quoted.new:
+        events.remember(tx, call.organisation_id, quoted.new)
     decisions.add(tx, call.organisation_id, decision)
     runs.save(tx, call.organisation_id, replace(run, next_step=decision.next_step, decisions=run.decisions + 1))
-    if isinstance(outcome, Admission):
-        accounts.save_charged(tx, call.organisation_id, outcome.accounts, call.now)

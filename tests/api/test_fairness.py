@@ -31,6 +31,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], int]] = {
         {"events": [{"event": _sampled(0.2 + i / 1000)} for i in range(9)]},
         403,
     ),
+    "a refused step": ("/v1/runs/{run_id}/steps", {"event": _sampled(0.301), "count": 1000}, 403),
     "a budget": (
         "/v1/budgets",
         {"name": "b", "parent": "mimic", "limit": LIMIT, "planned": [{"event": _sampled(7.002)}]},

@@ -36,8 +36,10 @@ def health() -> HealthOut:
 )
 def readiness(db: Db) -> HealthOut:
     """The database can be written, and its tables are those of this version."""
-    with db.write() as tx:
+    with db.read() as tx:
         current = is_current(tx)
     if not current:
         raise LedgerUnavailableError("The database needs `epsilon-ledger migrate` before it can be used.")
+    if not db.writable():
+        raise LedgerUnavailableError("The database takes no writes.")
     return HealthOut()

@@ -173,7 +173,10 @@ class AccountOut(Output):
     path: str
     filter: FilterKind
     planned: list[dict[str, Any]]
-    weights_frozen: bool = Field(description="Whether the filter's weights are fixed: they are with the first charge.")
+    weights_frozen: bool = Field(
+        description="Whether the filter's weights are fixed: they are with the first charge. A run without a limit "
+        "of its own needs none."
+    )
     epsilon: float = Field(description="Spent so far, by the account's filter at its delta.")
     epsilon_declared: float = Field(
         description="What an in-process accountant would print: valid only if all was fixed in advance."

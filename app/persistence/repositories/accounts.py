@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import AccountingError
@@ -118,6 +118,16 @@ def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord
     """The account with this id."""
     row = tx.execute(_of(organisation_id).where(accounts.c.id == account_id)).one_or_none()
     return None if row is None else _record(row)
+
+
+def newest_id(tx: Connection, organisation_id: str, prefix: str) -> str | None:
+    """The greatest id with a prefix; the key's index finds it at once."""
+    found = select(func.max(accounts.c.id)).where(
+        accounts.c.organisation_id == organisation_id,
+        accounts.c.id >= f"{prefix}_",
+        accounts.c.id < f"{prefix}`",  # the character behind the underscore
+    )
+    return tx.execute(found).scalar()
 
 
 def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountRecord | None:

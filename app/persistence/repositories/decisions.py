@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select
 
-from app.accounting.events import event_from_canonical, fingerprint
+from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
+from app.persistence.repositories.events import read_event
 from app.persistence.tables import accounts, decisions, dp_events, step_events
 
 
@@ -191,7 +192,12 @@ def _events(
     tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]
 ) -> dict[int, tuple[StepEvent, ...]]:
     found = (
-        select(step_events.c.position, step_events.c.count.label("times"), dp_events.c.canonical)
+        select(
+            step_events.c.position,
+            step_events.c.count.label("times"),
+            dp_events.c.canonical,
+            dp_events.c.fingerprint,
+        )
         .join(
             dp_events,
             (dp_events.c.organisation_id == step_events.c.organisation_id)
@@ -206,7 +212,7 @@ def _events(
     )
     events: dict[int, tuple[StepEvent, ...]] = {}
     for row in tx.execute(found):
-        step = StepEvent(event_from_canonical(row.canonical.encode()), row.times)
+        step = StepEvent(read_event(row.canonical, row.fingerprint), row.times)
         events[row.position] = (*events.get(row.position, ()), step)
     return events
 

@@ -1,12 +1,20 @@
 """DpEvents that an organisation has used, and their prices, kept for ever."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent, NeighboringRelation, canonical, fingerprint
+from app.accounting.events import (
+    DpEvent,
+    NeighboringRelation,
+    canonical,
+    event_from_canonical,
+    fingerprint,
+)
+from app.ledger.errors import LedgerUnavailableError
 from app.persistence.tables import dp_events, event_curves
 
 
@@ -33,6 +41,27 @@ class StoredPrice:
     canonical: bytes
     prices: PriceList
     curve: RdpCurve
+
+
+def read_event(description: str, key: str) -> DpEvent:
+    """An event from its row.
+
+    Args:
+        description: canonical JSON, as it is kept.
+        key: its fingerprint, as it is kept.
+
+    Returns:
+        The event.
+
+    Raises:
+        LedgerUnavailableError: the description was changed; nothing may be charged by it.
+    """
+    if hashlib.sha256(description.encode()).hexdigest() != key:
+        raise LedgerUnavailableError(
+            f"The ledger's description of event {key[:12]} was changed. Nothing is charged by it; "
+            "run `epsilon-ledger verify`."
+        )
+    return event_from_canonical(description.encode())
 
 
 def find_curves(tx: Connection, prices: PriceList, events: Iterable[DpEvent]) -> dict[str, RdpCurve]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
-from app.accounting.events import event_from_canonical, fingerprint
+from app.accounting.events import fingerprint
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import events
 from app.persistence.tables import accounts, decisions, dp_events, runs
@@ -105,7 +105,7 @@ def _run(row: Row[Any]) -> Run:
     return Run(
         account_id=row.account_id,
         status=RunStatus(row.status),
-        event=None if row.canonical is None else event_from_canonical(row.canonical.encode()),
+        event=None if row.canonical is None else events.read_event(row.canonical, row.event_fingerprint),
         attempt=row.attempt,
         next_step=row.next_step,
         decisions=row.decisions,
