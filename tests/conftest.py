@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -172,9 +173,10 @@ class Ledger:
         return made
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'ledger.db'}"))
+@contextmanager
+def open_ledger(folder: Path) -> Iterator[Ledger]:
+    """An application on a new database with two organisations, each with a key of every role."""
+    app = create_app(Settings(database_url=f"sqlite:///{folder / 'ledger.db'}"))
     database: Database = app.state.database
     upgrade(database)
     keys = {}
@@ -185,3 +187,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
             keys[organisation, str(role)] = access.create_key(database, organisation, role, now).key
     with TestClient(app, raise_server_exceptions=False) as http:
         yield Ledger(http, database, keys)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with open_ledger(tmp_path) as opened:
+        yield opened

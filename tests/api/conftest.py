@@ -1,22 +1,13 @@
 """What the tests of the API share: a furnished ledger for a whole module, and a witness of every answer."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
-from app.main import create_app
-from app.persistence.schema import upgrade
-from app.service import access
-from app.service.access import Role
-from app.settings import Settings
 from tests.api.witness import check_answer
-from tests.conftest import Ledger
+from tests.conftest import Ledger, open_ledger
 from tests.persistence.dump import Dump, dump
 
 
@@ -47,24 +38,10 @@ def furnish(ledger: Ledger) -> House:
     return House(ledger, population, budget, run)
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[Ledger]:
-    app = create_app(Settings(database_url=f"sqlite:///{folder / 'ledger.db'}"))
-    upgrade(app.state.database)
-    keys = {}
-    now = datetime.now(UTC)
-    for organisation in ("hospital", "clinic"):
-        access.create_organisation(app.state.database, organisation, now)
-        for role in Role:
-            keys[organisation, str(role)] = access.create_key(app.state.database, organisation, role, now).key
-    with TestClient(app, raise_server_exceptions=False) as http:
-        yield Ledger(http, app.state.database, keys)
-
-
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """One house for the tests of a module: for those that leave it as it is, or that add to it."""
-    with _opened(tmp_path_factory.mktemp("house")) as ledger:
+    with open_ledger(tmp_path_factory.mktemp("house")) as ledger:
         yield furnish(ledger)
 
 

@@ -1,23 +1,15 @@
 """The constraints restate the invariants: SQL itself refuses every row that breaks one."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Table, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from app.main import create_app
 from app.persistence.engine import Database
-from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
-from app.service import access
-from app.service.access import Role
-from app.settings import Settings
-from tests.conftest import Ledger
+from tests.conftest import open_ledger
 from tests.persistence.dump import dump
 
 NOTHING = b""
@@ -28,17 +20,7 @@ NOISE = {"type": "gaussian", "noise_multiplier": 90.0}
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Two organisations; in the first a tree with a run that was admitted twice and refused once."""
-    folder: Path = tmp_path_factory.mktemp("constraints")
-    app = create_app(Settings(database_url=f"sqlite:///{folder / 'ledger.db'}"))
-    found: Database = app.state.database
-    upgrade(found)
-    now = datetime.now(UTC)
-    keys = {}
-    for name in ("hospital", "clinic"):
-        access.create_organisation(found, name, now)
-        keys[name, "admin"] = access.create_key(found, name, Role.ADMIN, now).key
-    with TestClient(app) as http:
-        ledger = Ledger(http, found, keys)
+    with open_ledger(tmp_path_factory.mktemp("constraints")) as ledger:
         ledger.population(size=1000)
         ledger.budget(filter="declared")
         run = ledger.run()
@@ -49,7 +31,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         assert answers == [200, 200, 403]
         reply = ledger.post("/v1/runs", {"name": "other", "budget": "mimic/icu-team"}, Idempotency_Key="run")
         assert reply.status_code == 201
-        yield found
+        yield ledger.database
 
 
 # Each row: a table, which of its rows is copied (a column and its value), what is changed in the copy, and a part
