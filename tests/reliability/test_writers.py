@@ -3,6 +3,7 @@
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_sixteen_writers_admit_exactly_what_fits(server: LiveServer, round_: int
         room = register(http, population)["steps_remaining"]
     assert isinstance(room, int)
     assert 40 < room < 2000
-    start = threading.Barrier(WRITERS)
+    start = threading.Barrier(WRITERS, timeout=60)
     server.key("trainer")
 
     def write(_: int) -> int:
@@ -93,7 +94,7 @@ def test_sixteen_writers_of_one_run_take_each_step_once(server: LiveServer) -> N
     open_budget(server, "raced", 1.2)
     with server.client("trainer") as http:
         run = register(http, "raced")["id"]
-    start = threading.Barrier(WRITERS)
+    start = threading.Barrier(WRITERS, timeout=60)
     fresh = itertools.count()
 
     def write(_: int) -> None:
@@ -135,7 +136,8 @@ def test_what_was_acknowledged_survives_kill_9(server: LiveServer, round_: int) 
                 admitted += 1
 
     def patiently(send: Callable[[], httpx2.Response]) -> httpx2.Response:
-        while True:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
             try:
                 reply = send()
             except httpx2.TransportError:
@@ -143,6 +145,7 @@ def test_what_was_acknowledged_survives_kill_9(server: LiveServer, round_: int) 
                 continue
             if reply.status_code != 503:
                 return reply
+        raise AssertionError("the server did not come back")
 
     with ThreadPoolExecutor(8) as pool:
         writers = [pool.submit(write, index) for index in range(8)]
