@@ -44,6 +44,21 @@ _RECORDS = select(accounts, populations.c.privacy_unit, populations.c.neighborin
 )
 
 
+# Statements of the hot path are built once: building one costs as much as executing it.
+_PATH = (
+    _RECORDS.join(
+        account_paths,
+        (account_paths.c.organisation_id == accounts.c.organisation_id)
+        & (account_paths.c.ancestor_id == accounts.c.id),
+    )
+    .where(
+        accounts.c.organisation_id == bindparam("of_organisation"),
+        account_paths.c.account_id == bindparam("of_account"),
+    )
+    .order_by(account_paths.c.depth)
+    .with_for_update(of=accounts)
+)
+
 _CHARGED = update(accounts).where(
     accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account")
 )
@@ -146,18 +161,8 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     Returns:
         Empty if the organisation has no such account.
     """
-    found = (
-        _of(organisation_id)
-        .join(
-            account_paths,
-            (account_paths.c.organisation_id == accounts.c.organisation_id)
-            & (account_paths.c.ancestor_id == accounts.c.id),
-        )
-        .where(account_paths.c.account_id == account_id)
-        .order_by(account_paths.c.depth)
-        .with_for_update(of=accounts)
-    )
-    return [_record(row) for row in tx.execute(found)]
+    asked = {"of_organisation": organisation_id, "of_account": account_id}
+    return [_record(row) for row in tx.execute(_PATH, asked)]
 
 
 def page(

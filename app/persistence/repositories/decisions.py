@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select
+from sqlalchemy import Connection, Row, Select, bindparam, insert, select
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
@@ -64,6 +64,12 @@ _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).jo
     (accounts.c.organisation_id == decisions.c.organisation_id) & (accounts.c.id == decisions.c.binding_account_id),
 )
 
+# A statement of the hot path is built once: building it costs as much as executing it.
+_BY_KEY = _DECISIONS.where(
+    decisions.c.organisation_id == bindparam("of_organisation"),
+    decisions.c.idempotency_key == bindparam("of_key"),
+)
+
 
 def add(tx: Connection, organisation_id: str, decision: Decision) -> None:
     """Append a decision and the events that were asked; the events must be remembered already."""
@@ -108,8 +114,8 @@ def add(tx: Connection, organisation_id: str, decision: Decision) -> None:
 
 def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> Decision | None:
     """The decision that this key has pinned."""
-    found = _of(organisation_id).where(decisions.c.idempotency_key == idempotency_key)
-    return _one(tx, organisation_id, found)
+    asked = {"of_organisation": organisation_id, "of_key": idempotency_key}
+    return _one(tx, organisation_id, tx.execute(_BY_KEY, asked).one_or_none())
 
 
 def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
@@ -120,7 +126,7 @@ def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: in
         decisions.c.first_step == first_step,
         decisions.c.outcome == "admitted",
     )
-    return _one(tx, organisation_id, found)
+    return _one(tx, organisation_id, tx.execute(found).one_or_none())
 
 
 def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]) -> list[Decision]:
@@ -181,8 +187,7 @@ def _of(organisation_id: str) -> Select[Any]:
     return _DECISIONS.where(decisions.c.organisation_id == organisation_id)
 
 
-def _one(tx: Connection, organisation_id: str, found: Select[Any]) -> Decision | None:
-    row = tx.execute(found).one_or_none()
+def _one(tx: Connection, organisation_id: str, row: Row[Any] | None) -> Decision | None:
     if row is None:
         return None
     return _decision(row, _events(tx, organisation_id, row.run_id, [row.position])[row.position])

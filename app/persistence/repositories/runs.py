@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from app.accounting.events import fingerprint
 from app.ledger.runs import Run, RunStatus
@@ -13,6 +13,15 @@ from app.persistence.tables import accounts, decisions, dp_events, runs
 _RUNS = select(runs, dp_events.c.canonical).outerjoin(
     dp_events,
     (dp_events.c.organisation_id == runs.c.organisation_id) & (dp_events.c.fingerprint == runs.c.event_fingerprint),
+)
+
+# Statements of the hot path are built once: building one costs as much as executing it.
+_THIS = (runs.c.organisation_id == bindparam("of_organisation")) & (runs.c.account_id == bindparam("of_run"))
+_ONE = _RUNS.where(_THIS)
+_SAVED = (
+    update(runs)
+    .where(_THIS)
+    .values(status=bindparam("status"), next_step=bindparam("next_step"), decisions=bindparam("decisions"))
 )
 
 
@@ -35,7 +44,7 @@ def add(tx: Connection, organisation_id: str, run: Run) -> None:
 
 def get(tx: Connection, organisation_id: str, run_id: str) -> Run:
     """The run with this id; the caller has found its account."""
-    return _run(tx.execute(_of(organisation_id).where(runs.c.account_id == run_id)).one())
+    return _run(tx.execute(_ONE, {"of_organisation": organisation_id, "of_run": run_id}).one())
 
 
 def page(
@@ -91,9 +100,14 @@ def progress(tx: Connection) -> list[Progress]:
 def save(tx: Connection, organisation_id: str, run: Run) -> None:
     """Write a run's state, its next step and the number of its decisions."""
     tx.execute(
-        update(runs)
-        .where(runs.c.organisation_id == organisation_id, runs.c.account_id == run.account_id)
-        .values(status=str(run.status), next_step=run.next_step, decisions=run.decisions)
+        _SAVED,
+        {
+            "of_organisation": organisation_id,
+            "of_run": run.account_id,
+            "status": str(run.status),
+            "next_step": run.next_step,
+            "decisions": run.decisions,
+        },
     )
 
 
