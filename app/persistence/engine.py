@@ -77,6 +77,11 @@ class Database:
         self.engine.dispose()
 
 
+def writes(connection: Connection) -> bool:
+    """Whether a connection's transaction was begun by `Database.write`."""
+    return bool(connection.get_execution_options().get("writes", False))
+
+
 def _sqlite_engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
@@ -114,5 +119,4 @@ def _configure_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) 
 
 def _begin_sqlite(connection: Connection) -> None:
     # A deferred BEGIN that turns into a write fails under load; IMMEDIATE waits for its turn.
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes(connection) else "BEGIN")

@@ -13,9 +13,9 @@ from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.access import Role
 from app.service.call import Call
-from app.service.idempotency import Answer, Identity, answer_once
+from app.service.idempotency import Answer, Identity, create_once
 from app.service.ids import new_id
-from app.service.pricing import Prepared, prepared
+from app.service.pricing import Prepared
 
 ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", AccountKind.RUN: "run"}
 
@@ -69,11 +69,7 @@ def create_population(
         check_terms(account, population, ready)
         return render(_open(tx, call, account, [], population))
 
-    def work(ready: Prepared) -> Answer:
-        with call.db.write() as tx:
-            return answer_once(tx, call, identity, lambda: create(tx, ready))
-
-    return prepared(work)
+    return create_once(call, identity, create)
 
 
 def create_budget(
@@ -110,11 +106,7 @@ def create_budget(
         check_terms(account, above.population, ready)
         return render(_open(tx, call, account, [record.account for record in ancestors], None))
 
-    def work(ready: Prepared) -> Answer:
-        with call.db.write() as tx:
-            return answer_once(tx, call, identity, lambda: create(tx, ready))
-
-    return prepared(work)
+    return create_once(call, identity, create)
 
 
 def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord:

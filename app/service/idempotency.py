@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.errors import IdempotencyKeyReusedError
 from app.persistence.repositories import decisions, replies
 from app.service.call import Call
+from app.service.pricing import Prepared, prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,10 @@ def reused(key: str) -> IdempotencyKeyReusedError:
     )
 
 
-def answer_once(tx: Connection, call: Call, identity: Identity, create: Callable[[], str]) -> Answer:
-    """Give the first answer again, or create and pin it.
+def create_once(call: Call, identity: Identity, create: Callable[[Connection, Prepared], str]) -> Answer:
+    """Give the first answer again, or create something and pin the answer, in one transaction.
 
     Args:
-        tx: the transaction in which the thing is created.
         call: who asks.
         identity: of the request.
         create: makes the thing and returns the reply's body.
@@ -53,15 +53,30 @@ def answer_once(tx: Connection, call: Call, identity: Identity, create: Callable
     Raises:
         IdempotencyKeyReusedError: the key was used for another request.
     """
+
+    def work(ready: Prepared) -> Answer:
+        with call.db.write() as tx:
+            earlier = _earlier(tx, call, identity)
+            if earlier is not None:
+                return Answer(earlier, replayed=True)
+            body = create(tx, ready)
+            if identity.key is not None:
+                reply = replies.Reply(identity.fingerprint, body)
+                replies.add(tx, call.organisation_id, identity.key, reply, call.now)
+        return Answer(body, replayed=False)
+
+    return prepared(work)
+
+
+def _earlier(tx: Connection, call: Call, identity: Identity) -> str | None:
+    """The body that the key has pinned for the same request."""
     if identity.key is None:
-        return Answer(create(), replayed=False)
+        return None
     if decisions.find_by_key(tx, call.organisation_id, identity.key) is not None:
         raise reused(identity.key)
     earlier = replies.find(tx, call.organisation_id, identity.key)
-    if earlier is not None:
-        if earlier.request_fingerprint != identity.fingerprint:
-            raise reused(identity.key)
-        return Answer(earlier.body, replayed=True)
-    body = create()
-    replies.add(tx, call.organisation_id, identity.key, replies.Reply(identity.fingerprint, body), call.now)
-    return Answer(body, replayed=False)
+    if earlier is None:
+        return None
+    if earlier.request_fingerprint != identity.fingerprint:
+        raise reused(identity.key)
+    return earlier.body

@@ -143,9 +143,4 @@ def preview(tx: Connection, organisation_id: str, account: Account, steps: Seque
     Raises:
         UnsupportedEventError: an event has no sound bound under the population's relation.
     """
-    kept = PriceList(organisation_id, account.relation, account.grid_version)
-    curves = events.find_curves(tx, kept, (step.event for step in steps))
-    return [
-        PricedStep(step, curves[fingerprint(step.event)]) if fingerprint(step.event) in curves else account.price(step)
-        for step in steps
-    ]
+    return prepared(lambda ready: quote(tx, organisation_id, account, steps, ready)).steps

@@ -21,8 +21,8 @@ from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.access import Role
 from app.service.budgets import Terms, check_terms, find_parent, new_account
 from app.service.call import Call
-from app.service.idempotency import Answer, Identity, answer_once
-from app.service.pricing import Prepared, prepared, preview
+from app.service.idempotency import Answer, Identity, create_once
+from app.service.pricing import Prepared, preview
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,7 @@ def register_run(
         runs.add(tx, call.organisation_id, run)
         return render(_read(tx, call, account.id))
 
-    def work(ready: Prepared) -> Answer:
-        with call.db.write() as tx:
-            return answer_once(tx, call, identity, lambda: create(tx, ready))
-
-    return prepared(work)
+    return create_once(call, identity, create)
 
 
 def get_run(call: Call, run_id: str) -> RunRecord:
@@ -189,7 +185,7 @@ def change_state(call: Call, run_id: str, action: RunAction) -> RunRecord:
 
 
 def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, ...]:
-    """A run's account and its ancestors, root first, locked.
+    """A run's account and its ancestors, root first, locked if the transaction writes.
 
     Args:
         tx: the caller's transaction.

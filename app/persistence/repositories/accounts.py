@@ -15,6 +15,7 @@ from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.persistence.engine import writes
 from app.persistence.tables import account_paths, accounts, populations
 
 
@@ -56,8 +57,8 @@ _PATH = (
         account_paths.c.account_id == bindparam("of_account"),
     )
     .order_by(account_paths.c.depth)
-    .with_for_update(of=accounts)
 )
+_LOCKED_PATH = _PATH.with_for_update(of=accounts)
 
 _CHARGED = update(accounts).where(
     accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account")
@@ -153,7 +154,7 @@ def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountReco
 
 
 def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[AccountRecord]:
-    """The account and its ancestors, root first, locked until the transaction ends.
+    """The account and its ancestors, root first; a writer's transaction locks them until it ends.
 
     The order is the one global lock order: by depth, so that two charges that share accounts always
     meet at the higher one first (ADR 0003).
@@ -162,7 +163,8 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
         Empty if the organisation has no such account.
     """
     asked = {"of_organisation": organisation_id, "of_account": account_id}
-    return [_record(row) for row in tx.execute(_PATH, asked)]
+    statement = _LOCKED_PATH if writes(tx) else _PATH
+    return [_record(row) for row in tx.execute(statement, asked)]
 
 
 def page(
