@@ -90,6 +90,12 @@ def thinned(grid_version: int) -> NDArray[np.float64]:
     return orders(grid_version)[::11]
 
 
+def forget_orders() -> None:
+    """Clear what was computed over a grid of other orders."""
+    for cached in (adaptive_gate, declared_gate, declared_bounds, event_curve):
+        cached.cache_clear()
+
+
 def report() -> None:
     """Print the median time of a decision, interleaved, and its ratio to the floor."""
     timed = decisions()
@@ -109,10 +115,10 @@ def main() -> None:
     """Print both tables."""
     print(f"a decision about {DEPTH} accounts, curves of {orders(GRID_VERSION).size} orders")
     report()
-    for cached in (adaptive_gate, declared_gate, declared_bounds, event_curve):
-        cached.cache_clear()
     modules = ("accounting.solving.rules", "ledger.accounts", "ledger.filters", "ledger.gates")
     with ExitStack() as patches:
+        forget_orders()
+        patches.callback(forget_orders)
         for name in (*(f"app.{module}.orders" for module in modules), "app.accounting.rdp.orders_of_grid"):
             patches.enter_context(patch(name, thinned))
         print(f"a decision about {DEPTH} accounts, curves of {thinned(GRID_VERSION).size} orders")

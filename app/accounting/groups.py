@@ -91,7 +91,7 @@ def _(event: Exponential, size: int) -> DpEvent:
 
 @_in_group.register
 def _(event: Zcdp, size: int) -> DpEvent:
-    # Bun, Steinke 2016 (arXiv 1605.02065), Proposition 27: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
+    # Bun, Steinke 2016 (arXiv 1605.02065), on group privacy: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
     harmonic = float(digamma(size + 1)) + euler_gamma
     return Zcdp(rho=event.rho * size * size, xi=event.xi * size * harmonic)
 

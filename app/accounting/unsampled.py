@@ -184,7 +184,7 @@ def _(event: EpsilonDelta, orders: NDArray[np.float64], relation: NeighboringRel
 
 @rdp.register
 def _(event: Zcdp, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
-    # Bun, Steinke 2016 (arXiv 1605.02065), Definition 1: the divergence is at most xi + rho a at every order a.
+    # Bun, Steinke 2016 (arXiv 1605.02065), Definition 1.1: the divergence is at most xi + rho a at every order a.
     del relation  # stated by the caller for it
     return event.xi + event.rho * orders
 

@@ -11,11 +11,14 @@ import numpy as np
 
 from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import DpEvent, noise_multiplier, with_noise_multiplier
+from app.accounting.events import DpEvent, curve_count, noise_multiplier, with_noise_multiplier
 from app.accounting.orders import orders
 from app.accounting.rdp import curve_over
 from app.accounting.solving.calibration import smallest_noise_multiplier
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+
+MOST_CURVES = 32
+"""An event that takes more curves is not tried with other noise: a refusal must not take seconds."""
 
 UNLIMITED = 2**62
 """What an account without a limit leaves: more than any count."""
@@ -65,7 +68,7 @@ class Refusal:
         delta_left: what the binding account has left for that.
         max_count_that_fits: how many of the requested steps, from the first, would be admitted.
         noise_multiplier_that_fits: with which the whole request would be admitted; None where no noise
-            is enough, or where the request holds several events.
+            is enough, or as `noise_that_fits` says.
     """
 
     reading: Reading
@@ -148,12 +151,12 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
         steps: the charge.
 
     Returns:
-        The smallest noise multiplier, four digits, rounded up; None where no noise is enough, or where the
-        charge holds several events or one without a noise multiplier of its own.
+        The smallest noise multiplier, four digits, rounded up; None where no noise is enough, where the charge
+        holds several events or one without a noise multiplier of its own, or where one trial takes many curves.
     """
-    if len(steps) > 1:
-        return None
     asked = steps[0].step
+    if len(steps) > 1 or curve_count(asked.event) > MOST_CURVES:
+        return None
 
     def fits(event: DpEvent) -> bool:
         quieter = path[0].price(StepEvent(event, asked.count))

@@ -178,6 +178,14 @@ def test_warnings_are_part_of_every_answer(house: House) -> None:
         assert "shuffled" in found, what
 
 
+def test_batches_in_turn_are_no_batches_drawn_anew(house: House) -> None:
+    batch = {"type": "sampled_without_replacement", "source_dataset_size": 1000, "sample_size": 10, "event": GAUSSIAN}
+    plan = {"events": [{"event": batch}], "delta": 1e-5, "neighboring_relation": "replace_one"}
+    assert ask(house, "epsilon", plan | {"batches": "fixed"})["warnings"] == []
+    (found,) = ask(house, "epsilon", plan | {"batches": "shuffled"})["warnings"]
+    assert "drawn anew at every step" in found
+
+
 def test_the_relation_is_that_of_the_question(house: House) -> None:
     target = {"event": GAUSSIAN, "count": 1, "epsilon": 1.0, "delta": 1e-5}
     once = ask(house, "noise-multiplier", target)["noise_multiplier"]

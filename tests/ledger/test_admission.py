@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.accounting.curves import EXHAUSTED
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
+    Decay,
     DpEvent,
     Gaussian,
     NeighboringRelation,
@@ -17,7 +18,7 @@ from app.accounting.events import (
     with_noise_multiplier,
 )
 from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
-from app.ledger.admission import Admission, Refusal
+from app.ledger.admission import MOST_CURVES, Admission, Refusal
 from app.ledger.filters import FilterKind
 
 from .conftest import AccountMaker, admit, repetitions_left, thresholds
@@ -174,6 +175,14 @@ def test_a_mechanism_without_noise_worth_the_name_is_refused_with_infinite_epsil
     assert isinstance(refusal, Refusal)
     assert refusal.epsilon_requested == float("inf")
     assert refusal.max_count_that_fits == 0
+
+
+def test_noise_is_sought_only_where_a_trial_takes_few_curves(account: AccountMaker) -> None:
+    for steps in (MOST_CURVES, MOST_CURVES + 1):
+        schedule = Decay("exp", 0.01, steps, PoissonSampled(0.1, Gaussian(1.0)))
+        refusal = admit([account(0.5)], [StepEvent(schedule, 1)])
+        assert isinstance(refusal, Refusal)
+        assert (refusal.noise_multiplier_that_fits is not None) is (steps == MOST_CURVES)
 
 
 def test_a_planned_workload_decides_the_weights(account: AccountMaker) -> None:

@@ -119,6 +119,14 @@ def test_an_infinite_request_is_told_as_infinite(run: Run, ledger: FakeLedger) -
     assert caught.value.epsilon_requested == caught.value.requested == math.inf
 
 
+def test_deltas_of_mechanisms_are_told_if_the_ledger_tells_them(run: Run, ledger: FakeLedger) -> None:
+    for said, told in (({}, (0.0, 0.0)), ({"delta_requested": 1e-7, "delta_left": 2e-8}, (1e-7, 2e-8))):
+        ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **(REFUSAL | said))))
+        with pytest.raises(BudgetExceededError) as caught:
+            run.authorize()
+        assert (caught.value.delta_requested, caught.value.delta_left) == told
+
+
 def test_further_facts_are_attributes(run: Run, ledger: FakeLedger) -> None:
     ledger.next_step = 0
     ledger.faults.append(Fault(instead=problem(409, "sequence_gap", expected_step=7)))

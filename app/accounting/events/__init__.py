@@ -7,7 +7,6 @@ probability in `parameters.py` if it has them, and a formula in `app.accounting.
 from app.accounting.events.base import (
     MAX_COUNT,
     MAX_NOISE_MULTIPLIER,
-    MIN_NOISE_MULTIPLIER,
     DpEvent,
     NeighboringRelation,
     curve_count,
@@ -47,6 +46,7 @@ from app.accounting.events.wire import (
     event_to_dict,
     fingerprint,
 )
+from app.accounting.formulas.schedules import MIN_NOISE_MULTIPLIER
 
 __all__ = [
     "MAX_COUNT",

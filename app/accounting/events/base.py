@@ -8,8 +8,8 @@ from math import inf
 from typing import Final, TypeVar
 
 from app.accounting.errors import InvalidEventError
+from app.accounting.formulas.schedules import MIN_NOISE_MULTIPLIER
 
-MIN_NOISE_MULTIPLIER: Final = 1e-3
 MAX_NOISE_MULTIPLIER: Final = 1e6
 MAX_EPSILON: Final = 1e4
 MAX_COUNT: Final = 1_000_000_000

@@ -28,7 +28,7 @@ def repeat_and_select_rdp(
         nats: (n_orders,) divergence of one run in nats, infinity allowed.
         orders: (n_orders,) Rényi orders above 1, increasing.
         mean: expected number of runs, at least 1, finite.
-        shape: shape of K's distribution, above -1; infinity is Poisson.
+        shape: shape of K's distribution, above -1 and for a sharp bound at least -0.9999; infinity is Poisson.
 
     Returns:
         (n_orders,) nats; what one run costs if K is always 1.

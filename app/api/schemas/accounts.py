@@ -16,7 +16,7 @@ from app.api.schemas.common import (
     Reference,
     Relation,
 )
-from app.api.schemas.events import CountedEvent, step_events_of
+from app.api.schemas.events import MOST_EVENTS, CountedEvent, step_events_of
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
@@ -65,6 +65,7 @@ class TermsIn(Input):
     planned: list[CountedEvent] = Field(
         default=[],
         description="The workload that an adaptive filter is tuned for; empty: the first event charged.",
+        json_schema_extra=MOST_EVENTS,
     )
 
     def filter_kind(self) -> FilterKind:

@@ -21,6 +21,9 @@ from app.ledger.errors import RequestTooLargeError
 MAX_REQUEST_CURVES = 2 * MAX_CURVES
 """How many curves the events of one request may take: two long schedules, or a second of computing for most."""
 
+MOST_EVENTS: dict[str, Any] = {"maxItems": MAX_EVENTS}
+"""Said of a list in the contract; a longer one is refused by `step_events_of`, as too large and not as ill-formed."""
+
 NoiseMultiplier = Annotated[float, Field(ge=1e-3, le=1e6)]
 Epsilon = Annotated[float, Field(gt=0, le=1e4)]
 Size = Annotated[int, Field(ge=1, le=MAX_COUNT)]

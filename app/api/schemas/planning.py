@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import NeighboringRelation
 from app.api.schemas.common import Delta, Filter, Input, Relation
-from app.api.schemas.events import CountedEvent, Event, event_of, step_events_of
+from app.api.schemas.events import MOST_EVENTS, CountedEvent, Event, event_of, step_events_of
 from app.api.schemas.examples import EXAMPLE_EVENT
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
@@ -42,7 +42,7 @@ class SettingIn(Input):
 class PlanIn(SettingIn):
     """A plan, fixed in advance."""
 
-    events: list[CountedEvent] = Field(min_length=1, description="At most 1,000.")
+    events: list[CountedEvent] = Field(min_length=1, description="At most 1,000.", json_schema_extra=MOST_EVENTS)
 
     def steps(self) -> tuple[StepEvent, ...]:
         """The plan as the ledger knows it.
@@ -84,7 +84,9 @@ class TargetIn(SettingIn):
     event: Event
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
-    besides: list[CountedEvent] = Field(default=[], description="What else is planned; at most 1,000.")
+    besides: list[CountedEvent] = Field(
+        default=[], description="What else is planned; at most 1,000.", json_schema_extra=MOST_EVENTS
+    )
     filter: Filter = "declared"
 
     def goal(self, count: int) -> tuple[StepEvent, Goal]:
@@ -135,7 +137,7 @@ class LaplaceIn(Input):
     bound: float | None = Field(
         default=None, ge=1e-12, le=1e12, description="of the noise's absolute value in one coordinate"
     )
-    probability: float = Field(default=0.9, gt=0, lt=1, description="that the noise is below the bound")
+    probability: float = Field(default=0.9, ge=1e-12, le=1 - 1e-12, description="that the noise is below the bound")
     l1_sensitivity: float = Field(
         ge=1e-12,
         le=1e12,

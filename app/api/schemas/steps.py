@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from app.api.schemas.common import Count, Input, Output
-from app.api.schemas.events import CountedEvent, Event, event_of, step_events_of
+from app.api.schemas.events import MOST_EVENTS, CountedEvent, Event, event_of, step_events_of
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RUN_ID
 from app.persistence.repositories.decisions import Decision
 from app.service.steps import StepRequest
@@ -76,7 +76,9 @@ class StepsIn(Input):
     )
     count: Count | None = Field(default=None, description="How many steps; 1 if left out.")
     event: Event | None = Field(default=None, description="What each step costs; the run's default if left out.")
-    events: list[CountedEvent] | None = Field(default=None, min_length=1, description="At most 1,000, in order.")
+    events: list[CountedEvent] | None = Field(
+        default=None, min_length=1, description="At most 1,000, in order.", json_schema_extra=MOST_EVENTS
+    )
     mode: Literal["authorize"] = "authorize"
 
     @model_validator(mode="after")

@@ -95,7 +95,7 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: Setting) -
         AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
     )
-    warnings = setting.warnings((step.event for step in steps), delta) + about_epsilon(found, total, delta)
+    warnings = setting.warnings([step.event for step in steps], delta) + about_epsilon(found, total, delta)
     return PlanCost(found.epsilon, delta, order, tuple(warnings), accountants)
 
 
@@ -123,7 +123,7 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: Setting) -
         AccountantReading("rdp_classic", classic.delta, classic.order if classic.delta < 1 else None, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.delta(epsilon), lambda plan: plan.exact_delta(epsilon)),
     )
-    warnings = setting.warnings((step.event for step in steps), found.delta) + about_size(epsilon)
+    warnings = setting.warnings([step.event for step in steps], found.delta) + about_size(epsilon)
     if found.delta >= 1:
         warnings.append(f"Nothing is proven at epsilon {epsilon:g}: a delta of 1 protects nobody.")
     else:
@@ -150,7 +150,7 @@ def plan_trajectory(steps: tuple[StepEvent, ...], delta: float, max_points: int,
     points = epsilon_trajectory(parts, delta, max_points)
     total = setting.curve(steps)
     last = epsilon_of_curve(orders(GRID_VERSION), total, delta)
-    warnings = setting.warnings((step.event for step in steps), delta) + about_epsilon(last, total, delta)
+    warnings = setting.warnings([step.event for step in steps], delta) + about_epsilon(last, total, delta)
     return Trajectory(tuple(points), points[-1].step, delta, tuple(warnings))
 
 

@@ -1,13 +1,13 @@
 """What every question about a plan says besides, and what a careful reader would want to know of the answer."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import inf
 
 from app.accounting.conversion import EpsilonAtOrder
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled
+from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent, zero_curve
@@ -60,7 +60,7 @@ class Setting:
             total = total + event_curve(step.event, self.relation, GRID_VERSION).times(step.count)
         return total
 
-    def warnings(self, events: Iterable[DpEvent], delta: float) -> list[str]:
+    def warnings(self, events: Collection[DpEvent], delta: float) -> list[str]:
         """What is to be said of a plan, whatever it costs.
 
         Args:
@@ -80,6 +80,11 @@ class Setting:
             found.append(
                 f"The batches are {_DRAWN[self.batches]}, but poisson_sampled events are accounted as Poisson samples, "
                 "in which every record is taken independently: this epsilon does not hold for such batches."
+            )
+        if self.batches is Batches.SHUFFLED and any(_is_drawn_anew(event) for event in events):
+            found.append(
+                "The batches are taken in turn from shuffled data, but sampled_without_replacement events are "
+                "accounted as batches drawn anew at every step: this epsilon does not hold for such batches."
             )
         return found
 
@@ -156,10 +161,23 @@ def about_order(order: float, something_lost: bool) -> list[str]:  # noqa: FBT00
     return [f"The optimal order {order:g} is at the edge of the grid ({edges}): the true value may be smaller."]
 
 
+def _with_parts(event: DpEvent) -> Iterator[DpEvent]:
+    """An event and every event within it."""
+    yield event
+    values = [getattr(event, field.name) for field in fields(event)]
+    for part in (part for value in values for part in (value if isinstance(value, tuple) else (value,))):
+        if isinstance(part, DpEvent):
+            yield from _with_parts(part)
+
+
 def _is_poisson_sampled(event: DpEvent) -> bool:
     """Whether a Poisson sample amplifies anything in an event."""
-    if isinstance(event, PoissonSampled) and event.sampling_probability < 1:
-        return True
-    values = [getattr(event, field.name) for field in fields(event)]
-    parts = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
-    return any(isinstance(part, DpEvent) and _is_poisson_sampled(part) for part in parts)
+    return any(isinstance(part, PoissonSampled) and part.sampling_probability < 1 for part in _with_parts(event))
+
+
+def _is_drawn_anew(event: DpEvent) -> bool:
+    """Whether a batch of fixed size amplifies anything in an event."""
+    return any(
+        isinstance(part, SampledWithoutReplacement) and part.sample_size < part.source_dataset_size
+        for part in _with_parts(event)
+    )

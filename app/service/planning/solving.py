@@ -208,13 +208,13 @@ def _solution(value: float, event: DpEvent, count: int, goal: Goal) -> Solution:
     steps = (*goal.besides, StepEvent(event, count))
     total = goal.setting.curve(steps)
     found = epsilon_of_curve(orders(goal.rule().grid_version), total, goal.delta)
-    warnings = goal.setting.warnings((step.event for step in steps), goal.delta)
+    warnings = goal.setting.warnings([step.event for step in steps], goal.delta)
     warnings += about_epsilon(found, total, goal.delta)
     return Solution(value, event, found.epsilon, found.order, tuple(warnings))
 
 
 def _unreachable(goal: Goal, what: str) -> Solution:
-    warnings = goal.setting.warnings((step.event for step in goal.besides), goal.delta)
+    warnings = goal.setting.warnings([step.event for step in goal.besides], goal.delta)
     return Solution(None, None, None, None, (*warnings, _why(goal, what)))
 
 

@@ -68,6 +68,8 @@ class _Refusal:
     held: float
     requested: float | None
     limit: float
+    delta_requested: float | None
+    delta_left: float | None
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
     dry_run: bool
@@ -99,13 +101,17 @@ class BudgetExceededError(ProblemError):
         self.epsilon_requested = refusal.epsilon_requested
         self.epsilon_limit = refusal.epsilon_limit
         self.delta = refusal.delta
-        # The comparison that decided, in nats at this Rényi order.
+        # The comparison that decided, in nats at this Rényi order (2^60 stands for infinity: pure epsilons).
         self.order = refusal.order
         self.spent = refusal.spent
         self.held = refusal.held
         # The ledger writes an infinite request as null.
         self.requested = math.inf if refusal.requested is None else refusal.requested
         self.limit = refusal.limit
+        # What the events' mechanisms take of delta by a delta of their own, and what is left for that; a ledger older
+        # than such mechanisms says nothing.
+        self.delta_requested = refusal.delta_requested or 0.0
+        self.delta_left = refusal.delta_left or 0.0
         # What would have been admitted instead.
         self.max_count_that_fits = refusal.max_count_that_fits
         self.noise_multiplier_that_fits = refusal.noise_multiplier_that_fits
