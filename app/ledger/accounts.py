@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import Self
 
 from app.accounting.conversion import epsilon_of_curve
@@ -156,6 +157,14 @@ class Account:
         after.__dict__.update(self.__dict__, spent=self.spent + cost, version=self.version + 1)
         return after
 
+    def settled(self, cost: RdpCurve, held: RdpCurve) -> Self:
+        """This account after a charge that was set aside for it; `held` is what is still set aside."""
+        return replace(self, spent=self.spent + cost, held=held, version=self.version + 1)
+
+    def holding(self, cost: RdpCurve) -> Self:
+        """This account with so much more set aside."""
+        return replace(self, held=self.held + cost, version=self.version + 1)
+
     def epsilon(self, spent: RdpCurve | None = None) -> float:
         """Epsilon by this account's filter at its limit's delta, of what was spent or of another curve."""
         curve = self.spent if spent is None else spent
@@ -175,12 +184,21 @@ def total_cost(steps: Sequence[PricedStep]) -> RdpCurve:
     Returns:
         The sum, exact.
     """
-    total = steps[0].cost
-    for step in steps[1:]:
-        total = total + step.cost
+    # Equal events have one curve object: counts are added first, since sums of whole numbers may be taken in any order.
+    counts: dict[int, int] = {}
+    curves: dict[int, RdpCurve] = {}
+    for priced in steps:
+        place = id(priced.curve)
+        counts[place] = counts.get(place, 0) + priced.step.count
+        curves[place] = priced.curve
+    costs = [curve.times(counts[place]) for place, curve in curves.items()]
+    total = costs[0]
+    for cost in costs[1:]:
+        total = total + cost
     return total
 
 
+@cache
 def zero_curve(grid_version: int = GRID_VERSION) -> RdpCurve:
     """Nothing spent, over a grid."""
     return RdpCurve.zero(len(orders(grid_version)))

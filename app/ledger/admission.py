@@ -9,19 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve
-from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import DpEvent, curve_count, noise_multiplier, with_noise_multiplier
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
 from app.accounting.orders import orders
-from app.accounting.rdp import curve_over
-from app.accounting.solving.calibration import smallest_noise_multiplier
-from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
-
-MOST_CURVES = 32
-"""An event that takes more curves is not tried with other noise: a refusal must not take seconds."""
-
-UNLIMITED = 2**62
-"""What an account without a limit leaves: more than any count."""
+from app.ledger.accounts import Account, PricedStep, total_cost, zero_curve
+from app.ledger.noise import noise_that_fits
+from app.ledger.room import fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +34,14 @@ class Admission:
         reading: of the run, afterwards.
         steps_remaining: further repetitions of the last event that would fit now.
         binding: the account that leaves the fewest of them.
+        overdrawn: whether some account is over its limit now; only what has happened already is recorded so.
     """
 
     accounts: tuple[Account, ...]
     reading: Reading
     steps_remaining: int
     binding: Account
+    overdrawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +96,70 @@ def admit(
     Returns:
         The accounts afterwards, or the reasons why not.
     """
+    charged = record(path, steps)
+    if charged.overdrawn:
+        accounts = [account.prepared_for(steps) for account in path]
+        noise = (search or noise_that_fits)(path, steps)
+        return _refusal(path, accounts, steps, total_cost(steps), noise)
+    return charged
+
+
+def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
+    """How many steps of a charge would be admitted, from the first.
+
+    Args:
+        path: as for `admit`.
+        steps: as for `admit`.
+
+    Returns:
+        0 if not even one; all of them if the whole charge would be admitted.
+    """
+    whole = record(path, steps)
+    if not whole.overdrawn:
+        return sum(step.step.count for step in steps)
+    fitting, _ = _longest_prefix([account.prepared_for(steps) for account in path], steps)
+    return fitting
+
+
+def hold(
+    path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
+) -> tuple[Account, ...] | Refusal:
+    """Set a plan's cost aside on every account, or on none.
+
+    Args:
+        path: as for `admit`.
+        steps: the plan, each step event at its price.
+        search: as for `admit`.
+
+    Returns:
+        The accounts with the plan held, or the reasons why not: those for which it would not be admitted.
+    """
+    outcome = admit(path, steps, search)
+    if isinstance(outcome, Refusal):
+        return outcome
+    cost = total_cost(steps)
+    return tuple(account.prepared_for(steps).holding(cost) for account in path)
+
+
+def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
+    """Charge steps that have happened, whatever the limits say.
+
+    Args:
+        path: as for `admit`.
+        steps: as for `admit`.
+
+    Returns:
+        The accounts afterwards; `overdrawn` if `admit` would have refused.
+    """
     accounts = [account.prepared_for(steps) for account in path]
     new = total_cost(steps)
     decided = all(account.limit is None or account.weights_frozen for account in accounts)
     assert decided or new.is_zero, "nothing is charged before the weights are fixed"
-    remaining, binding = _fewest(accounts, (new,), steps[-1].curve)
-    if remaining < 0:
-        noise = (search or noise_that_fits)(path, steps)
-        return _refusal(path, accounts, steps, new, noise)
+    remaining, binding = fewest(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
-    return Admission(afterwards, reading_of(afterwards), remaining, afterwards[binding])
+    return Admission(
+        afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn=remaining < 0
+    )
 
 
 def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Account]:
@@ -125,7 +173,7 @@ def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Ac
         The count, and the account that leaves the fewest.
     """
     accounts = [account.prepared_for([step]) for account in path]
-    remaining, binding = _fewest(accounts, (), step.curve)
+    remaining, binding = fewest(accounts, (), step.curve)
     return max(0, remaining), accounts[binding]
 
 
@@ -143,107 +191,17 @@ def reading_of(path: Sequence[Account]) -> Reading:
     return Reading(governing.epsilon(path[-1].spent), governing.limit.delta, governing.limit.epsilon)
 
 
-def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
-    """With how much noise a refused charge would be admitted; it takes a dozen fresh curves to find out.
-
-    Args:
-        path: root to leaf, as it was when the charge was refused.
-        steps: the charge.
-
-    Returns:
-        The smallest noise multiplier, four digits, rounded up; None where no noise is enough, where the charge
-        holds several events or one without a noise multiplier of its own, or where one trial takes many curves.
-    """
-    asked = steps[0].step
-    if len(steps) > 1 or curve_count(asked.event) > MOST_CURVES:
-        return None
-
-    def fits(event: DpEvent) -> bool:
-        quieter = path[0].price(StepEvent(event, asked.count))
-        return all(_fits(account.prepared_for([quieter]), quieter.cost) for account in path)
-
-    try:
-        near = _noise_at_the_weights(path, asked)
-        return None if near is None else smallest_noise_multiplier(with_noise_multiplier(asked.event, near), fits)
-    except UnsupportedEventError:
-        return None
-
-
-def _fits(account: Account, *new: RdpCurve) -> bool:
-    if account.limit is None:
-        return True
-    own_delta = _own_delta(account, new)
-    gate = account.gate(own_delta)
-    return own_delta <= gate.room and bool((gate.left(account.spent, account.held, *new) >= 0).any())
-
-
-def _own_delta(account: Account, pending: Sequence[RdpCurve]) -> int:
-    """What mechanisms took of delta by a delta of their own, with what is pending: units of 2^-62."""
-    return account.spent.delta + account.held.delta + sum([cost.delta for cost in pending])
-
-
-def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
-    """How often an account admits `curve` on top of what is spent, held and pending; below 0: that is too much."""
-    if account.limit is None:
-        return UNLIMITED
-    own_delta = _own_delta(account, pending)
-    gate = account.gate(own_delta)
-    if own_delta > gate.room:
-        return -1
-    most = gate.repetitions(gate.left(account.spent, account.held, *pending), curve)
-    if most <= 0 or not curve.delta:
-        return most
-    # By their own delta, repetitions narrow the gate of a declared filter for all of them: the largest count is sought.
-    fitting, most = 0, min(most, (gate.room - own_delta) // curve.delta)
-    while most > fitting:
-        middle = (fitting + most + 1) // 2
-        fitting, most = (middle, most) if _fits(account, *pending, curve.times(middle)) else (fitting, middle - 1)
-    return fitting
-
-
-def _fewest(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> tuple[int, int]:
-    """How many repetitions of `curve` every account admits, and the place of the one that binds."""
-    counts = [_repetitions(account, pending, curve) for account in accounts]
-    fewest = min(counts)
-    return fewest, counts.index(fewest)
-
-
 def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[int, Account]:
     """How many of the steps fit, from the first, and which account binds."""
     pending = zero_curve(accounts[0].grid_version)
     fitting = 0
     for step in steps:
-        count, binding = _fewest(accounts, (pending,), step.curve)
+        count, binding = fewest(accounts, (pending,), step.curve)
         if count < step.step.count:
             return fitting + max(0, count), accounts[binding]
         pending = pending + step.cost
         fitting += step.step.count
     raise AssertionError("the whole request fits, and yet it was refused")
-
-
-def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | None:
-    """Where to begin: the noise that fits at the few orders that frozen weights name, which is quick to compute.
-
-    Returns:
-        The event's own noise if other orders count as well; None if no noise is enough.
-    """
-    limited = [account for account in path if account.limit is not None]
-    own = noise_multiplier(asked.event)
-    if any(account.weights is None for account in limited):
-        return own
-    chosen = [account.weights.indices for account in limited if account.weights]
-    places = np.unique(np.concatenate(chosen))
-    left = [
-        (np.searchsorted(places, at), account.gate(0).left(account.spent, account.held))
-        for at, account in zip(chosen, limited, strict=True)
-    ]
-    grid = orders(path[0].grid_version)
-
-    def fits(event: DpEvent) -> bool:
-        cost = curve_over(event, grid[places], path[0].relation).times(asked.count)
-        return all(bool((cost.values[at] <= free).any()) for at, free in left)
-
-    return smallest_noise_multiplier(asked.event, fits)
 
 
 def _refusal(
@@ -256,8 +214,11 @@ def _refusal(
     fitting, binding = _longest_prefix(accounts, steps)
     own_delta = binding.spent.delta + binding.held.delta
     gate = binding.gate(own_delta)
-    share = gate.left(binding.spent, binding.held) / np.maximum(new.values[gate.places], 1)
-    closest = int(np.argmax(np.where(gate.bounds >= 0, share, -np.inf)))
+    spent, asked = binding.spent.values[gate.places], new.values[gate.places]
+    share = gate.left(binding.spent, binding.held) / np.maximum(asked, 1)
+    telling = (gate.bounds >= 0) & (spent < EXHAUSTED) & (asked < EXHAUSTED)
+    shown = telling if telling.any() else gate.bounds >= 0
+    closest = int(np.argmax(np.where(shown, share, -np.inf)))
     grid = orders(binding.grid_version)
     at = np.arange(grid.size)[gate.places][[closest]]
     return Refusal(

@@ -14,6 +14,10 @@
      ├─ PrivacyUnitMismatchError      privacy_unit_mismatch
      ├─ RelationMismatchError         neighboring_relation_mismatch
      ├─ RunStateConflictError         run_state_conflict
+     ├─ AttemptSupersededError        attempt_superseded
+     ├─ ReservationTerminalError      reservation_terminal
+     ├─ ReservationConflictError      reservation_conflict
+     ├─ AccountQuarantinedError       account_quarantined
      ├─ SequenceConflictError         sequence_conflict
      ├─ SequenceGapError              sequence_gap
      ├─ IdempotencyKeyReusedError     idempotency_key_reused
@@ -105,6 +109,30 @@ class RunStateConflictError(LedgerError):
     """The run is in a state that does not allow this."""
 
     code = "run_state_conflict"
+
+
+class AttemptSupersededError(LedgerError):
+    """The trainer speaks for an attempt that is not the run's current one: its fencing token is stale."""
+
+    code = "attempt_superseded"
+
+
+class ReservationTerminalError(LedgerError):
+    """The reservation was committed, voided or forfeited, and stays so."""
+
+    code = "reservation_terminal"
+
+
+class ReservationConflictError(LedgerError):
+    """The reservation, or the run that it is for, does not allow this now."""
+
+    code = "reservation_conflict"
+
+
+class AccountQuarantinedError(LedgerError):
+    """Verification found an account's balance unproven; nothing is charged to it until it is sound again."""
+
+    code = "account_quarantined"
 
 
 class SequenceConflictError(LedgerError):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.accounting.events import DpEvent
-from app.ledger.errors import RunStateConflictError, SequenceGapError
+from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
 
 
 class RunStatus(StrEnum):
@@ -14,6 +14,7 @@ class RunStatus(StrEnum):
     PAUSED = "paused"
     COMPLETED = "completed"
     ABORTED = "aborted"
+    OVERDRAWN = "overdrawn"
 
 
 class RunAction(StrEnum):
@@ -27,6 +28,9 @@ class RunAction(StrEnum):
 
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.ABORTED})
 """A run in one of these never changes again."""
+
+ENDS = frozenset({RunAction.COMPLETE, RunAction.ABORT})
+"""All that can be done to a run that is overdrawn: it is frozen."""
 
 _REACHED = {
     RunAction.PAUSE: RunStatus.PAUSED,
@@ -44,9 +48,12 @@ class Run:
         account_id: its account.
         status: where it is in its life.
         event: what a step costs if the request does not say; None: every request must say.
-        attempt: which continuation from a checkpoint, from 1.
+        attempt: which continuation from a checkpoint, from 1; its number is the trainer's fencing token.
         next_step: the number of the first step not yet admitted.
         decisions: how many decisions were recorded.
+        chain_head: the hash of the last of them, or of the chain's beginning.
+        reservation_id: the active reservation under which its steps are taken, if there is one.
+        attempt_first_step: the number of the current attempt's first step.
     """
 
     account_id: str
@@ -55,6 +62,9 @@ class Run:
     attempt: int
     next_step: int
     decisions: int
+    chain_head: bytes
+    reservation_id: str | None = None
+    attempt_first_step: int = 0
 
 
 def after(status: RunStatus, action: RunAction) -> RunStatus:
@@ -68,10 +78,11 @@ def after(status: RunStatus, action: RunAction) -> RunStatus:
         The new state; the same if the action's state is reached already, so that a retry is harmless.
 
     Raises:
-        RunStateConflictError: a completed or aborted run stays what it is.
+        RunStateConflictError: a completed or aborted run stays what it is, and an overdrawn one can only be ended.
     """
     reached = _REACHED[action]
-    if status in TERMINAL and status is not reached:
+    ended = status in TERMINAL and status is not reached
+    if ended or (status is RunStatus.OVERDRAWN and action not in ENDS):
         raise RunStateConflictError(
             f"The run is {status}; it cannot be told to {action}. {_way_on(status)}", run_status=str(status)
         )
@@ -85,12 +96,48 @@ def require_active(run: Run) -> None:
         run: as it is now.
 
     Raises:
-        RunStateConflictError: it is paused, completed or aborted.
+        RunStateConflictError: it is paused, completed, aborted or overdrawn.
     """
     if run.status is not RunStatus.ACTIVE:
         raise RunStateConflictError(
             f"The run is {run.status}; only an active run takes steps. {_way_on(run.status)}",
             run_status=str(run.status),
+        )
+
+
+def require_going(run: Run) -> None:
+    """Let only a run that has not ended open another attempt.
+
+    Args:
+        run: as it is now.
+
+    Raises:
+        RunStateConflictError: it is completed, aborted or overdrawn.
+    """
+    if run.status not in {RunStatus.ACTIVE, RunStatus.PAUSED}:
+        raise RunStateConflictError(
+            f"The run is {run.status}; only a run that has not ended goes on in a new attempt. {_way_on(run.status)}",
+            run_status=str(run.status),
+        )
+
+
+def require_attempt(run: Run, attempt: int) -> None:
+    """Let only the current attempt speak for a run: its number is the fencing token.
+
+    Args:
+        run: as it is now.
+        attempt: the one that the trainer believes to be.
+
+    Raises:
+        AttemptSupersededError: another attempt is the current one.
+    """
+    if attempt != run.attempt:
+        why = "was superseded" if attempt < run.attempt else "was never opened"
+        raise AttemptSupersededError(
+            f"Attempt {attempt} of the run {why}; the current one is {run.attempt}. Only the trainer that opened "
+            "the current attempt may go on; open a new attempt to take over.",
+            attempt=attempt,
+            current_attempt=run.attempt,
         )
 
 
@@ -112,4 +159,8 @@ def require_no_gap(run: Run, first_step: int | None) -> None:
 
 
 def _way_on(status: RunStatus) -> str:
-    return "Resume it first." if status is RunStatus.PAUSED else "Register a new run to go on."
+    if status is RunStatus.PAUSED:
+        return "Resume it first."
+    if status is RunStatus.OVERDRAWN:
+        return "It reported more than its budget allows; complete or abort it, and register a new run to go on."
+    return "Register a new run to go on."

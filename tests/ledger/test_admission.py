@@ -18,8 +18,9 @@ from app.accounting.events import (
     with_noise_multiplier,
 )
 from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
-from app.ledger.admission import MOST_CURVES, Admission, Refusal
+from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
+from app.ledger.noise import MOST_CURVES
 
 from .conftest import AccountMaker, admit, repetitions_left, thresholds
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from app.ledger.errors import RunStateConflictError, SequenceGapError
-from app.ledger.runs import Run, RunAction, RunStatus, after, require_active, require_no_gap
+from app.ledger.audit import genesis
+from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
+from app.ledger.runs import Run, RunAction, RunStatus, after, require_active, require_attempt, require_no_gap
 
 S, A = RunStatus, RunAction
 TABLE = {
@@ -23,7 +24,12 @@ TABLE = {
     (S.ABORTED, A.RESUME): None,
     (S.ABORTED, A.COMPLETE): None,
     (S.ABORTED, A.ABORT): S.ABORTED,
+    (S.OVERDRAWN, A.PAUSE): None,
+    (S.OVERDRAWN, A.RESUME): None,
+    (S.OVERDRAWN, A.COMPLETE): S.COMPLETED,
+    (S.OVERDRAWN, A.ABORT): S.ABORTED,
 }
+HEAD = genesis("org_x", "run_x")
 
 
 def test_the_table_is_whole() -> None:
@@ -43,7 +49,7 @@ def test_each_action_leads_where_the_table_says(status: RunStatus, action: RunAc
 
 @pytest.mark.parametrize("status", S)
 def test_only_an_active_run_takes_steps(status: RunStatus) -> None:
-    run = Run("run_x", status, None, 1, 0, 0)
+    run = Run("run_x", status, None, 1, 0, 0, HEAD)
     if status is S.ACTIVE:
         require_active(run)
     else:
@@ -52,9 +58,18 @@ def test_only_an_active_run_takes_steps(status: RunStatus) -> None:
 
 
 def test_a_gap_names_the_expected_step() -> None:
-    run = Run("run_x", S.ACTIVE, None, 1, 7, 7)
+    run = Run("run_x", S.ACTIVE, None, 1, 7, 7, HEAD)
     for allowed in (None, 0, 7):
         require_no_gap(run, allowed)
     with pytest.raises(SequenceGapError) as caught:
         require_no_gap(run, 8)
     assert caught.value.members == {"expected_step": 7}
+
+
+def test_only_the_current_attempt_speaks_for_a_run() -> None:
+    run = Run("run_x", S.ACTIVE, None, 2, 7, 7, HEAD)
+    require_attempt(run, 2)
+    for attempt, why in ((1, "was superseded"), (3, "was never opened")):
+        with pytest.raises(AttemptSupersededError, match=why) as caught:
+            require_attempt(run, attempt)
+        assert caught.value.members == {"attempt": attempt, "current_attempt": 2}

@@ -1,0 +1,67 @@
+"""With how much noise a refused charge would be admitted."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import DpEvent, curve_count, noise_multiplier, with_noise_multiplier
+from app.accounting.orders import orders
+from app.accounting.rdp import curve_over
+from app.accounting.solving.calibration import smallest_noise_multiplier
+from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.room import fits as has_room
+
+MOST_CURVES = 32
+"""An event that takes more curves is not tried with other noise: a refusal must not take seconds."""
+
+
+def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
+    """With how much noise a refused charge would be admitted; it takes a dozen fresh curves to find out.
+
+    Args:
+        path: root to leaf, as it was when the charge was refused.
+        steps: the charge.
+
+    Returns:
+        The smallest noise multiplier, four digits, rounded up; None where no noise is enough, where the charge
+        holds several events or one without a noise multiplier of its own, or where one trial takes many curves.
+    """
+    asked = steps[0].step
+    if len(steps) > 1 or curve_count(asked.event) > MOST_CURVES:
+        return None
+
+    def fits(event: DpEvent) -> bool:
+        quieter = path[0].price(StepEvent(event, asked.count))
+        return all(has_room(account.prepared_for([quieter]), quieter.cost) for account in path)
+
+    try:
+        near = _noise_at_the_weights(path, asked)
+        return None if near is None else smallest_noise_multiplier(with_noise_multiplier(asked.event, near), fits)
+    except UnsupportedEventError:
+        return None
+
+
+def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | None:
+    """Where to begin: the noise that fits at the few orders that frozen weights name, which is quick to compute.
+
+    Returns:
+        The event's own noise if other orders count as well; None if no noise is enough.
+    """
+    limited = [account for account in path if account.limit is not None]
+    own = noise_multiplier(asked.event)
+    if any(account.weights is None for account in limited):
+        return own
+    chosen = [account.weights.indices for account in limited if account.weights]
+    places = np.unique(np.concatenate(chosen))
+    left = [
+        (np.searchsorted(places, at), account.gate(0).left(account.spent, account.held))
+        for at, account in zip(chosen, limited, strict=True)
+    ]
+    grid = orders(path[0].grid_version)
+
+    def fits(event: DpEvent) -> bool:
+        cost = curve_over(event, grid[places], path[0].relation).times(asked.count)
+        return all(bool((cost.values[at] <= free).any()) for at, free in left)
+
+    return smallest_noise_multiplier(asked.event, fits)

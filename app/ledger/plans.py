@@ -1,0 +1,61 @@
+"""A plan: how many repetitions of which events a run intends, and how many of them were authorised."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.accounting.events import DpEvent
+from app.ledger.accounts import StepEvent
+from app.ledger.errors import InvalidInputError
+
+MAX_COUNT = 1_000_000_000
+"""Repetitions of one event that a plan may hold, as of a step event."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedItem:
+    """How many repetitions of an event are planned, and how many of them were authorised.
+
+    Args:
+        event: what the mechanism does to the data, once.
+        count: planned, in [1, 1e9].
+        used: authorised so far, in [0, count].
+    """
+
+    event: DpEvent
+    count: int
+    used: int = 0
+
+    def __post_init__(self) -> None:
+        """Hold what no closing could put right."""
+        assert 1 <= self.count <= MAX_COUNT, "a plan holds at least one repetition of each of its events"
+        assert 0 <= self.used <= self.count, "no more is used than planned"
+
+    @property
+    def left(self) -> int:
+        """How many repetitions are planned and not yet authorised."""
+        return self.count - self.used
+
+
+def plan_of(steps: Sequence[StepEvent]) -> tuple[PlannedItem, ...]:
+    """A plan, each of its events once.
+
+    Args:
+        steps: in order; an event may come several times.
+
+    Returns:
+        The events in the order in which they first come, nothing used.
+
+    Raises:
+        InvalidInputError: there is no step, or more than 1e9 repetitions of one event.
+    """
+    if not steps:
+        raise InvalidInputError("A plan has at least one step event.")
+    counts: dict[DpEvent, int] = {}
+    for step in steps:
+        counts[step.event] = counts.get(step.event, 0) + step.count
+    most = max(counts.values())
+    if most > MAX_COUNT:
+        raise InvalidInputError(
+            f"The plan holds {most} repetitions of one event; at most {MAX_COUNT} can be set aside for a run at once."
+        )
+    return tuple(PlannedItem(event, count) for event, count in counts.items())

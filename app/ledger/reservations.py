@@ -1,0 +1,286 @@
+"""A reservation: what is set aside for a declared plan, step by step used, and closed for ever.
+
+All that is decided here is counted in whole repetitions of events; what they cost follows from the price list. So
+reserved = committed + returned + forfeited holds by counting, and for every curve that the counts are multiplied with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.events import DpEvent
+from app.ledger.accounts import StepEvent
+from app.ledger.errors import InvalidInputError, ReservationConflictError, ReservationTerminalError
+from app.ledger.plans import PlannedItem
+
+
+class ReservationStatus(StrEnum):
+    """Where a reservation is in its life; all but the first are its end."""
+
+    ACTIVE = "active"
+    COMMITTED = "committed"
+    VOIDED = "voided"
+    FORFEITED = "forfeited"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A plan, and what was set aside for it on every account of a run's path.
+
+    Args:
+        id: with its type prefix.
+        run_id: whose steps are planned.
+        attempt: of the run, when the plan was made.
+        status: active, or how it ended.
+        items: each event once, in the order of the plan.
+        reserved: the exact curve of the whole plan.
+        lease_seconds: how long the trainer may be silent.
+        expires_at: when silence forfeits what is left.
+        steps_executed: what the trainer has attested; None unless committed.
+    """
+
+    id: str
+    run_id: str
+    attempt: int
+    status: ReservationStatus
+    items: tuple[PlannedItem, ...]
+    reserved: RdpCurve
+    lease_seconds: int
+    expires_at: datetime
+    steps_executed: int | None = None
+
+    @property
+    def steps_used(self) -> int:
+        """How many steps were authorised under it."""
+        return sum(item.used for item in self.items)
+
+    @property
+    def steps_planned(self) -> int:
+        """How many steps its plan stands for."""
+        return sum(item.count for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why steps cannot be taken under a reservation.
+
+    Args:
+        event: the first one of which not enough is left.
+        asked: how many repetitions of it the steps stand for.
+        left: how many the plan still holds.
+        planned: whether the plan has the event at all.
+    """
+
+    event: DpEvent
+    asked: int
+    left: int
+    planned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a reservation ends.
+
+    Args:
+        reservation: as it is afterwards.
+        charged: further steps that were executed, in plan order; they are charged with the closing.
+        returned: what is set aside no longer.
+        forfeited: what is charged because nobody can say that it was not released.
+        replayed: whether it was closed in the same way before; then nothing is to be done, and `charged` is empty.
+    """
+
+    reservation: Reservation
+    charged: tuple[StepEvent, ...] = ()
+    returned: tuple[StepEvent, ...] = ()
+    forfeited: tuple[StepEvent, ...] = ()
+    replayed: bool = False
+
+
+def remaining_items(reservation: Reservation) -> tuple[StepEvent, ...]:
+    """What is planned and not yet authorised.
+
+    Args:
+        reservation: in any state.
+
+    Returns:
+        In plan order; empty if all was used.
+    """
+    return tuple(StepEvent(item.event, item.left) for item in reservation.items if item.left)
+
+
+def has_lapsed(reservation: Reservation, now: datetime) -> bool:
+    """Whether a reservation is active by its row only: its lease has run out, and what is left is to be forfeited."""
+    return reservation.status is ReservationStatus.ACTIVE and now >= reservation.expires_at
+
+
+def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) -> Reservation | Shortfall:
+    """Take steps out of a plan.
+
+    Args:
+        reservation: under which they are taken.
+        steps: of one request, at least one; all or none of them are taken.
+        now: an aware moment.
+
+    Returns:
+        The reservation with more of its plan used, or the reason why not.
+
+    Raises:
+        ReservationTerminalError: it has ended, or its lease has run out.
+    """
+    _require_active(reservation, now)
+    asked: dict[DpEvent, int] = {}
+    for step in steps:
+        asked[step.event] = asked.get(step.event, 0) + step.count
+    left = {item.event: item.left for item in reservation.items}
+    for event, count in asked.items():
+        if count > left.get(event, 0):
+            return Shortfall(event, count, left.get(event, 0), event in left)
+    return replace(
+        reservation,
+        items=tuple(replace(item, used=item.used + asked.get(item.event, 0)) for item in reservation.items),
+    )
+
+
+def extend(reservation: Reservation, now: datetime) -> Reservation:
+    """Answer a heartbeat.
+
+    Args:
+        reservation: whose trainer is alive.
+        now: an aware moment.
+
+    Returns:
+        The reservation with a whole lease from now; a clock that was set back shortens none.
+
+    Raises:
+        ReservationTerminalError: it has ended, or its lease has run out.
+    """
+    _require_active(reservation, now)
+    until = now + timedelta(seconds=reservation.lease_seconds)
+    return replace(reservation, expires_at=max(reservation.expires_at, until))
+
+
+def commit(reservation: Reservation, steps_executed: int) -> Closing:
+    """End a reservation with the trainer's word on how many steps were executed.
+
+    Args:
+        reservation: active, and not lapsed; the caller forfeits a lapsed one first.
+        steps_executed: all steps of the plan that were executed, authorised or not.
+
+    Returns:
+        The rest of the plan is returned; what was executed beyond what was authorised is charged, in plan order.
+
+    Raises:
+        ReservationTerminalError: it ended before, in another way.
+        InvalidInputError: fewer steps than were authorised, or more than were planned.
+    """
+    if reservation.status is not ReservationStatus.ACTIVE:
+        if reservation.status is ReservationStatus.COMMITTED and reservation.steps_executed == steps_executed:
+            return Closing(reservation, returned=remaining_items(reservation), replayed=True)
+        raise _terminal(reservation)
+    further = steps_executed - reservation.steps_used
+    if further < 0:
+        raise InvalidInputError(
+            f"{steps_executed} steps cannot have been executed: {reservation.steps_used} were authorised, and what "
+            f"was authorised is spent. Send at least {reservation.steps_used}."
+        )
+    if steps_executed > reservation.steps_planned:
+        raise InvalidInputError(
+            f"{steps_executed} steps are more than the {reservation.steps_planned} of the plan. Commit those of the "
+            "plan, and report the others as steps of the run."
+        )
+    items, charged = [], []
+    for item in reservation.items:
+        taken = min(item.left, further)
+        further -= taken
+        items.append(replace(item, used=item.used + taken))
+        if taken:
+            charged.append(StepEvent(item.event, taken))
+    closed = replace(reservation, status=ReservationStatus.COMMITTED, items=tuple(items), steps_executed=steps_executed)
+    return Closing(closed, charged=tuple(charged), returned=remaining_items(closed))
+
+
+def void(reservation: Reservation) -> Closing:
+    """End a reservation of which nothing was used.
+
+    Args:
+        reservation: active, and not lapsed; the caller forfeits a lapsed one first.
+
+    Returns:
+        The whole plan is returned.
+
+    Raises:
+        ReservationTerminalError: it ended before, in another way.
+        ReservationConflictError: steps were authorised under it.
+    """
+    if reservation.status is ReservationStatus.VOIDED:
+        return Closing(reservation, returned=remaining_items(reservation), replayed=True)
+    if reservation.status is not ReservationStatus.ACTIVE:
+        raise _terminal(reservation)
+    if reservation.steps_used:
+        raise ReservationConflictError(
+            f"{reservation.steps_used} steps were authorised under this reservation, so it cannot be voided. Commit it "
+            "with the number of steps executed; what is left of its plan is returned.",
+            steps_authorized=reservation.steps_used,
+        )
+    return Closing(
+        replace(reservation, status=ReservationStatus.VOIDED),
+        returned=remaining_items(reservation),
+    )
+
+
+def forfeit(reservation: Reservation) -> Closing:
+    """End a reservation whose trainer fell silent: it may have released everything.
+
+    Args:
+        reservation: whose lease has run out, or whose run was given up.
+
+    Returns:
+        What is left of the plan is forfeited: it is charged.
+
+    Raises:
+        ReservationTerminalError: it ended before, in another way.
+    """
+    if reservation.status not in {ReservationStatus.ACTIVE, ReservationStatus.FORFEITED}:
+        raise _terminal(reservation)
+    return Closing(
+        replace(reservation, status=ReservationStatus.FORFEITED),
+        forfeited=remaining_items(reservation),
+        replayed=reservation.status is ReservationStatus.FORFEITED,
+    )
+
+
+def released(held: RdpCurve, reserved: RdpCurve) -> RdpCurve | None:
+    """What an account holds after a reservation has ended.
+
+    Args:
+        held: the sum over the active reservations, this one among them.
+        reserved: of the one that ends.
+
+    Returns:
+        The exact difference; None where a sum did not fit into int64, since what was cut off there cannot be
+        subtracted: then the sum over the other reservations must be taken anew.
+    """
+    if held.delta == EXHAUSTED or bool((held.values == EXHAUSTED).any()):
+        return None
+    return RdpCurve(held.values - reserved.values, held.delta - reserved.delta)
+
+
+def _require_active(reservation: Reservation, now: datetime) -> None:
+    if reservation.status is not ReservationStatus.ACTIVE:
+        raise _terminal(reservation)
+    if has_lapsed(reservation, now):
+        raise ReservationTerminalError(
+            f"The reservation's lease ran out at {reservation.expires_at.isoformat()}, and what was left of its plan "
+            "is forfeited. Make a new reservation to go on.",
+            reservation_status=str(ReservationStatus.FORFEITED),
+        )
+
+
+def _terminal(reservation: Reservation) -> ReservationTerminalError:
+    executed = f" with {reservation.steps_executed} steps executed" if reservation.steps_executed is not None else ""
+    return ReservationTerminalError(
+        f"The reservation was {reservation.status}{executed}, and stays so. Make a new reservation to go on.",
+        reservation_status=str(reservation.status),
+    )

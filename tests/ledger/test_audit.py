@@ -1,0 +1,116 @@
+"""The hash chain: one text for each entry, and another hash for whatever is said otherwise."""
+
+import hashlib
+import json
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta, timezone
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ledger.audit import HASH_LENGTH, Entry, canonical_entry, entry_hash, genesis
+
+TEXT = st.text(max_size=20)
+COUNT = st.integers(0, 2**62)
+REAL = st.floats(0, 1e6)
+ENTRIES = st.builds(
+    Entry,
+    organisation_id=TEXT,
+    run_id=TEXT,
+    position=COUNT,
+    attempt=COUNT,
+    outcome=st.sampled_from(["admitted", "refused", "reported", "forfeited"]),
+    idempotency_key=st.none() | TEXT,
+    request_fingerprint=TEXT,
+    first_step=COUNT,
+    step_count=COUNT,
+    requested_count=COUNT,
+    items=st.lists(st.tuples(TEXT, COUNT), max_size=3).map(tuple),
+    reservation_id=st.none() | TEXT,
+    epsilon=REAL | st.just(inf),
+    delta=REAL,
+    epsilon_limit=REAL,
+    steps_remaining=st.none() | COUNT,
+    binding_account_id=TEXT,
+    refusal=st.none() | TEXT,
+    created_at=st.integers(0, 2**52).map(lambda us: datetime(1970, 1, 2, tzinfo=UTC) + timedelta(microseconds=us)),
+)
+ENTRY = Entry(
+    organisation_id="org_1",
+    run_id="run_1",
+    position=3,
+    attempt=1,
+    outcome="admitted",
+    idempotency_key="key",
+    request_fingerprint="f" * 64,
+    first_step=7,
+    step_count=2,
+    requested_count=2,
+    items=(("a" * 64, 2),),
+    reservation_id=None,
+    epsilon=0.5,
+    delta=1e-5,
+    epsilon_limit=3.0,
+    steps_remaining=12,
+    binding_account_id="bud_1",
+    refusal=None,
+    created_at=datetime(2026, 12, 1, 9, 30, tzinfo=UTC),
+)
+
+
+def test_the_formula_is_for_ever() -> None:
+    assert genesis("org_1", "run_1").hex() == "b7a94a342d850cc139ba0f25a0aeb4d2cbd34e4f79e5587985b5753ebae0a61c"
+    assert canonical_entry(ENTRY) == (
+        '{"attempt":1,"binding_account_id":"bud_1","created_at":"2026-12-01T09:30:00.000000+00:00","delta":1e-05,'
+        '"epsilon":0.5,"epsilon_limit":3.0,"first_step":7,"idempotency_key":"key","items":[["' + "a" * 64 + '",2]],'
+        '"organisation_id":"org_1","outcome":"admitted","position":3,"refusal":null,"request_fingerprint":"'
+        + "f" * 64
+        + '","requested_count":2,"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12}'
+    )
+    assert entry_hash(genesis("org_1", "run_1"), ENTRY).hex() == (
+        "c4049932c7b8ad981fc915ee1ca262b6c2c8667e010c957576056699930edd84"
+    )
+
+
+@given(ENTRIES)
+def test_an_entry_is_written_as_anybody_would_write_canonical_json(entry: Entry) -> None:
+    facts: dict[str, Any] = {field.name: getattr(entry, field.name) for field in fields(entry)}
+    facts["created_at"] = entry.created_at.strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
+    facts["epsilon"] = None if entry.epsilon == inf else entry.epsilon
+    text = canonical_entry(entry)
+    assert text == json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    assert json.loads(text) == facts | {"items": [list(item) for item in entry.items]}
+    assert text.isascii()
+
+
+@given(ENTRIES, st.binary(min_size=32, max_size=32))
+def test_a_hash_is_that_of_the_hash_before_and_the_text(entry: Entry, previous: bytes) -> None:
+    hashed = entry_hash(previous, entry)
+    assert hashed == hashlib.sha256(previous + canonical_entry(entry).encode()).digest()
+    assert len(hashed) == HASH_LENGTH
+
+
+@given(ENTRIES, ENTRIES)
+def test_entries_that_differ_in_one_field_have_different_hashes(entry: Entry, other: Entry) -> None:
+    previous = genesis("o", "r")
+    for field in fields(Entry):
+        changed = replace(entry, **{field.name: getattr(other, field.name)})
+        assert (entry_hash(previous, changed) == entry_hash(previous, entry)) == (changed == entry), field.name
+
+
+@given(ENTRIES, st.integers(-14, 14))
+def test_a_moment_has_one_text_in_every_time_zone(entry: Entry, hours: int) -> None:
+    elsewhere = replace(entry, created_at=entry.created_at.astimezone(timezone(timedelta(hours=hours))))
+    assert canonical_entry(elsewhere) == canonical_entry(entry)
+
+
+def test_whole_numbers_for_floats_have_the_text_of_floats() -> None:
+    assert canonical_entry(replace(ENTRY, epsilon=1, epsilon_limit=3)) == canonical_entry(replace(ENTRY, epsilon=1.0))
+
+
+@pytest.mark.parametrize(("one", "other"), [(("a", "bc"), ("ab", "c")), (("a", "b"), ("b", "a"))])
+def test_every_run_has_a_beginning_of_its_own(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert genesis(*one) != genesis(*other)

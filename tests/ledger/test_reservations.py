@@ -1,0 +1,239 @@
+"""Reservations: whatever happens, reserved = committed + returned + forfeited, and an end is for ever."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.events import DpEvent, Gaussian
+from app.ledger.accounts import StepEvent
+from app.ledger.errors import InvalidInputError, ReservationConflictError, ReservationTerminalError
+from app.ledger.plans import PlannedItem, plan_of
+from app.ledger.reservations import (
+    Closing,
+    Reservation,
+    ReservationStatus,
+    Shortfall,
+    commit,
+    extend,
+    forfeit,
+    has_lapsed,
+    released,
+    remaining_items,
+    take,
+    void,
+)
+
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
+EVENTS = [Gaussian(1.0), Gaussian(2.0), Gaussian(3.0)]
+STRANGER = Gaussian(9.0)
+STEPS = st.lists(st.builds(StepEvent, st.sampled_from(EVENTS), st.integers(1, 50)), min_size=1, max_size=6)
+ENDS: dict[str, Callable[[Reservation], Closing]] = {
+    "commit": lambda reservation: commit(reservation, reservation.steps_used),
+    "void": void,
+    "forfeit": forfeit,
+}
+
+
+def _reservation(steps: Iterable[StepEvent], *used: int) -> Reservation:
+    items = plan_of(list(steps))
+    items = tuple(replace(item, used=times) for item, times in zip(items, used or (0,) * len(items), strict=True))
+    return Reservation(
+        id="res_1",
+        run_id="run_1",
+        attempt=1,
+        status=ReservationStatus.ACTIVE,
+        items=items,
+        reserved=RdpCurve.zero(3),
+        lease_seconds=60,
+        expires_at=NOW + timedelta(seconds=60),
+    )
+
+
+def _count(steps: Iterable[StepEvent]) -> Counter[DpEvent]:
+    counted: Counter[DpEvent] = Counter()
+    for step in steps:
+        counted[step.event] += step.count
+    return counted
+
+
+@st.composite
+def _some(draw: st.DrawFn) -> Reservation:
+    reservation = _reservation(draw(STEPS))
+    used = [draw(st.integers(0, item.count)) for item in reservation.items]
+    items = (replace(item, used=times) for item, times in zip(reservation.items, used, strict=True))
+    return replace(reservation, items=tuple(items))
+
+
+@given(STEPS)
+def test_a_plan_has_each_event_once_and_all_repetitions(steps: list[StepEvent]) -> None:
+    items = plan_of(steps)
+    assert Counter({item.event: item.count for item in items}) == _count(steps)
+    assert [item.event for item in items] == list(dict.fromkeys(step.event for step in steps))
+    assert not any(item.used for item in items)
+
+
+def test_a_plan_that_cannot_be_counted_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="at least one"):
+        plan_of([])
+    with pytest.raises(InvalidInputError, match="1000000001 repetitions"):
+        plan_of([StepEvent(EVENTS[0], 10**9), StepEvent(EVENTS[0], 1)])
+
+
+@given(_some(), STEPS)
+def test_steps_are_taken_all_or_none(reservation: Reservation, steps: list[StepEvent]) -> None:
+    asked, left = _count(steps), _count(remaining_items(reservation))
+    taken = take(reservation, steps, NOW)
+    if asked <= left:
+        assert isinstance(taken, Reservation)
+        assert _count(remaining_items(taken)) == left - asked
+        assert taken.steps_used == reservation.steps_used + asked.total()
+        assert replace(taken, items=reservation.items) == reservation
+    else:
+        assert isinstance(taken, Shortfall)
+        planned = {item.event for item in reservation.items}
+        assert (taken.asked, taken.left) == (asked[taken.event], left[taken.event])
+        assert taken.asked > taken.left
+        assert taken.planned == (taken.event in planned)
+
+
+def test_an_event_that_is_not_planned_is_named() -> None:
+    taken = take(_reservation([StepEvent(EVENTS[0], 5)]), [StepEvent(EVENTS[0], 1), StepEvent(STRANGER, 2)], NOW)
+    assert taken == Shortfall(STRANGER, 2, 0, planned=False)
+
+
+@given(_some(), st.data())
+def test_a_committed_plan_is_what_was_executed_and_what_is_returned(
+    reservation: Reservation, data: st.DataObject
+) -> None:
+    executed = data.draw(st.integers(reservation.steps_used, reservation.steps_planned))
+    closing = commit(reservation, executed)
+    closed = closing.reservation
+    assert (closed.status, closed.steps_executed, closed.steps_used) == ("committed", executed, executed)
+    used = Counter({item.event: item.used for item in closed.items})
+    planned = Counter({item.event: item.count for item in reservation.items})
+    before = Counter({item.event: item.used for item in reservation.items})
+    assert used == before + _count(closing.charged)
+    assert planned == used + _count(closing.returned)
+    assert (closing.forfeited, closing.replayed) == ((), False)
+    again = commit(closed, executed)
+    assert again == replace(closing, charged=(), replayed=True)
+
+
+def test_what_was_executed_beyond_what_was_authorised_is_charged_in_plan_order() -> None:
+    plan = [StepEvent(EVENTS[0], 5), StepEvent(EVENTS[1], 5), StepEvent(EVENTS[2], 5)]
+    closing = commit(_reservation(plan, 4, 5, 0), 12)
+    assert closing.charged == (StepEvent(EVENTS[0], 1), StepEvent(EVENTS[2], 2))
+    assert closing.returned == (StepEvent(EVENTS[2], 3),)
+
+
+@given(_some())
+def test_an_attestation_outside_the_plan_is_refused(reservation: Reservation) -> None:
+    with pytest.raises(InvalidInputError, match=f"Send at least {reservation.steps_used}"):
+        commit(reservation, reservation.steps_used - 1)
+    with pytest.raises(InvalidInputError, match="report the others"):
+        commit(reservation, reservation.steps_planned + 1)
+
+
+@given(_some())
+def test_a_plan_is_voided_only_if_nothing_of_it_was_used(reservation: Reservation) -> None:
+    if reservation.steps_used:
+        with pytest.raises(ReservationConflictError, match="Commit it") as refused:
+            void(reservation)
+        assert refused.value.members == {"steps_authorized": reservation.steps_used}
+    else:
+        closing = void(reservation)
+        assert closing.reservation.status is ReservationStatus.VOIDED
+        assert _count(closing.returned) == Counter({item.event: item.count for item in reservation.items})
+        assert (closing.charged, closing.forfeited) == ((), ())
+
+
+@given(_some())
+def test_a_forfeited_plan_is_spent_whole(reservation: Reservation) -> None:
+    closing = forfeit(reservation)
+    used = Counter({item.event: item.used for item in closing.reservation.items})
+    assert used + _count(closing.forfeited) == Counter({item.event: item.count for item in reservation.items})
+    assert (closing.charged, closing.returned) == ((), ())
+    assert closing.reservation.steps_executed is None
+
+
+@pytest.mark.parametrize("first", ENDS)
+@pytest.mark.parametrize("second", ENDS)
+def test_an_end_is_for_ever(first: str, second: str) -> None:
+    closing = ENDS[first](_reservation([StepEvent(EVENTS[0], 5)]))
+    if first == second:
+        again = ENDS[second](closing.reservation)
+        assert (again.replayed, replace(again, replayed=False)) == (True, closing)
+    else:
+        with pytest.raises(ReservationTerminalError, match="stays so") as refused:
+            ENDS[second](closing.reservation)
+        assert refused.value.members == {"reservation_status": str(closing.reservation.status)}
+    laters: list[Callable[[], object]] = [
+        lambda: take(closing.reservation, [StepEvent(EVENTS[0], 1)], NOW),
+        lambda: extend(closing.reservation, NOW),
+    ]
+    for later in laters:
+        with pytest.raises(ReservationTerminalError):
+            later()
+
+
+def test_another_attestation_of_a_committed_plan_is_refused() -> None:
+    closed = commit(_reservation([StepEvent(EVENTS[0], 5)]), 3).reservation
+    with pytest.raises(ReservationTerminalError, match="committed with 3 steps executed"):
+        commit(closed, 4)
+
+
+def test_a_lease_runs_out_at_its_moment() -> None:
+    reservation = _reservation([StepEvent(EVENTS[0], 5)])
+    last = reservation.expires_at - timedelta(microseconds=1)
+    assert not has_lapsed(reservation, last)
+    assert isinstance(take(reservation, [StepEvent(EVENTS[0], 1)], last), Reservation)
+    assert has_lapsed(reservation, reservation.expires_at)
+    lates: list[Callable[[], object]] = [
+        lambda: take(reservation, [StepEvent(EVENTS[0], 1)], reservation.expires_at),
+        lambda: extend(reservation, reservation.expires_at),
+    ]
+    for late in lates:
+        with pytest.raises(ReservationTerminalError, match="lease ran out"):
+            late()
+    assert not has_lapsed(forfeit(reservation).reservation, reservation.expires_at)
+
+
+@given(st.integers(-(10**6), 59))
+def test_a_heartbeat_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
+    reservation = _reservation([StepEvent(EVENTS[0], 5)])
+    now = NOW + timedelta(seconds=seconds)
+    extended = extend(reservation, now)
+    assert extended.expires_at == max(reservation.expires_at, now + timedelta(seconds=60))
+    assert replace(extended, expires_at=reservation.expires_at) == reservation
+
+
+CURVES = st.builds(
+    lambda values, delta: RdpCurve(np.array(values, dtype=np.int64), delta),
+    st.lists(st.integers(0, EXHAUSTED // 4), min_size=3, max_size=3),
+    st.integers(0, EXHAUSTED // 4),
+)
+
+
+@given(CURVES, CURVES)
+def test_what_is_released_is_exact(others: RdpCurve, reserved: RdpCurve) -> None:
+    assert released(others + reserved, reserved) == others
+
+
+def test_what_was_cut_off_is_not_subtracted() -> None:
+    whole = RdpCurve(np.array([EXHAUSTED, 1], dtype=np.int64))
+    assert released(whole, RdpCurve(np.array([5, 1], dtype=np.int64))) is None
+    assert released(RdpCurve(np.array([5, 1], dtype=np.int64), EXHAUSTED), RdpCurve.zero(2)) is None
+
+
+def test_no_item_is_used_more_than_planned() -> None:
+    with pytest.raises(AssertionError):
+        PlannedItem(EVENTS[0], 1, 2)
+    with pytest.raises(AssertionError):
+        PlannedItem(EVENTS[0], 0)
