@@ -5,6 +5,9 @@
 #   docker run --name ledger --publish 8000:8000 --volume epsilon-ledger:/data epsilon-ledger
 #   docker exec ledger epsilon-ledger org create hospital
 #   docker exec ledger epsilon-ledger keys create --org hospital --role admin
+#
+# On PostgreSQL give each call --env EPSILON_LEDGER_DATABASE_URL=postgresql://USER@HOST/DATABASE instead of the volume,
+# and call `epsilon-ledger migrate` first.
 
 FROM python:3.11-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \

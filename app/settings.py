@@ -1,15 +1,56 @@
 """Settings, frozen, from the environment."""
 
-from pydantic_settings import BaseSettings, SettingsConfigDict
+import json
+from collections import Counter
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.persistence.engine import POOL_SIZE
+from app.service.access import DEFAULT_PLACEMENT
+
+
+def _placements(given: object) -> object:
+    """A JSON object in which every name stands once, and none is that of the default placement."""
+    if not isinstance(given, str):
+        return given
+    right = 'write {"eu-2": "postgresql://USER@HOST/DATABASE"}'
+    try:
+        pairs = json.loads(given, object_pairs_hook=list)
+    except ValueError:
+        raise ValueError(f"it is no JSON; {right}") from None
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise ValueError(f"it is no JSON object of placements and database URLs; {right}")
+    twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    if twice:
+        raise ValueError(f"the placement {twice[0]!a} stands there twice")
+    if DEFAULT_PLACEMENT in dict(pairs):
+        raise ValueError(f"the placement {DEFAULT_PLACEMENT!r} is EPSILON_LEDGER_DATABASE_URL itself; name others")
+    return dict(pairs)
+
+
+PlacementName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
 class Settings(BaseSettings):
     """What can be configured; each by an environment variable with the prefix EPSILON_LEDGER_.
 
     Args:
-        database_url: an SQLAlchemy URL; by default a SQLite file in the working folder.
+        database_url: sqlite:///FILE or postgresql://USER@HOST/DATABASE; by default a SQLite file in the working folder.
+        database_pool_size: how many connections to each PostgreSQL a worker process keeps at the most.
+        placements: further databases, each with organisations of its own: a JSON object of names and URLs.
     """
 
-    model_config = SettingsConfigDict(env_prefix="EPSILON_LEDGER_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="EPSILON_LEDGER_", frozen=True, hide_input_in_errors=True)
 
-    database_url: str = "sqlite:///epsilon-ledger.db"
+    database_url: Annotated[str, Field(repr=False)] = "sqlite:///epsilon-ledger.db"
+    database_pool_size: Annotated[int, Field(ge=1, le=1000)] = POOL_SIZE
+    placements: Annotated[
+        dict[PlacementName, str], NoDecode, BeforeValidator(_placements), Field(repr=False, default_factory=dict)
+    ]
+
+    @property
+    def database_urls(self) -> dict[str, str]:
+        """The URL of every placement, the default one first."""
+        return {DEFAULT_PLACEMENT: self.database_url, **self.placements}

@@ -26,6 +26,6 @@ if given is not None:
     run(given)
 else:
     database = Database(Settings().database_url)
-    with database.write() as opened:
+    with database.migration() as opened:
         run(opened)
     database.dispose()

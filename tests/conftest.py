@@ -1,13 +1,14 @@
-"""What tests of several rooms share: a real server on a real port, and an application in this process."""
+"""What tests of several rooms share: a real server on a real port, an application in this process, two databases."""
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +20,12 @@ from hypothesis import HealthCheck, settings
 
 from app.main import create_app
 from app.persistence.engine import Database
-from app.persistence.schema import upgrade
+from app.persistence.schema import is_current, upgrade
 from app.service import access
 from app.service.access import Role
 from app.settings import Settings
+from tests import postgres
+from tests.postgres_binaries import NoServerError
 
 settings.register_profile("ledger", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ledger")
@@ -34,30 +37,36 @@ SAMPLED = {
 }
 
 
-def command_line(*arguments: str, database: Path) -> subprocess.CompletedProcess[str]:
-    """Run `epsilon-ledger` as a person would."""
+def command_line(*arguments: str, database: Path | str) -> subprocess.CompletedProcess[str]:
+    """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
+    url = database if isinstance(database, str) else f"sqlite:///{database}"
     return subprocess.run(
         [sys.executable, "-m", "app.cli", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": f"sqlite:///{database}"},
+        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": url},
     )
 
 
 @dataclass
 class LiveServer:
-    """A server process of its own, on a database of its own."""
+    """A server process of its own, by default on a SQLite file of its own; `module` is what it runs.
+
+    A PostgreSQL database must have the newest schema before the start.
+    """
 
     folder: Path
+    database_url: str = ""
+    module: str = "app.cli"
+    workers: int = 1
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     keys: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def database(self) -> Path:
-        return self.folder / "ledger.db"
+    def __post_init__(self) -> None:
+        self.database_url = self.database_url or f"sqlite:///{self.folder / 'ledger.db'}"
 
     @property
     def url(self) -> str:
@@ -68,9 +77,9 @@ class LiveServer:
         name = f"{organisation}/{role}"
         if name not in self.keys:
             if not any(known.startswith(f"{organisation}/") for known in self.keys):
-                founded = command_line("org", "create", organisation, database=self.database)
+                founded = command_line("org", "create", organisation, database=self.database_url)
                 assert founded.returncode == 0, founded.stderr
-            made = command_line("keys", "create", "--org", organisation, "--role", role, database=self.database)
+            made = command_line("keys", "create", "--org", organisation, "--role", role, database=self.database_url)
             assert made.returncode == 0, made.stderr
             self.keys[name] = json.loads(made.stdout)["key"]
         return self.keys[name]
@@ -88,10 +97,11 @@ class LiveServer:
                 self.port = probe.getsockname()[1]
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port)],
-                env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": f"sqlite:///{self.database}"},
+                [sys.executable, "-m", self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"],
+                env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url},
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
         until = time.monotonic() + 60
         while True:
@@ -105,9 +115,10 @@ class LiveServer:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """End the process and its workers as a power cut would."""
         assert self.process is not None
-        self.process.kill()
+        with suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> None:
@@ -174,11 +185,14 @@ class Ledger:
 
 
 @contextmanager
-def open_ledger(folder: Path) -> Iterator[Ledger]:
+def open_ledger(folder: Path, database_url: str | None = None) -> Iterator[Ledger]:
     """An application on a new database with two organisations, each with a key of every role."""
-    app = create_app(Settings(database_url=f"sqlite:///{folder / 'ledger.db'}"))
-    database: Database = app.state.database
-    upgrade(database)
+    app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}"))
+    database: Database = app.state.placements.named("default").database
+    with database.read() as tx:
+        current = is_current(tx)
+    if not current:
+        upgrade(database)
     keys = {}
     for organisation in ("hospital", "clinic"):
         now = datetime.now(UTC)
@@ -190,6 +204,95 @@ def open_ledger(folder: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with open_ledger(tmp_path) as opened:
+def ledger(tmp_path: Path, database_url: str) -> Iterator[Ledger]:
+    with open_ledger(tmp_path, database_url) as opened:
         yield opened
+
+
+ON_BOTH = {
+    "persistence": None,
+    "service": None,
+    "reliability": None,
+    "api": {
+        *("attempts", "creating", "fairness", "history", "idempotent_creates", "lists", "own_delta", "problems"),
+        *("refusals", "reports", "reservation_ends", "reservations", "run_states", "sequence", "steps", "stored"),
+        *("tenancy", "truncation", "verify"),
+    },
+}
+"""By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""
+
+
+def _kinds(module: Path) -> list[object]:
+    on_postgresql = pytest.param("postgresql", marks=pytest.mark.postgresql)
+    modules = ON_BOTH.get(module.parent.name, set())
+    return ["sqlite", on_postgresql] if modules is None or module.stem.removeprefix("test_") in modules else ["sqlite"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames:
+        kinds = _kinds(metafunc.definition.path)
+        metafunc.parametrize("database_kind", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """Either sqlite or postgresql; a test that asks for it, or for a URL, runs on both."""
+    kind: str = request.param
+    if kind == "postgresql":
+        need_postgresql()
+    return kind
+
+
+@contextmanager
+def new_database(kind: str, folder: Path, *, migrated: bool = True) -> Iterator[str]:
+    """The URL of a database of this kind, for a while; on PostgreSQL, where serving does not do it, migrated."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder / 'ledger.db'}"
+    else:
+        with postgres.database(migrated=migrated) as url:
+            yield url
+
+
+@pytest.fixture
+def database_url(database_kind: str, tmp_path: Path) -> Iterator[str]:
+    """A new database for one test: a SQLite file that is not there yet, or a PostgreSQL database with its tables."""
+    with new_database(database_kind, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(database_kind: str, tmp_path: Path) -> Iterator[str]:
+    """A new database without a table, for one test."""
+    with new_database(database_kind, tmp_path, migrated=False) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_database_url(database_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A new database for the tests of a module."""
+    with new_database(database_kind, tmp_path_factory.mktemp("database")) as url:
+        yield url
+
+
+NO_SERVER = "needs a PostgreSQL server"
+
+
+def need_postgresql() -> None:
+    """Skip a test that needs a server where none can be had; in CI it fails."""
+    try:
+        postgres.shared()
+    except NoServerError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"{NO_SERVER}: {error}", pytrace=False)
+        pytest.skip(f"{NO_SERVER}: {error}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_SERVER in str(report.longrepr)]
+    if skipped:
+        terminalreporter.section("POSTGRESQL WAS NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.write_line(f"{len(skipped)} tests were skipped. {skipped[0].longrepr[-1]}")
+
+
+def pytest_unconfigure() -> None:
+    postgres.remove_shared()

@@ -1,80 +1,205 @@
 """The database: one way to read and one way to write, each a transaction."""
 
+import secrets
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, OperationalError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+from app.persistence import postgresql, sqlite
+
+T = TypeVar("T")
 
 LOCK_TIMEOUT_SECONDS = 10
-POOL_SIZE = 40
+POOL_SIZE = 20
+URL_SETTING = "EPSILON_LEDGER_DATABASE_URL"
+MAX_TRIES = 5
+
+_BUSY = "Other writers did not finish in time; nothing was changed. Repeat the request."
+_IN_DOUBT = (
+    "The connection to the database broke while the request was being committed, so it may or may not have been "
+    "carried out. Repeat it as it was: with its idempotency key, or the number of its first step, it counts once."
+)
+
+
+class WriterBusyError(Exception):
+    """Another thread or process writes at this moment; only who asked not to wait is told."""
 
 
 class Database:
-    """A SQLite file, opened so that what was committed survives a crash.
+    """A SQLite file or a PostgreSQL database, opened so that what was committed survives a crash.
 
     Args:
-        url: an SQLAlchemy URL, such as sqlite:///epsilon-ledger.db.
+        url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
+        pool_size: how many connections to PostgreSQL this process keeps at the most.
+        called: where the URL was given, for whoever has to correct it.
 
     Raises:
-        InvalidInputError: the URL names no SQLite file.
+        InvalidInputError: the URL names neither.
     """
 
-    def __init__(self, url: str) -> None:
-        self.engine = _sqlite_engine(url)
+    def __init__(self, url: str, pool_size: int = POOL_SIZE, called: str = URL_SETTING) -> None:
+        self.engine = _engine(url, pool_size, called)
+        self.dialect: Literal["sqlite", "postgresql"] = (
+            "sqlite" if self.engine.dialect.name == "sqlite" else "postgresql"
+        )
         self._writer = threading.Lock()
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the database and changes nothing."""
-        with self.engine.connect() as connection, connection.begin() as transaction:
+    def read(self, *, patient: bool = False) -> Iterator[Connection]:
+        """A transaction that sees one state of the database and changes nothing.
+
+        Args:
+            patient: it may take as long as it takes, for a look at the whole ledger.
+        """
+        begin = sqlite.READ
+        if self.dialect == "postgresql":
+            begin = postgresql.PATIENT_READ if patient else postgresql.READ
+        with closing(self._begun(begin, writes=False)) as connection:
             yield connection
-            transaction.rollback()
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that no other writer can interleave with; committed on a clean exit.
+    def write(self, *, wait: bool = True) -> Iterator[Connection]:
+        """A transaction that is committed on a clean exit.
 
-        The threads of this process wait for a lock of their own, which is fair and wakes at once;
-        other processes wait at BEGIN IMMEDIATE.
+        SQLite has one writer at a time. The threads of this process wait for a lock of their own, which is fair and
+        wakes at once; other processes wait at BEGIN IMMEDIATE. PostgreSQL has many: whoever decides by what it reads
+        locks the rows first (`FOR UPDATE`, root to leaf), and is called by `retried`.
+
+        Args:
+            wait: for other writers; without it the caller is never blocked by one. Of no effect on PostgreSQL.
 
         Raises:
-            LedgerUnavailableError: other writers did not finish in time; nothing was changed.
+            WriterBusyError: another writer is at work, and the caller does not wait.
+            LedgerUnavailableError: other writers did not finish in time, and nothing was changed; or the connection
+                broke during the commit.
         """
-        if not self._writer.acquire(timeout=LOCK_TIMEOUT_SECONDS):
-            raise LedgerUnavailableError("Other writers did not finish in time. Repeat the request.")
-        try:
-            with self.engine.execution_options(writes=True).begin() as connection:
-                yield connection
-        finally:
-            self._writer.release()
+        with self._turn(wait=wait), closing(self._begun_write(wait=wait)) as connection:
+            yield connection
+            _commit(connection)
+
+    @contextmanager
+    def migration(self) -> Iterator[Connection]:
+        """A transaction in which tables may be made, changed and rebuilt; committed on a clean exit.
+
+        On SQLite a rebuild must not trip over foreign keys: they are off until the end, and then looked through. On
+        PostgreSQL one migration waits for the other.
+
+        Raises:
+            LedgerUnavailableError: as for `write`; or rows refer to others that are not there.
+        """
+        with self._turn(wait=True), closing(self._connection(_write_statement(self.dialect), writes=True)) as opened:
+            if self.dialect == "sqlite":
+                sqlite.keep_foreign_keys(opened, on=False)
+            try:
+                opened.begin()
+                if self.dialect == "postgresql":
+                    postgresql.prepare_migration(opened)
+                yield opened
+                if self.dialect == "sqlite":
+                    sqlite.check_foreign_keys(opened)
+                _commit(opened)
+            finally:
+                opened.invalidate()  # a connection without foreign keys serves no one else
+
+    def retried(self, work: Callable[[], T]) -> T:
+        """Do a unit of work, and again if another transaction was faster; then it sees what the other one did.
+
+        Args:
+            work: begins its own write transaction, and does nothing else that lasts.
+
+        Returns:
+            What the work returns.
+
+        Raises:
+            LedgerUnavailableError: others were faster again and again; nothing was changed.
+        """
+        until = time.monotonic() + LOCK_TIMEOUT_SECONDS
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return work()
+            except DBAPIError as error:
+                state = getattr(error.orig, "sqlstate", None)
+                if state not in postgresql.RACES_LOST:
+                    raise
+                if tries >= MAX_TRIES or time.monotonic() > until:
+                    if state == postgresql.UNIQUE_VIOLATION:
+                        raise  # no race: whoever looked for the row does not find it
+                    raise LedgerUnavailableError(_BUSY) from error
+            time.sleep(secrets.randbelow(10_000) * 1e-6 * tries)
 
     def writable(self) -> bool:
         """Whether the database takes writes; another writer at work says that it does."""
-        if not self._writer.acquire(blocking=False):
-            return True
         try:
-            with self.engine.execution_options(writes=True).connect() as connection:
-                connection.begin().rollback()
-        except OperationalError:
+            with self.write(wait=False):
+                return True
+        except WriterBusyError:
+            return True
+        except (DBAPIError, LedgerUnavailableError):
             return False
-        finally:
-            self._writer.release()
-        return True
 
     def exists(self) -> bool:
-        """Whether the file is there; to open it would make it."""
-        return Path(str(self.engine.url.database)).exists()
+        """Whether there is anything to open; to open a file that is not there would make it."""
+        return self.dialect == "postgresql" or Path(str(self.engine.url.database)).exists()
 
     def dispose(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+
+    @contextmanager
+    def _turn(self, *, wait: bool) -> Iterator[None]:
+        """The turn among the threads of this process, which PostgreSQL's writers do not need."""
+        if self.dialect == "postgresql":
+            yield
+            return
+        if not self._writer.acquire(blocking=wait, timeout=LOCK_TIMEOUT_SECONDS if wait else -1):
+            if wait:
+                raise LedgerUnavailableError(_BUSY)
+            raise WriterBusyError
+        try:
+            yield
+        finally:
+            self._writer.release()
+
+    def _connection(self, begin: str, *, writes: bool) -> Connection:
+        return self.engine.execution_options(begin=begin, writes=writes).connect()
+
+    def _begun_write(self, *, wait: bool) -> Connection:
+        begin = _write_statement(self.dialect)
+        if wait or self.dialect == "postgresql":
+            return self._begun(begin, writes=True)
+        connection = self._connection(begin, writes=True)
+        try:
+            if sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS):
+                return connection
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        raise WriterBusyError
+
+    def _begun(self, begin: str, *, writes: bool) -> Connection:
+        """A connection in a transaction; one that died in the pool is replaced: a BEGIN is safe to repeat."""
+        connection = self._connection(begin, writes=writes)
+        try:
+            connection.begin()
+        except BaseException as error:
+            connection.close()
+            if not (isinstance(error, DBAPIError) and error.connection_invalidated):
+                raise
+        else:
+            return connection
+        connection = self._connection(begin, writes=writes)
+        connection.begin()
+        return connection
 
 
 def writes(connection: Connection) -> bool:
@@ -82,41 +207,39 @@ def writes(connection: Connection) -> bool:
     return bool(connection.get_execution_options().get("writes", False))
 
 
-def _sqlite_engine(url: str) -> Engine:
+def _write_statement(dialect: str) -> str:
+    return sqlite.WRITE if dialect == "sqlite" else postgresql.WRITE
+
+
+def _commit(connection: Connection) -> None:
+    transaction = connection.get_transaction()
+    assert transaction is not None, "it was begun here, and nobody else ends it"
+    try:
+        transaction.commit()
+    except BaseException as error:
+        broken = isinstance(error, DBAPIError) and error.connection_invalidated
+        connection.invalidate()  # closed, not given back: its transaction may still be open
+        if broken:
+            raise LedgerUnavailableError(_IN_DOUBT) from error
+        raise
+
+
+def _engine(url: str, pool_size: int, called: str) -> Engine:
+    right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:
-        raise InvalidInputError("EPSILON_LEDGER_DATABASE_URL is not a database URL; write sqlite:///FILE.") from error
-    if parsed.drivername not in {"sqlite", "sqlite+pysqlite"} or parsed.query:
-        raise InvalidInputError(
-            f"EPSILON_LEDGER_DATABASE_URL names {parsed.drivername} with options or a driver that this version does "
-            "not support; write sqlite:///FILE."
-        )
-    if parsed.database in {None, "", ":memory:"} or str(parsed.database).startswith("file:"):
-        raise InvalidInputError(
-            "EPSILON_LEDGER_DATABASE_URL names no file, and a database in memory would forget what was spent; "
-            "write sqlite:///FILE."
-        )
-    engine = create_engine(parsed, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=LOCK_TIMEOUT_SECONDS)
-    event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    except (ArgumentError, ValueError):  # its words may hold a part of a password
+        raise InvalidInputError(f"{called} is not a database URL; {right}") from None
+    if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
+        engine = sqlite.open_engine(parsed, LOCK_TIMEOUT_SECONDS, called)
+    elif parsed.drivername in {"postgresql", "postgresql+psycopg"}:
+        engine = postgresql.open_engine(parsed, pool_size, LOCK_TIMEOUT_SECONDS, called)
+    else:
+        raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
+    event.listen(engine, "begin", _begin)
     return engine
 
 
-def _configure_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-    del record
-    connection.isolation_level = None  # sqlite3 must not begin transactions by itself: _begin_sqlite does
-    cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout = {LOCK_TIMEOUT_SECONDS * 1000}",
-        "journal_mode = WAL",
-        "synchronous = FULL",
-        "foreign_keys = ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A deferred BEGIN that turns into a write fails under load; IMMEDIATE waits for its turn.
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes(connection) else "BEGIN")
+def _begin(connection: Connection) -> None:
+    # Neither driver begins by itself: the statement says what kind of transaction it is to be.
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))

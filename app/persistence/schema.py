@@ -1,5 +1,6 @@
 """The schema's version, and the way to the newest."""
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -8,6 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+from app.ledger.errors import LedgerUnavailableError
 from app.persistence.engine import Database
 
 
@@ -24,19 +26,41 @@ def alembic_config() -> Config:
     return config
 
 
-def upgrade(db: Database) -> None:
+def upgrade(db: Database, revision: str = "head") -> None:
     """Bring a database to the newest schema, in one transaction.
 
     Args:
         db: the ledger's database; empty, or of any earlier version.
+        revision: where to stop.
+
+    Raises:
+        LedgerUnavailableError: a newer version has changed the database.
     """
     config = alembic_config()
-    with db.write() as tx:
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    with db.migration() as tx:
+        current = MigrationContext.configure(tx).get_current_revision()
+        if current is not None and current not in known:
+            raise LedgerUnavailableError(
+                f"The database has the schema {current}, of a newer version of the service; serve it with that one."
+            )
         config.attributes["connection"] = tx
-        command.upgrade(config, "head")
+        command.upgrade(config, revision)
+
+
+def has_ledger(db: Database) -> bool:
+    """Whether a database is there and has the newest schema; nothing is made by looking."""
+    if not db.exists():
+        return False
+    with db.read() as tx:
+        return is_current(tx)
 
 
 def is_current(tx: Connection) -> bool:
     """Whether a database has the newest schema."""
-    newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    return MigrationContext.configure(tx).get_current_revision() == newest
+    return MigrationContext.configure(tx).get_current_revision() == _newest()
+
+
+@cache
+def _newest() -> str | None:
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()

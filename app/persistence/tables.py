@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.engine import Dialect
 
@@ -113,6 +114,7 @@ accounts = Table(
     Column("spent_delta", BigInteger, nullable=False, server_default="0"),
     Column("held_delta", BigInteger, nullable=False, server_default="0"),
     Column("version", BigInteger, nullable=False),
+    Column("quarantine", Text),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
@@ -135,11 +137,12 @@ accounts = Table(
     CheckConstraint("filter IN ('adaptive', 'declared')", name="filter_known"),
     CheckConstraint("filter = 'adaptive' OR weights IS NULL", name="weights_only_if_adaptive"),
     CheckConstraint(
-        "length(spent) > 0 AND length(spent) % 8 = 0 AND length(held) = length(spent)", name="curves_whole"
+        "length(spent) > 0 AND length(spent) % 8 = 0 AND length(held) IN (0, length(spent))", name="curves_whole"
     ),
     CheckConstraint("version >= 0", name="version_counts"),
     CheckConstraint("spent_delta >= 0", name="spent_delta_counts"),
     CheckConstraint("held_delta >= 0", name="held_delta_counts"),
+    CheckConstraint("quarantine <> ''", name="quarantine_said"),
     Index(
         "uq_accounts_path",
         "organisation_id",
@@ -226,15 +229,97 @@ runs = Table(
     Column("attempt", Integer, nullable=False),
     Column("next_step", BigInteger, nullable=False),
     Column("decisions", BigInteger, nullable=False),
+    Column("chain_head", LargeBinary(32), nullable=False),
+    _id("reservation_id", nullable=True),
     PrimaryKeyConstraint("organisation_id", "account_id"),
     ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
     ForeignKeyConstraint(
         ["organisation_id", "event_fingerprint"], ["dp_events.organisation_id", "dp_events.fingerprint"]
     ),
-    CheckConstraint("status IN ('active', 'paused', 'completed', 'aborted')", name="status_known"),
+    ForeignKeyConstraint(
+        ["organisation_id", "account_id", "reservation_id"],
+        ["reservations.organisation_id", "reservations.run_id", "reservations.id"],
+        name="fk_runs_reservation",
+        use_alter=True,  # the two tables refer to each other
+    ),
+    CheckConstraint("status IN ('active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"),
+    CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
     CheckConstraint("attempt >= 1", name="attempt_counts"),
     CheckConstraint("next_step >= 0", name="next_step_counts"),
     CheckConstraint("decisions >= 0", name="decisions_count"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _id("organisation_id"),
+    _id("run_id"),
+    Column("attempt", Integer, nullable=False),
+    Column("first_step", BigInteger, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "run_id", "attempt"),
+    UniqueConstraint("organisation_id", "run_id", "attempt", "first_step"),
+    ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
+    CheckConstraint("attempt >= 1", name="attempt_counts"),
+    CheckConstraint("first_step >= 0", name="first_step_counts"),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    _id("organisation_id"),
+    _id("id"),
+    _id("run_id"),
+    Column("attempt", Integer, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("reserved", LargeBinary, nullable=False),
+    Column("reserved_delta", BigInteger, nullable=False),
+    Column("lease_seconds", Integer, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("closed_at", UtcDateTime),
+    Column("steps_executed", BigInteger),
+    PrimaryKeyConstraint("organisation_id", "id"),
+    UniqueConstraint("organisation_id", "run_id", "id"),
+    ForeignKeyConstraint(
+        ["organisation_id", "run_id", "attempt"],
+        ["attempts.organisation_id", "attempts.run_id", "attempts.attempt"],
+    ),
+    CheckConstraint("status IN ('active', 'committed', 'voided', 'forfeited')", name="status_known"),
+    CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_once"),
+    CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="attested_if_committed"),
+    CheckConstraint("steps_executed >= 0", name="steps_executed_count"),
+    CheckConstraint("length(reserved) > 0 AND length(reserved) % 8 = 0", name="curve_whole"),
+    CheckConstraint("reserved_delta >= 0", name="reserved_delta_counts"),
+    CheckConstraint("lease_seconds >= 1", name="lease_counts"),
+    Index(
+        "uq_reservations_active",
+        "organisation_id",
+        "run_id",
+        unique=True,
+        sqlite_where=Column("status") == "active",
+        postgresql_where=Column("status") == "active",
+    ),
+)
+
+reservation_items = Table(
+    "reservation_items",
+    metadata,
+    _id("organisation_id"),
+    _id("reservation_id"),
+    Column("item", Integer, nullable=False),
+    Column("event_fingerprint", String(64), nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "reservation_id", "item"),
+    UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
+    ForeignKeyConstraint(["organisation_id", "reservation_id"], ["reservations.organisation_id", "reservations.id"]),
+    ForeignKeyConstraint(
+        ["organisation_id", "event_fingerprint"], ["dp_events.organisation_id", "dp_events.fingerprint"]
+    ),
+    CheckConstraint("item >= 0", name="item_counts"),
+    CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
+    CheckConstraint("used >= 0 AND used <= count", name="used_in_range"),
 )
 
 decisions = Table(
@@ -249,14 +334,18 @@ decisions = Table(
     Column("request_fingerprint", String(64), nullable=False),
     Column("first_step", BigInteger, nullable=False),
     Column("step_count", BigInteger, nullable=False),
+    Column("requested_count", BigInteger, nullable=False),
     Column("next_step", BigInteger),
     Column("follows_step", BigInteger),
+    Column("opens_step", BigInteger),
+    _id("reservation_id", nullable=True),
     Column("epsilon", Float(53), nullable=False),
     Column("delta", Float(53), nullable=False),
     Column("epsilon_limit", Float(53), nullable=False),
     Column("steps_remaining", BigInteger),
     _id("binding_account_id"),
     Column("refusal", Text),
+    Column("entry_hash", LargeBinary(32), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "run_id", "position"),
     UniqueConstraint("organisation_id", "idempotency_key"),
@@ -268,15 +357,30 @@ decisions = Table(
         ["decisions.organisation_id", "decisions.run_id", "decisions.attempt", "decisions.next_step"],
         name="fk_decisions_follows",
     ),
+    ForeignKeyConstraint(
+        ["organisation_id", "run_id", "attempt", "opens_step"],
+        ["attempts.organisation_id", "attempts.run_id", "attempts.attempt", "attempts.first_step"],
+        name="fk_decisions_opens",
+    ),
+    ForeignKeyConstraint(
+        ["organisation_id", "run_id", "reservation_id"],
+        ["reservations.organisation_id", "reservations.run_id", "reservations.id"],
+        name="fk_decisions_reservation",
+    ),
     CheckConstraint("position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counts"),
+    CheckConstraint("requested_count >= step_count", name="requested_count_covers"),
+    CheckConstraint("steps_remaining >= 0", name="steps_remaining_count"),
     CheckConstraint(
-        "(outcome = 'admitted' AND next_step IS NOT NULL AND next_step = first_step + step_count"
-        " AND COALESCE(follows_step, 0) = first_step AND refusal IS NULL AND steps_remaining IS NOT NULL"
-        " AND steps_remaining >= 0)"
-        " OR (outcome = 'refused' AND next_step IS NULL AND follows_step IS NULL AND refusal IS NOT NULL"
-        " AND steps_remaining IS NULL)",
+        "(outcome IN ('admitted', 'reported') AND next_step IS NOT NULL AND next_step = first_step + step_count"
+        " AND (follows_step IS NULL) <> (opens_step IS NULL) AND COALESCE(follows_step, opens_step) = first_step"
+        " AND refusal IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
+        " OR (outcome = 'refused' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
+        " AND refusal IS NOT NULL AND steps_remaining IS NULL)"
+        " OR (outcome = 'forfeited' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
+        " AND refusal IS NULL AND steps_remaining IS NULL AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
         name="outcome_whole",
     ),
+    CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
     CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
     Index(
@@ -286,8 +390,8 @@ decisions = Table(
         "attempt",
         "first_step",
         unique=True,
-        sqlite_where=Column("outcome") == "admitted",
-        postgresql_where=Column("outcome") == "admitted",
+        sqlite_where=text("outcome IN ('admitted', 'reported')"),
+        postgresql_where=text("outcome IN ('admitted', 'reported')"),
     ),
 )
 
@@ -318,9 +422,11 @@ replies = Table(
     _id("organisation_id"),
     Column("idempotency_key", String(KEY_LENGTH), nullable=False),
     Column("request_fingerprint", String(64), nullable=False),
+    Column("status", Integer, nullable=False, server_default="201"),
     Column("body", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "idempotency_key"),
     ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
+    CheckConstraint("status IN (201, 403)", name="status_known"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
 )

@@ -1,24 +1,27 @@
 """Migrations: from nothing to the newest schema and back, always in step with the tables."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, event, inspect, update
+from sqlalchemy import Connection, event, insert, inspect, select, update
 from sqlalchemy.exc import OperationalError
 
 from app.persistence.engine import Database
 from app.persistence.schema import alembic_config, is_current, upgrade
-from app.persistence.tables import accounts, event_curves, metadata
+from app.persistence.tables import accounts, attempts, decisions, event_curves, metadata, reservations, runs
 from app.service.access import Role, authenticate, create_key, create_organisation
 from app.service.verification import verify
-from tests.conftest import Ledger, command_line
+from tests.conftest import SAMPLED, Ledger, command_line
 from tests.persistence.dump import dump
+
+NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
     upgrade(database)
     with database.read() as tx:
         indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
-    assert indexes == {"uq_accounts_path", "uq_decisions_first_step"}
+    assert indexes == {"uq_accounts_path", "uq_decisions_first_step", "uq_reservations_active"}
 
 
 def test_every_constraint_has_a_name(database: Database) -> None:
@@ -108,7 +111,7 @@ def test_a_database_goes_up_down_and_up_again(database: Database) -> None:
     assert _tables(database) == set()
     upgrade(database)
     assert _tables(database) == {*metadata.tables, "alembic_version"}
-    with database.write() as tx:
+    with database.migration() as tx:
         command.downgrade(_config(tx), "base")
     assert _tables(database) == {"alembic_version"}
     upgrade(database)
@@ -128,32 +131,135 @@ def test_upgrading_the_newest_schema_changes_nothing(database: Database) -> None
     assert authenticate(database, f"Bearer {key.key}").role is Role.VIEWER
 
 
-def test_a_ledger_with_charges_goes_down_and_up_unchanged(ledger: Ledger) -> None:
-    ledger.population()
+@pytest.fixture
+def charged(ledger: Ledger) -> Ledger:
+    """A run with steps of two kinds, a refusal, and another run without any."""
+    ledger.population(planned=[{"event": SAMPLED, "count": 5}])
     ledger.budget()
     run = ledger.run()
-    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 3}).status_code == 200
+    for number, body in enumerate(({"count": 3}, {"count": 10**6}, {"events": [{"event": NOISE}, {"event": SAMPLED}]})):
+        assert ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"k{number}").status_code in {200, 403}
+    ledger.run(name="idle")
     with ledger.database.write() as tx:
-        tx.execute(update(event_curves).values(formula_version=1))  # the only one that the version before knows
-    before = dump(ledger.database)
-    with ledger.database.write() as tx:
-        command.downgrade(_config(tx), "0001")
-        assert "spent_delta" not in {column["name"] for column in inspect(tx).get_columns("accounts")}
-    upgrade(ledger.database)
-    assert dump(ledger.database) == before
-    assert verify(ledger.database).sound
+        tx.execute(update(event_curves).values(formula_version=1))  # the only one that version 0001 knows
+    return ledger
 
 
-def test_a_ledger_that_holds_what_the_version_before_cannot_does_not_go_down(ledger: Ledger) -> None:
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_a_filled_ledger_goes_down_and_up_unchanged(charged: Ledger, revision: str) -> None:
+    before = dump(charged.database)
+    with charged.database.migration() as tx:
+        command.downgrade(_config(tx), revision)
+        columns = {column["name"] for column in inspect(tx).get_columns("accounts")}
+        assert ("spent_delta" in columns, "quarantine" in columns) == (revision == "0002", False)
+        assert {"attempts", "reservations", "reservation_items"} & set(inspect(tx).get_table_names()) == set()
+        lengths = "SELECT length(held), length(spent) FROM accounts"
+        assert all(held == spent > 0 for held, spent in tx.exec_driver_sql(lengths).all())
+    upgrade(charged.database)
+    after = dump(charged.database)
+    assert after == before  # every hash and every head too
+    assert verify(charged.database).sound
+
+
+def test_a_ledger_that_went_up_goes_on(charged: Ledger) -> None:
+    with charged.database.migration() as tx:
+        command.downgrade(_config(tx), "0002")
+    upgrade(charged.database)
+    run = charged.get("/v1/runs").json()["items"][0]["id"]
+    again = charged.post(f"/v1/runs/{run}/steps", {"count": 3}, Idempotency_Key="k0")
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (200, "true")
+    assert charged.post(f"/v1/runs/{run}/steps", {"first_step": 5}).json()["next_step"] == 6
+    assert verify(charged.database).sound
+
+
+def test_many_decisions_are_chained_page_by_page(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     ledger.run()
+    with ledger.database.read() as tx:
+        run = tx.execute(select(runs)).mappings().one()
+    links = [_link(dict(run), position) for position in range(2001)]
     with ledger.database.write() as tx:
-        tx.execute(update(accounts).values(spent_delta=1))
-    before = dump(ledger.database)
-    with pytest.raises(RuntimeError, match="3 rows of accounts have a spent_delta"), ledger.database.write() as tx:
-        command.downgrade(_config(tx), "0001")
-    assert dump(ledger.database) == before
+        tx.execute(insert(decisions), links)
+        tx.execute(update(runs).values(decisions=len(links)))
+    with ledger.database.migration() as tx:
+        command.downgrade(_config(tx), "0002")
+    upgrade(ledger.database)
+    found = verify(ledger.database)
+    assert (found.decisions, found.problems) == (2001, ())
+
+
+def _link(run: dict[str, Any], position: int) -> dict[str, object]:
+    """A refusal, which is no matter of curves."""
+    return {
+        "organisation_id": run["organisation_id"],
+        "run_id": run["account_id"],
+        "position": position,
+        "attempt": 1,
+        "outcome": "refused",
+        "request_fingerprint": "0" * 64,
+        "first_step": 0,
+        "step_count": 1,
+        "requested_count": 1,
+        "epsilon": 0.0,
+        "delta": 1e-5,
+        "epsilon_limit": 1.0,
+        "binding_account_id": run["account_id"],
+        "refusal": f"{{{position}}}",
+        "entry_hash": bytes(32),
+        "created_at": datetime(2026, 12, 1, microsecond=position, tzinfo=UTC),
+    }
+
+
+def _open_attempt(tx: Connection) -> None:
+    for run in tx.execute(select(attempts)).mappings().all():
+        tx.execute(insert(attempts).values(dict(run) | {"attempt": 2}))
+
+
+def _reserve(tx: Connection) -> None:
+    for run in tx.execute(select(runs)).mappings().all():
+        values = {"organisation_id": run["organisation_id"], "run_id": run["account_id"], "id": run["account_id"]}
+        values |= {"attempt": 1, "status": "active", "reserved": bytes(8), "reserved_delta": 0, "lease_seconds": 60}
+        moment = datetime.now(UTC)
+        tx.execute(insert(reservations).values(values | {"expires_at": moment, "created_at": moment}))
+
+
+HELD_BACK: dict[str, tuple[Callable[[Connection], object], str, str]] = {
+    "a delta that was spent": (
+        lambda tx: tx.execute(update(accounts).values(spent_delta=1)),
+        "0001",
+        "4 rows of accounts have a spent_delta",
+    ),
+    "a quarantine": (
+        lambda tx: tx.execute(update(accounts).values(quarantine="why")),
+        "0002",
+        "4 accounts that are quarantined",
+    ),
+    "an overdrawn run": (lambda tx: tx.execute(update(runs).values(status="overdrawn")), "0002", "2 runs that are"),
+    "a second attempt": (_open_attempt, "0002", "2 attempts after a run's first"),
+    "a reservation": (_reserve, "0002", "There are 2 reservations"),
+    "a report": (
+        lambda tx: tx.execute(update(decisions).where(decisions.c.position == 0).values(outcome="reported")),
+        "0002",
+        "1 decisions that are neither",
+    ),
+    "a truncated request": (
+        lambda tx: tx.execute(update(decisions).values(requested_count=decisions.c.step_count + 1)),
+        "0002",
+        "3 decisions that are neither",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HELD_BACK)
+def test_a_ledger_that_holds_what_the_version_before_cannot_does_not_go_down(charged: Ledger, what: str) -> None:
+    change, revision, words = HELD_BACK[what]
+    with charged.database.write() as tx:
+        change(tx)
+    before = dump(charged.database)
+    with pytest.raises(RuntimeError, match=words), charged.database.migration() as tx:
+        command.downgrade(_config(tx), revision)
+    assert dump(charged.database) == before
 
 
 def test_a_database_is_current_after_the_upgrade_only(database: Database) -> None:

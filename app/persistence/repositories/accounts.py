@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
 
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
-from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
 from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.persistence.engine import writes
@@ -30,12 +30,17 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class AccountRecord:
-    """An account with its population's facts and its times."""
+    """An account with its population's facts and its times, and why writes to it are stopped, if they are."""
 
     account: Account
     population: Population
     created_at: datetime
     updated_at: datetime
+    quarantine: str | None = None
+
+    def changed_to(self, account: Account, now: datetime) -> "AccountRecord":
+        """The record after a change of the account."""
+        return AccountRecord(account, self.population, self.created_at, now, self.quarantine)
 
 
 _RECORDS = select(accounts, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size).join(
@@ -58,10 +63,51 @@ _PATH = (
     )
     .order_by(account_paths.c.depth)
 )
-_LOCKED_PATH = _PATH.with_for_update(of=accounts)
+# Rows are locked against writers and not against the foreign keys that point to them (FOR NO KEY UPDATE).
+_LOCKED_PATH = _PATH.with_for_update(of=accounts, key_share=True)
 
-_CHARGED = update(accounts).where(
-    accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account")
+_PATHS = (
+    select(account_paths.c.account_id, account_paths.c.ancestor_id)
+    .join(
+        accounts,
+        (accounts.c.organisation_id == account_paths.c.organisation_id) & (accounts.c.id == account_paths.c.account_id),
+    )
+    .where(
+        account_paths.c.organisation_id == bindparam("of_organisation"),
+        account_paths.c.account_id.in_(bindparam("of_runs", expanding=True)),
+        accounts.c.kind == str(AccountKind.RUN),
+    )
+    .order_by(account_paths.c.account_id, account_paths.c.depth)
+)
+
+# Ordered by depth and id: the one global lock order (ADR 0003).
+_SEEN = (
+    select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine)
+    .where(
+        accounts.c.organisation_id == bindparam("of_organisation"),
+        accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
+    )
+    .order_by(accounts.c.depth, accounts.c.id)
+)
+_LOCKED = _SEEN.with_for_update(key_share=True)
+
+_MANY = _RECORDS.where(
+    accounts.c.organisation_id == bindparam("of_organisation"),
+    accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
+)
+
+_CHARGED = (
+    update(accounts)
+    .where(accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account"))
+    .values(
+        spent=bindparam("spent"),
+        spent_delta=bindparam("spent_delta"),
+        held=bindparam("held"),
+        held_delta=bindparam("held_delta"),
+        weights=bindparam("weights"),
+        version=bindparam("version"),
+        updated_at=bindparam("updated_at"),
+    )
 )
 
 
@@ -100,7 +146,7 @@ def add(
             weights=_weights_text(account.weights),
             grid_version=account.grid_version,
             spent=account.spent.to_bytes(),
-            held=account.held.to_bytes(),
+            held=_held_bytes(account.held),
             spent_delta=account.spent.delta,
             held_delta=account.held.delta,
             version=account.version,
@@ -209,8 +255,8 @@ class KeptAccount:
     fault: str = ""
 
 
-def everything(tx: Connection) -> Iterable[KeptAccount]:
-    """Every account of every organisation, also those whose rows were damaged."""
+def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[KeptAccount]:
+    """Every account of an organisation, or of all, also those whose rows were damaged."""
     rows = tx.execute(
         select(accounts, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size)
         .outerjoin(
@@ -218,6 +264,7 @@ def everything(tx: Connection) -> Iterable[KeptAccount]:
             (populations.c.organisation_id == accounts.c.organisation_id)
             & (populations.c.account_id == accounts.c.population_id),
         )
+        .where(true() if organisation_id is None else accounts.c.organisation_id == organisation_id)
         .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id)
     )
     for row in rows:
@@ -230,8 +277,49 @@ def everything(tx: Connection) -> Iterable[KeptAccount]:
             yield KeptAccount(row.organisation_id, row.id, row.path, account)
 
 
-def save_charged(tx: Connection, organisation_id: str, charged: Iterable[Account], now: datetime) -> None:
-    """Write what a charge changed: spent, frozen weights, version."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a lock tells of an account: enough to know whether a remembered one is still what is stored."""
+
+    id: str
+    version: int
+    updated_at: datetime
+    quarantine: str | None
+
+    def is_of(self, record: AccountRecord) -> bool:
+        """Whether the record is what is stored now; a version alone may come twice if a backup is restored."""
+        return (self.version, self.updated_at, self.quarantine) == (
+            record.account.version,
+            record.updated_at,
+            record.quarantine,
+        )
+
+
+def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The ids of each run's account and its ancestors, root first; a run that does not exist has none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in tx.execute(_PATHS, {"of_organisation": organisation_id, "of_runs": run_ids}):
+        found[row.account_id] = (*found.get(row.account_id, ()), row.ancestor_id)
+    return found
+
+
+def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
+    """Lock accounts until a writer's transaction ends, in the one global order; a reader only looks at them."""
+    asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
+    return [
+        Seen(row.id, row.version, row.updated_at, row.quarantine)
+        for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
+    ]
+
+
+def find_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
+    """Those of the accounts that exist."""
+    asked = {"of_organisation": organisation_id, "of_accounts": account_ids}
+    return [_record(row) for row in tx.execute(_MANY, asked)]
+
+
+def save_charged(tx: Connection, charged: Iterable[tuple[str, Account, datetime]]) -> None:
+    """Write what charges changed: spent, held, frozen weights, version; each account with its organisation's id."""
     tx.execute(
         _CHARGED,
         [
@@ -240,11 +328,13 @@ def save_charged(tx: Connection, organisation_id: str, charged: Iterable[Account
                 "of_account": account.id,
                 "spent": account.spent.to_bytes(),
                 "spent_delta": account.spent.delta,
+                "held": _held_bytes(account.held),
+                "held_delta": account.held.delta,
                 "weights": _weights_text(account.weights),
                 "version": account.version,
                 "updated_at": now,
             }
-            for account in charged
+            for organisation_id, account, now in charged
         ],
     )
 
@@ -278,11 +368,21 @@ def _record(row: Row[Any]) -> AccountRecord:
         planned=_planned(row.planned),
         weights=_weights(row.weights),
         spent=RdpCurve.from_bytes(row.spent, row.spent_delta),
-        held=RdpCurve.from_bytes(row.held, row.held_delta),
+        held=_held(row.held, row.held_delta, row.grid_version),
         grid_version=row.grid_version,
         version=row.version,
     )
-    return AccountRecord(account, Population(row.privacy_unit, relation, row.size), row.created_at, row.updated_at)
+    population = Population(row.privacy_unit, relation, row.size)
+    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine)
+
+
+def _held_bytes(held: RdpCurve) -> bytes:
+    """Nothing held is no bytes: most accounts hold nothing, and every charge writes their rows."""
+    return b"" if held.is_zero else held.to_bytes()
+
+
+def _held(data: bytes, delta: int, grid_version: int) -> RdpCurve:
+    return RdpCurve.from_bytes(data, delta) if data or delta else zero_curve(grid_version)
 
 
 def _planned_text(planned: tuple[StepEvent, ...]) -> str:

@@ -1,9 +1,9 @@
 """Decisions: every admitted and every refused request for steps, with what was asked."""
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, insert, select
@@ -11,52 +11,110 @@ from sqlalchemy import Connection, Row, Select, bindparam, insert, select
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
+from app.ledger.audit import Entry, entry_hash
 from app.persistence.repositories.events import read_event
 from app.persistence.tables import accounts, decisions, dp_events, step_events
 
 
+class Outcome(StrEnum):
+    """What became of steps: asked for and admitted or refused, or told as having happened, or given up."""
+
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    REPORTED = "reported"
+    FORFEITED = "forfeited"
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to one request for steps, as it was given and for ever.
+    """What was decided about steps of a run, as it was answered and for ever: an entry of the run's chain.
 
     Args:
         run_id: whose steps.
         position: its place among the run's decisions, from 0.
         attempt: of the run.
-        admitted: or refused.
-        steps: what was asked.
+        outcome: what became of the steps.
+        steps: what was asked; if only the first steps of a request were admitted, these.
         first_step: the number of the first step.
         step_count: how many steps.
+        requested_count: how many were asked for.
         reading: of the run, afterwards.
         steps_remaining: further repetitions of the last event; None if refused.
         binding_account_id: the account that leaves the fewest.
         binding_account_path: its path of names.
-        refusal: the numbers of a refusal; None if admitted.
+        refusal: the numbers of a refusal, JSON; None if admitted.
+        reservation_id: which the steps were taken out of; None if out of the accounts.
+        opens_attempt: whether these are the attempt's first steps.
         request_fingerprint: sha256 (hex) of what was asked.
         idempotency_key: of the request, if it carried one.
         created_at: in UTC.
+        entry_hash: the link of the run's chain; empty until the decision is recorded.
     """
 
     run_id: str
     position: int
     attempt: int
-    admitted: bool
+    outcome: Outcome
     steps: tuple[StepEvent, ...]
     first_step: int
     step_count: int
+    requested_count: int
     reading: Reading
     steps_remaining: int | None
     binding_account_id: str
     binding_account_path: str
-    refusal: dict[str, Any] | None
+    refusal: str | None
     request_fingerprint: str
     idempotency_key: str | None
+    reservation_id: str | None
     created_at: datetime
+    opens_attempt: bool = False
+    entry_hash: bytes = b""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the run went on by these steps: they were admitted, or had happened."""
+        return self.outcome in {Outcome.ADMITTED, Outcome.REPORTED}
 
     @property
     def next_step(self) -> int:
-        """The number of the step after the last one that is admitted by this decision."""
+        """The number of the step after the last one that the run went on by."""
         return self.first_step + self.step_count if self.admitted else self.first_step
+
+
+def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
+    """A decision with its link of the run's chain.
+
+    Args:
+        organisation_id: whose.
+        decision: without an `entry_hash`.
+        head: the hash of the decision before it.
+
+    Returns:
+        The decision with its `entry_hash`, which is the chain's new head.
+    """
+    entry = Entry(
+        organisation_id=organisation_id,
+        run_id=decision.run_id,
+        position=decision.position,
+        attempt=decision.attempt,
+        outcome=str(decision.outcome),
+        idempotency_key=decision.idempotency_key,
+        request_fingerprint=decision.request_fingerprint,
+        first_step=decision.first_step,
+        step_count=decision.step_count,
+        requested_count=decision.requested_count,
+        items=tuple((fingerprint(step.event), step.count) for step in decision.steps),
+        reservation_id=decision.reservation_id,
+        epsilon=decision.reading.epsilon,
+        delta=decision.reading.delta,
+        epsilon_limit=decision.reading.epsilon_limit,
+        steps_remaining=decision.steps_remaining,
+        binding_account_id=decision.binding_account_id,
+        refusal=decision.refusal,
+        created_at=decision.created_at,
+    )
+    return replace(decision, entry_hash=entry_hash(head, entry))
 
 
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(
@@ -64,58 +122,75 @@ _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).jo
     (accounts.c.organisation_id == decisions.c.organisation_id) & (accounts.c.id == decisions.c.binding_account_id),
 )
 
-# A statement of the hot path is built once: building it costs as much as executing it.
-_BY_KEY = _DECISIONS.where(
+# Statements of the hot path are built once: building one costs as much as executing it.
+_BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
-    decisions.c.idempotency_key == bindparam("of_key"),
+    decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
+_ADDED = insert(decisions)
+_ADDED_ITEMS = insert(step_events)
 
 
-def add(tx: Connection, organisation_id: str, decision: Decision) -> None:
-    """Append a decision and the events that were asked; the events must be remembered already."""
-    tx.execute(
-        insert(decisions),
+def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
+    """Append decisions, each with its organisation's id, and what was asked; the events must be remembered already."""
+    tx.execute(_ADDED, [_values(organisation_id, decision) for organisation_id, decision in decided])
+    items = [
         {
             "organisation_id": organisation_id,
             "run_id": decision.run_id,
             "position": decision.position,
-            "attempt": decision.attempt,
-            "outcome": "admitted" if decision.admitted else "refused",
-            "idempotency_key": decision.idempotency_key,
-            "request_fingerprint": decision.request_fingerprint,
-            "first_step": decision.first_step,
-            "step_count": decision.step_count,
-            "next_step": decision.next_step if decision.admitted else None,
-            "follows_step": (decision.first_step or None) if decision.admitted else None,
-            "epsilon": decision.reading.epsilon,
-            "delta": decision.reading.delta,
-            "epsilon_limit": decision.reading.epsilon_limit,
-            "steps_remaining": decision.steps_remaining,
-            "binding_account_id": decision.binding_account_id,
-            "refusal": None if decision.refusal is None else json.dumps(decision.refusal),
-            "created_at": decision.created_at,
-        },
-    )
-    tx.execute(
-        insert(step_events),
-        [
-            {
-                "organisation_id": organisation_id,
-                "run_id": decision.run_id,
-                "position": decision.position,
-                "item": item,
-                "event_fingerprint": fingerprint(step.event),
-                "count": step.count,
-            }
-            for item, step in enumerate(decision.steps)
-        ],
-    )
+            "item": item,
+            "event_fingerprint": fingerprint(step.event),
+            "count": step.count,
+        }
+        for organisation_id, decision in decided
+        for item, step in enumerate(decision.steps)
+    ]
+    tx.execute(_ADDED_ITEMS, items)
+
+
+def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
+    went_on = decision.admitted
+    return {
+        "organisation_id": organisation_id,
+        "run_id": decision.run_id,
+        "position": decision.position,
+        "attempt": decision.attempt,
+        "outcome": str(decision.outcome),
+        "idempotency_key": decision.idempotency_key,
+        "request_fingerprint": decision.request_fingerprint,
+        "first_step": decision.first_step,
+        "step_count": decision.step_count,
+        "requested_count": decision.requested_count,
+        "next_step": decision.next_step if went_on else None,
+        "follows_step": decision.first_step if went_on and not decision.opens_attempt else None,
+        "opens_step": decision.first_step if went_on and decision.opens_attempt else None,
+        "epsilon": decision.reading.epsilon,
+        "delta": decision.reading.delta,
+        "epsilon_limit": decision.reading.epsilon_limit,
+        "steps_remaining": decision.steps_remaining,
+        "binding_account_id": decision.binding_account_id,
+        "refusal": decision.refusal,
+        "reservation_id": decision.reservation_id,
+        "entry_hash": decision.entry_hash,
+        "created_at": decision.created_at,
+    }
+
+
+def find_by_keys(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[Decision]:
+    """The decisions that these keys have pinned."""
+    rows = tx.execute(_BY_KEYS, {"of_organisation": organisation_id, "of_keys": idempotency_keys}).all()
+    found = []
+    for row in rows:
+        one = _one(tx, organisation_id, row)
+        assert one is not None, "there is a row"
+        found.append(one)
+    return found
 
 
 def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> Decision | None:
     """The decision that this key has pinned."""
-    asked = {"of_organisation": organisation_id, "of_key": idempotency_key}
-    return _one(tx, organisation_id, tx.execute(_BY_KEY, asked).one_or_none())
+    return next(iter(find_by_keys(tx, organisation_id, [idempotency_key])), None)
 
 
 def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
@@ -124,7 +199,7 @@ def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: in
         decisions.c.run_id == run_id,
         decisions.c.attempt == attempt,
         decisions.c.first_step == first_step,
-        decisions.c.outcome == "admitted",
+        decisions.c.next_step.is_not(None),
     )
     return _one(tx, organisation_id, tx.execute(found).one_or_none())
 
@@ -135,52 +210,6 @@ def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: S
     rows = tx.execute(found.order_by(decisions.c.position)).all()
     events = _events(tx, organisation_id, run_id, [row.position for row in rows])
     return [_decision(row, events[row.position]) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """An admitted step event, as it is kept: what it was is known by its fingerprint.
-
-    Args:
-        position: of its decision among the run's.
-        first_step: of its decision.
-        next_step: of its decision.
-        event_fingerprint: which event.
-        count: how many repetitions.
-    """
-
-    position: int
-    first_step: int
-    next_step: int
-    event_fingerprint: str
-    count: int
-
-
-def charges(tx: Connection, organisation_id: str, run_id: str) -> Iterable[Charge]:
-    """Every admitted step event of a run, in order."""
-    found = (
-        select(
-            decisions.c.position,
-            decisions.c.first_step,
-            decisions.c.next_step,
-            step_events.c.event_fingerprint,
-            step_events.c.count.label("times"),
-        )
-        .join(
-            step_events,
-            (step_events.c.organisation_id == decisions.c.organisation_id)
-            & (step_events.c.run_id == decisions.c.run_id)
-            & (step_events.c.position == decisions.c.position),
-        )
-        .where(
-            decisions.c.organisation_id == organisation_id,
-            decisions.c.run_id == run_id,
-            decisions.c.outcome == "admitted",
-        )
-        .order_by(decisions.c.position, step_events.c.item)
-    )
-    for row in tx.execute(found):
-        yield Charge(row.position, row.first_step, row.next_step, row.event_fingerprint, row.times)
 
 
 def _of(organisation_id: str) -> Select[Any]:
@@ -227,16 +256,20 @@ def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         run_id=row.run_id,
         position=row.position,
         attempt=row.attempt,
-        admitted=row.outcome == "admitted",
+        outcome=Outcome(row.outcome),
         steps=steps,
         first_step=row.first_step,
         step_count=row.step_count,
+        requested_count=row.requested_count,
         reading=Reading(row.epsilon, row.delta, row.epsilon_limit),
         steps_remaining=row.steps_remaining,
         binding_account_id=row.binding_account_id,
         binding_account_path=row.binding_account_path,
-        refusal=row.refusal and json.loads(row.refusal),
+        refusal=row.refusal,
         request_fingerprint=row.request_fingerprint,
         idempotency_key=row.idempotency_key,
+        reservation_id=row.reservation_id,
         created_at=row.created_at,
+        opens_attempt=row.opens_step is not None,
+        entry_hash=row.entry_hash,
     )

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, true
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import (
@@ -111,20 +111,24 @@ def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) ->
         )
 
 
-def descriptions(tx: Connection) -> Iterable[tuple[str, bytes]]:
-    """Every event that some organisation has used: its fingerprint and its canonical description."""
-    for row in tx.execute(select(dp_events.c.fingerprint, dp_events.c.canonical)):
+def descriptions(tx: Connection, organisation_id: str | None = None) -> Iterable[tuple[str, bytes]]:
+    """Every event that an organisation, or some one, has used: its fingerprint and its canonical description."""
+    theirs = true() if organisation_id is None else dp_events.c.organisation_id == organisation_id
+    for row in tx.execute(select(dp_events.c.fingerprint, dp_events.c.canonical).where(theirs)):
         yield row.fingerprint, row.canonical.encode()
 
 
-def everything(tx: Connection) -> Iterable[StoredPrice]:
-    """Every price of every organisation."""
+def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[StoredPrice]:
+    """Every price of an organisation, or of all."""
+    theirs = true() if organisation_id is None else event_curves.c.organisation_id == organisation_id
     rows = tx.execute(
-        select(event_curves, dp_events.c.canonical).join(
+        select(event_curves, dp_events.c.canonical)
+        .join(
             dp_events,
             (dp_events.c.organisation_id == event_curves.c.organisation_id)
             & (dp_events.c.fingerprint == event_curves.c.event_fingerprint),
         )
+        .where(theirs)
     )
     for row in rows:
         relation = NeighboringRelation(row.neighboring_relation)

@@ -1,32 +1,51 @@
 """What a run has besides its account, and the DpEvents that runs refer to."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
 
-from app.accounting.events import fingerprint
+from app.accounting.events import DpEvent, fingerprint
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import events
-from app.persistence.tables import accounts, decisions, dp_events, runs
+from app.persistence.tables import accounts, attempts, dp_events, runs
 
-_RUNS = select(runs, dp_events.c.canonical).outerjoin(
-    dp_events,
-    (dp_events.c.organisation_id == runs.c.organisation_id) & (dp_events.c.fingerprint == runs.c.event_fingerprint),
+_RUNS = (
+    select(runs, attempts.c.first_step.label("attempt_first_step"), dp_events.c.canonical)
+    .join(
+        attempts,
+        (attempts.c.organisation_id == runs.c.organisation_id)
+        & (attempts.c.run_id == runs.c.account_id)
+        & (attempts.c.attempt == runs.c.attempt),
+    )
+    .outerjoin(
+        dp_events,
+        (dp_events.c.organisation_id == runs.c.organisation_id) & (dp_events.c.fingerprint == runs.c.event_fingerprint),
+    )
 )
 
 # Statements of the hot path are built once: building one costs as much as executing it.
-_THIS = (runs.c.organisation_id == bindparam("of_organisation")) & (runs.c.account_id == bindparam("of_run"))
-_ONE = _RUNS.where(_THIS)
+_MANY = _RUNS.where(
+    runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
+)
 _SAVED = (
     update(runs)
-    .where(_THIS)
-    .values(status=bindparam("status"), next_step=bindparam("next_step"), decisions=bindparam("decisions"))
+    .where(runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id == bindparam("of_run"))
+    .values(
+        status=bindparam("status"),
+        attempt=bindparam("attempt"),
+        next_step=bindparam("next_step"),
+        decisions=bindparam("decisions"),
+        chain_head=bindparam("chain_head"),
+        reservation_id=bindparam("reservation_id"),
+    )
 )
 
 
-def add(tx: Connection, organisation_id: str, run: Run) -> None:
-    """Append a run; its account must be there."""
+def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
+    """Append a run and its first attempt; its account must be there."""
     if run.event is not None:
         events.remember(tx, organisation_id, [run.event])
     tx.execute(
@@ -38,13 +57,35 @@ def add(tx: Connection, organisation_id: str, run: Run) -> None:
             attempt=run.attempt,
             next_step=run.next_step,
             decisions=run.decisions,
+            chain_head=run.chain_head,
+            reservation_id=run.reservation_id,
+        )
+    )
+    add_attempt(tx, organisation_id, run, now)
+
+
+def add_attempt(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
+    """Append a run's current attempt."""
+    tx.execute(
+        insert(attempts).values(
+            organisation_id=organisation_id,
+            run_id=run.account_id,
+            attempt=run.attempt,
+            first_step=run.attempt_first_step,
+            created_at=now,
         )
     )
 
 
 def get(tx: Connection, organisation_id: str, run_id: str) -> Run:
     """The run with this id; the caller has found its account."""
-    return _run(tx.execute(_ONE, {"of_organisation": organisation_id, "of_run": run_id}).one())
+    [run] = get_many(tx, organisation_id, [run_id])
+    return run
+
+
+def get_many(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> list[Run]:
+    """Those of the runs that exist."""
+    return [_run(row) for row in tx.execute(_MANY, {"of_organisation": organisation_id, "of_runs": run_ids})]
 
 
 def page(
@@ -70,44 +111,28 @@ def page(
     return [_run(row) for row in tx.execute(found.order_by(runs.c.account_id).limit(limit))]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run says that it is, and how many decisions are kept of it."""
-
-    organisation_id: str
-    account_id: str
-    next_step: int
-    decisions: int
-    kept_decisions: int
-
-
-def progress(tx: Connection) -> list[Progress]:
-    """How far every run of every organisation is."""
-    kept = (
-        select(decisions.c.organisation_id, decisions.c.run_id, func.count().label("kept"))
-        .group_by(decisions.c.organisation_id, decisions.c.run_id)
-        .subquery()
-    )
-    found = select(runs, func.coalesce(kept.c.kept, 0).label("kept")).outerjoin(
-        kept, (kept.c.organisation_id == runs.c.organisation_id) & (kept.c.run_id == runs.c.account_id)
-    )
-    return [
-        Progress(row.organisation_id, row.account_id, row.next_step, row.decisions, row.kept)
-        for row in tx.execute(found)
-    ]
-
-
 def save(tx: Connection, organisation_id: str, run: Run) -> None:
-    """Write a run's state, its next step and the number of its decisions."""
+    """Write a run's state."""
+    save_all(tx, [(organisation_id, run)])
+
+
+def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
+    """Write runs' states: status, attempt, next step, number of decisions, head of the chain, active reservation."""
     tx.execute(
         _SAVED,
-        {
-            "of_organisation": organisation_id,
-            "of_run": run.account_id,
-            "status": str(run.status),
-            "next_step": run.next_step,
-            "decisions": run.decisions,
-        },
+        [
+            {
+                "of_organisation": organisation_id,
+                "of_run": run.account_id,
+                "status": str(run.status),
+                "attempt": run.attempt,
+                "next_step": run.next_step,
+                "decisions": run.decisions,
+                "chain_head": run.chain_head,
+                "reservation_id": run.reservation_id,
+            }
+            for organisation_id, run in changed
+        ],
     )
 
 
@@ -119,8 +144,17 @@ def _run(row: Row[Any]) -> Run:
     return Run(
         account_id=row.account_id,
         status=RunStatus(row.status),
-        event=None if row.canonical is None else events.read_event(row.canonical, row.event_fingerprint),
+        event=None if row.canonical is None else _event(row.canonical, row.event_fingerprint),
         attempt=row.attempt,
         next_step=row.next_step,
         decisions=row.decisions,
+        chain_head=row.chain_head,
+        reservation_id=row.reservation_id,
+        attempt_first_step=row.attempt_first_step,
     )
+
+
+@lru_cache(maxsize=1024)
+def _event(description: str, key: str) -> DpEvent:
+    """A run's default event: the same text again and again."""
+    return events.read_event(description, key)

@@ -1,0 +1,143 @@
+"""PostgreSQL: sessions that commit durably, wait with a bound and find a restarted server again by themselves."""
+
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import URL, Column, Connection, Engine, String, create_engine, event
+from sqlalchemy.dialects.postgresql.base import PGTypeCompiler
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.types import TypeEngine
+
+from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+
+OLDEST_VERSION: Final = 13
+LOCK_TIMEOUT_SECONDS: Final = 3
+STATEMENT_TIMEOUT_SECONDS: Final = 30
+
+READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+PATIENT_READ: Final = f"{READ}; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
+WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+UNIQUE_VIOLATION: Final = "23505"
+RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03"})
+"""Unique violation, serialization failure, deadlock, lock time-out: another transaction was faster."""
+
+_GONE: Final = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05"})
+"""The server is read-only, shuts down, or ended the session: no connection to it is of use."""
+
+_PARAMETERS: Final = {
+    "application_name": "epsilon-ledger",
+    "client_encoding": "utf8",
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""What libpq is told where the URL does not say otherwise."""
+
+_MIGRATION: Final = (
+    "SET LOCAL statement_timeout = 0",
+    "SET LOCAL idle_in_transaction_session_timeout = 0",
+    "SET LOCAL lock_timeout = 0",
+    "SELECT pg_advisory_xact_lock(7305524921735473253)",  # "epsilon" as a number, for ever
+    "SET LOCAL lock_timeout = '60s'",
+)
+
+
+def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engine:
+    """Make an engine for a database of a server.
+
+    Args:
+        url: names the database; its options are libpq's, such as sslmode or several hosts.
+        pool_size: how many connections are kept at the most.
+        patience: for how many seconds a request waits for one of them.
+        called: where the URL was given.
+
+    Returns:
+        An engine whose transactions begin when they are told to.
+
+    Raises:
+        InvalidInputError: the URL names no database, or an option that libpq does not know.
+    """
+    if not (url.database or {"dbname", "service"} & url.query.keys()):
+        raise InvalidInputError(
+            f"{called} names a server, but no database on it; write postgresql://USER@HOST/DATABASE."
+        )
+    if "@" in (url.host or ""):
+        raise InvalidInputError(f"{called} has more than one @; write one that belongs to a name or password as %40.")
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=patience,
+        connect_args={name: value for name, value in _PARAMETERS.items() if name not in url.query},
+    )
+    _, parameters = engine.dialect.create_connect_args(url)
+    parameters.pop("context", None)  # the driver's, not libpq's
+    try:
+        make_conninfo(**parameters)
+    except psycopg.Error as error:
+        raise InvalidInputError(f"{called} has options that libpq does not take: {str(error).strip()}.") from None
+    engine.dialect.type_compiler_instance = _BytewiseText(engine.dialect)
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "handle_error", _notice_what_is_gone)
+    return engine
+
+
+def prepare_migration(connection: Connection) -> None:
+    """Take as long as it takes, and wait for whoever migrates at this moment."""
+    for statement in _MIGRATION:
+        connection.exec_driver_sql(statement)
+
+
+class _BytewiseText(PGTypeCompiler):
+    """Columns of text compare byte by byte, as in SQLite, whatever the database's locale.
+
+    Cursors and the newest id depend on it; and bytes are compared faster.
+    """
+
+    def process(self, type_: TypeEngine[Any], **how: Any) -> str:  # noqa: ANN401 - as in SQLAlchemy
+        """The type in SQL; in the definition of a column with its collation."""
+        text = super().process(type_, **how)
+        if isinstance(how.get("type_expression"), Column) and isinstance(type_, String) and not type_.collation:
+            return f'{text} COLLATE "C"'
+        return text
+
+
+def _configure(connection: psycopg.Connection[Any], record: ConnectionPoolEntry) -> None:
+    del record
+    connection.autocommit = True  # psycopg must not begin transactions by itself
+    version = connection.info.server_version
+    if version < OLDEST_VERSION * 10_000:
+        raise LedgerUnavailableError(
+            f"The database is PostgreSQL {version // 10_000}; this version needs {OLDEST_VERSION} or newer."
+        )
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise LedgerUnavailableError(
+            f"The database keeps text as {encoding}; make one WITH ENCODING 'UTF8' TEMPLATE template0."
+        )
+    # A server's or a role's own settings could lose what was acknowledged, or digits of it; a stronger one stays.
+    connection.execute(
+        f"""
+        SELECT set_config('synchronous_commit',
+                          CASE current_setting('synchronous_commit')
+                               WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
+               set_config('statement_timeout', '{STATEMENT_TIMEOUT_SECONDS}s', false),
+               set_config('idle_in_transaction_session_timeout', '{STATEMENT_TIMEOUT_SECONDS}s', false),
+               set_config('lock_timeout', '{LOCK_TIMEOUT_SECONDS}s', false),
+               set_config('timezone', 'UTC', false),
+               set_config('datestyle', 'ISO', false),
+               set_config('extra_float_digits', '1', false),
+               set_config('standard_conforming_strings', 'on', false)
+        """
+    )
+
+
+def _notice_what_is_gone(context: ExceptionContext) -> None:
+    """Let the pool drop its connections to a server that has ended them or has become a standby."""
+    if getattr(context.original_exception, "sqlstate", None) in _GONE:
+        context.is_disconnect = True

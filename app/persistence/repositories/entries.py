@@ -1,0 +1,270 @@
+"""The rows of the ledger as they lie there, for whoever proves or exports it: nothing is taken for granted."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, select, true, update
+
+from app.ledger.audit import Entry
+from app.persistence.tables import (
+    account_paths,
+    accounts,
+    attempts,
+    decisions,
+    reservation_items,
+    reservations,
+    runs,
+    step_events,
+)
+
+PAGE = 2000
+"""Rows that are read from the database at once; a run may have millions."""
+
+Key = tuple[str, str]
+"""An organisation's id, and the id of something of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEntry:
+    """A decision with its items, its hash, and how it is tied to the steps before it.
+
+    Args:
+        entry: all that its hash covers.
+        entry_hash: as it is kept.
+        next_step: the number of the step after its last one; None if it took none.
+        follows_step: the end of the decision that it continues.
+        opens_step: the beginning of the attempt that it opens.
+    """
+
+    entry: Entry
+    entry_hash: bytes
+    next_step: int | None
+    follows_step: int | None
+    opens_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """A run's row, and where its attempts begin.
+
+    Args:
+        organisation_id: whose.
+        id: of the run and of its account.
+        status: as it is kept.
+        attempt: the current one.
+        next_step: the number of the first step not yet taken.
+        decisions: how many it says that it has.
+        chain_head: the hash of the last one.
+        reservation_id: the active one.
+        attempts: the first step of each attempt, by its number.
+    """
+
+    organisation_id: str
+    id: str
+    status: str
+    attempt: int
+    next_step: int
+    decisions: int
+    chain_head: bytes
+    reservation_id: str | None
+    attempts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReservation:
+    """A reservation's row and those of its plan.
+
+    Args:
+        organisation_id: whose.
+        id: of the reservation.
+        run_id: whose steps are planned.
+        attempt: of the run.
+        status: as it is kept.
+        reserved: the bytes of its curve.
+        reserved_delta: of its curve.
+        steps_executed: as attested.
+        items: (planned, used) of each event, by fingerprint, in plan order.
+    """
+
+    organisation_id: str
+    id: str
+    run_id: str
+    attempt: int
+    status: str
+    reserved: bytes
+    reserved_delta: int
+    steps_executed: int | None
+    items: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+# Fields of an entry that are columns of the same name.
+_PLAIN = (
+    *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
+    *("first_step", "step_count", "requested_count", "reservation_id", "epsilon", "delta", "epsilon_limit"),
+    *("steps_remaining", "binding_account_id", "refusal", "created_at"),
+)
+_ENTRIES = (
+    select(
+        *(decisions.c[name] for name in _PLAIN),
+        decisions.c.entry_hash,
+        decisions.c.next_step,
+        decisions.c.follows_step,
+        decisions.c.opens_step,
+        step_events.c.event_fingerprint,
+        step_events.c.count.label("times"),
+    )
+    .outerjoin(
+        step_events,
+        (step_events.c.organisation_id == decisions.c.organisation_id)
+        & (step_events.c.run_id == decisions.c.run_id)
+        & (step_events.c.position == decisions.c.position),
+    )
+    .where(
+        decisions.c.organisation_id == bindparam("of_organisation"),
+        decisions.c.run_id == bindparam("of_run"),
+    )
+    .order_by(decisions.c.position, step_events.c.item)
+    .execution_options(yield_per=PAGE)
+)
+
+
+# Without their times, of which nothing is proven here.
+_RESERVATIONS = select(
+    reservations.c.organisation_id,
+    reservations.c.id,
+    reservations.c.run_id,
+    reservations.c.attempt,
+    reservations.c.status,
+    reservations.c.reserved,
+    reservations.c.reserved_delta,
+    reservations.c.steps_executed,
+).order_by(*reservations.primary_key)
+
+
+def entries(tx: Connection, organisation_id: str, run_id: str) -> Iterator[KeptEntry]:
+    """A run's decisions in the order of its chain.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose ledger.
+        run_id: whose chain.
+
+    Yields:
+        One after another, so that a run of any length takes little memory.
+    """
+    plain = len(_PLAIN)
+    open_row: tuple[object, ...] | None = None
+    items: list[tuple[str, int]] = []
+    for row in tx.execute(_ENTRIES, {"of_organisation": organisation_id, "of_run": run_id}):
+        head = tuple(row[: plain + 4])
+        if open_row is not None and open_row[2] != head[2]:
+            yield _entry(open_row, items)
+            items = []
+        open_row = head
+        if row.event_fingerprint is not None:
+            items.append((row.event_fingerprint, row.times))
+    if open_row is not None:
+        yield _entry(open_row, items)
+
+
+def _entry(row: tuple[object, ...], items: list[tuple[str, int]]) -> KeptEntry:
+    facts = dict(zip(_PLAIN, row, strict=False))
+    entry_hash, next_step, follows_step, opens_step = row[len(_PLAIN) :]
+    entry = Entry(**facts, items=tuple(items))  # type: ignore[arg-type] # the tables have these types
+    return KeptEntry(entry, entry_hash, next_step, follows_step, opens_step)  # type: ignore[arg-type] # as above
+
+
+def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[str]:
+    """The fingerprints of all events in a run's decisions."""
+    found = select(step_events.c.event_fingerprint).where(
+        step_events.c.organisation_id == organisation_id, step_events.c.run_id == run_id
+    )
+    return set(tx.execute(found.distinct()).scalars())
+
+
+def kept_runs(tx: Connection, organisation_id: str | None = None) -> list[KeptRun]:
+    """Every run of an organisation, or of all, in the order of their keys."""
+    found = {
+        (row.organisation_id, row.account_id): KeptRun(
+            row.organisation_id,
+            row.account_id,
+            row.status,
+            row.attempt,
+            row.next_step,
+            row.decisions,
+            row.chain_head,
+            row.reservation_id,
+        )
+        for row in tx.execute(select(runs).where(_of(runs, organisation_id)).order_by(*runs.primary_key))
+    }
+    for row in tx.execute(select(attempts).where(_of(attempts, organisation_id))):
+        run = found.get((row.organisation_id, row.run_id))
+        if run is not None:
+            run.attempts[row.attempt] = row.first_step
+    return list(found.values())
+
+
+def kept_reservations(tx: Connection, organisation_id: str | None = None) -> dict[Key, KeptReservation]:
+    """Every reservation of an organisation, or of all, by organisation and id."""
+    found = {
+        (row.organisation_id, row.id): KeptReservation(
+            row.organisation_id,
+            row.id,
+            row.run_id,
+            row.attempt,
+            row.status,
+            row.reserved,
+            row.reserved_delta,
+            row.steps_executed,
+        )
+        for row in tx.execute(_RESERVATIONS.where(_of(reservations, organisation_id)))
+    }
+    plans = select(reservation_items).where(_of(reservation_items, organisation_id))
+    for row in tx.execute(plans.order_by(*reservation_items.primary_key)):
+        owner, reservation_id, _, fingerprint, count, used = row
+        reservation = found.get((owner, reservation_id))
+        if reservation is not None:
+            reservation.items[fingerprint] = (count, used)
+    return found
+
+
+def ancestors(tx: Connection, organisation_id: str | None = None) -> dict[Key, list[str]]:
+    """The accounts that a charge to an account touches, root first and itself last, as the paths' table has them."""
+    found: dict[Key, list[str]] = {}
+    in_order = select(account_paths).where(_of(account_paths, organisation_id)).order_by(*account_paths.primary_key)
+    for row in tx.execute(in_order):
+        found.setdefault((row.organisation_id, row.account_id), []).append(row.ancestor_id)
+    return found
+
+
+def quarantined(tx: Connection, organisation_id: str | None = None) -> dict[Key, str]:
+    """Why writes are stopped, for each account where they are."""
+    found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine).where(
+        accounts.c.quarantine.is_not(None), _of(accounts, organisation_id)
+    )
+    return {(owner, account_id): sentence for owner, account_id, sentence in tx.execute(found)}
+
+
+def set_quarantine(tx: Connection, sentences: Mapping[Key, str | None], now: datetime) -> None:
+    """Stop writes to accounts, or let them pass again.
+
+    Args:
+        tx: the caller's transaction.
+        sentences: why, for each account; None: nothing is wrong any more.
+        now: in UTC; an account's version and time of change say that it is another.
+    """
+    here = (accounts.c.organisation_id == bindparam("of_organisation")) & (accounts.c.id == bindparam("of_account"))
+    tx.execute(
+        update(accounts)
+        .where(here)
+        .values(quarantine=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
+        [
+            {"of_organisation": owner, "of_account": account_id, "sentence": sentence}
+            for (owner, account_id), sentence in sorted(sentences.items())
+        ],
+    )
+
+
+def _of(table: Table, organisation_id: str | None) -> ColumnElement[bool]:
+    return true() if organisation_id is None else table.c.organisation_id == organisation_id

@@ -1,0 +1,111 @@
+"""SQLite: a file, opened so that what was committed survives a crash."""
+
+import sqlite3
+from typing import Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+
+POOL_SIZE: Final = 48
+"""More than the threads that serve requests, so that a writer never waits for readers."""
+
+READ: Final = "BEGIN"
+WRITE: Final = "BEGIN IMMEDIATE"  # a deferred BEGIN that turns into a write fails under load
+_PRIMARY_CODE: Final = 0xFF
+
+
+def open_engine(url: URL, patience: float, called: str) -> Engine:
+    """Make an engine for a file.
+
+    Args:
+        url: names the file.
+        patience: for how many seconds a connection waits for another process that writes.
+        called: where the URL was given.
+
+    Returns:
+        An engine whose transactions begin when they are told to.
+
+    Raises:
+        InvalidInputError: the URL has options, or names no file.
+    """
+    if url.query:
+        raise InvalidInputError(
+            f"{called} names a SQLite file with options, of which there are none; write sqlite:///FILE."
+        )
+    if url.database in {None, "", ":memory:"} or str(url.database).startswith("file:"):
+        raise InvalidInputError(
+            f"{called} names no file, and a database in memory would forget what was spent; write sqlite:///FILE."
+        )
+
+    def configure(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        del record
+        connection.isolation_level = None  # sqlite3 must not begin transactions by itself
+        for pragma in (_busy_timeout(patience), "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            _pragma(connection, pragma)
+
+    engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience)
+    event.listen(engine, "connect", configure)
+    return engine
+
+
+def begin_at_once(connection: Connection, patience: float) -> bool:
+    """Begin a transaction, unless another process writes at this moment.
+
+    Args:
+        connection: in no transaction.
+        patience: as in `open_engine`; how long the connection waits otherwise.
+
+    Returns:
+        Whether it was begun.
+    """
+    raw = connection.connection.dbapi_connection
+    assert raw is not None, "a connection of a transaction that is to be"
+    _pragma(raw, _busy_timeout(0))
+    try:
+        connection.begin()
+    except OperationalError as error:
+        if _is_busy(error):
+            return False
+        raise
+    finally:
+        _pragma(raw, _busy_timeout(patience))
+    return True
+
+
+def keep_foreign_keys(connection: Connection, *, on: bool) -> None:
+    """Switch the enforcement of foreign keys, which SQLite does outside a transaction only."""
+    raw = connection.connection.dbapi_connection
+    assert raw is not None, "a connection that is in use"
+    _pragma(raw, f"foreign_keys = {'ON' if on else 'OFF'}")
+
+
+def check_foreign_keys(connection: Connection) -> None:
+    """Look through every foreign key, as a rebuild of tables did it without.
+
+    Raises:
+        LedgerUnavailableError: a row refers to one that is not there.
+    """
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    if broken:
+        raise LedgerUnavailableError(
+            f"{len(broken)} rows refer to others that are not there, the first in {broken[0][0]}; nothing was changed."
+        )
+
+
+def _is_busy(error: OperationalError) -> bool:
+    code: int = getattr(error.orig, "sqlite_errorcode", 0)
+    return code & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+
+
+def _busy_timeout(seconds: float) -> str:
+    return f"busy_timeout = {int(seconds * 1000)}"
+
+
+def _pragma(connection: DBAPIConnection, pragma: str) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

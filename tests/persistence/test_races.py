@@ -1,0 +1,260 @@
+"""Races between replicas of the service on one database: one wins, and the others are told the truth."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api.paging import encode_cursor
+from app.ledger.errors import NameTakenError
+from app.main import create_app
+from app.persistence.engine import Database
+from app.persistence.schema import upgrade
+from app.service import access
+from app.service.charging.saving import save
+from app.service.charging.working import WorkingSet
+from app.service.verification import verify
+from app.settings import Settings
+from tests import postgres
+from tests.conftest import Ledger, need_postgresql, open_ledger
+from tests.postgres import Cluster
+
+T = TypeVar("T")
+RACERS = 16
+POPULATION = {
+    "name": "mimic",
+    "privacy_unit": "patient",
+    "neighboring_relation": "add_or_remove_one",
+    "limit": {"epsilon": 3.0, "delta": 1e-5},
+}
+BUDGET = {"name": "raced", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}}
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Two applications on one database."""
+
+    url: str
+    both: tuple[Ledger, Ledger]
+
+    @property
+    def one(self) -> Ledger:
+        return self.both[0]
+
+    def race(self, ask: Callable[[Ledger, int], T]) -> list[T]:
+        """What racers get who ask at the same moment, each of its replica."""
+        start = threading.Barrier(RACERS, timeout=60)
+
+        def run(number: int) -> T:
+            start.wait()
+            return ask(self.both[number % 2], number)
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            return list(pool.map(run, range(RACERS)))
+
+
+@pytest.fixture
+def replicas(tmp_path: Path, database_url: str) -> Iterator[Replicas]:
+    with open_ledger(tmp_path, database_url) as one:
+        app = create_app(Settings(database_url=database_url))
+        with TestClient(app, raise_server_exceptions=False) as http:
+            two = replace(one, http=http, database=app.state.placements.named("default").database)
+            for ledger in (one, two):
+                # FastAPI builds its routes at the first request, which no two applications of a process may do at once.
+                assert ledger.get("/v1/nowhere").status_code == 404
+            yield Replicas(database_url, (one, two))
+        assert verify(one.database).sound
+
+
+def _statuses(replies: list[httpx2.Response]) -> Counter[int]:
+    return Counter(reply.status_code for reply in replies)
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/populations", POPULATION), ("/v1/budgets", BUDGET)])
+def test_one_of_those_who_race_for_a_name_gets_it(replicas: Replicas, path: str, body: dict[str, object]) -> None:
+    if path == "/v1/budgets":
+        replicas.one.population()
+    replies = replicas.race(lambda ledger, _: ledger.post(path, body))
+    assert _statuses(replies) == {201: 1, 409: RACERS - 1}
+    assert {reply.json()["code"] for reply in replies if reply.status_code == 409} == {"name_taken"}
+    assert len(replicas.one.get(path).json()["items"]) == 1
+
+
+def test_those_who_race_with_one_key_get_one_answer(replicas: Replicas) -> None:
+    replies = replicas.race(lambda ledger, _: ledger.post("/v1/populations", POPULATION, Idempotency_Key="k-1"))
+    assert _statuses(replies) == {201: RACERS}
+    assert len({reply.content for reply in replies}) == 1
+    assert sum("idempotent-replayed" not in reply.headers for reply in replies) == 1
+
+
+def test_one_of_those_who_race_with_one_key_for_different_things_gets_its_own(replicas: Replicas) -> None:
+    replies = replicas.race(
+        lambda ledger, number: ledger.post(
+            "/v1/populations", POPULATION | {"name": f"p{number}"}, Idempotency_Key="k-1"
+        )
+    )
+    assert _statuses(replies) == {201: 1, 422: RACERS - 1}
+    assert len(replicas.one.get("/v1/populations").json()["items"]) == 1
+
+
+def test_one_of_those_who_race_for_an_organisation_founds_it(database_url: str) -> None:
+    """No row is there yet that they could lock: the losers learn it from the unique name, and look again."""
+    databases = [Database(database_url) for _ in range(4)]
+    upgrade(databases[0])
+    start = threading.Barrier(4, timeout=60)
+
+    def found(database: Database) -> bool:
+        start.wait()
+        try:
+            access.create_organisation(database, "raced", datetime.now(UTC))
+        except NameTakenError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(found, databases)) == [False, False, False, True]
+    for database in databases:
+        database.dispose()
+
+
+def test_a_cursor_misses_nothing_that_is_registered_meanwhile(replicas: Replicas) -> None:
+    replicas.one.population()
+    replicas.one.budget()
+    done = threading.Event()
+    seen: list[str] = []
+
+    def follow() -> None:
+        last = False
+        while not last:
+            last = done.is_set()  # one look more, behind the last registration
+            after = encode_cursor(seen[-1]) if seen else ""
+            seen.extend(run["id"] for run in replicas.one.get(f"/v1/runs?limit=200&after={after}").json()["items"])
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+
+    def register(ledger: Ledger, number: int) -> list[str]:
+        return [ledger.run(name=f"run {number}.{turn}") for turn in range(3)]
+
+    made = [run for runs in replicas.race(register) for run in runs]
+    done.set()
+    follower.join(60)
+    assert sorted(seen) == sorted(made)
+    assert seen == sorted(seen)
+
+
+def test_those_who_race_for_the_last_step_of_a_budget_take_exactly_one(replicas: Replicas) -> None:
+    replicas.one.population()
+    for number in range(3):
+        name = f"team {number}"
+        replicas.one.budget(name)
+        runs = [replicas.one.run(f"mimic/{name}", name=f"run {racer}") for racer in range(RACERS)]
+        room = replicas.one.get(f"/v1/runs/{runs[0]}").json()["steps_remaining"]
+        assert replicas.one.post(f"/v1/runs/{runs[0]}/steps", {"count": room - 1}).status_code == 200
+        replies = replicas.race(lambda ledger, racer, runs=runs: ledger.post(f"/v1/runs/{runs[racer]}/steps", {}))  # type: ignore[misc]
+        assert _statuses(replies) == {200: 1, 403: RACERS - 1}
+        assert {reply.json()["code"] for reply in replies if reply.status_code == 403} == {"budget_exceeded"}
+
+
+def test_those_who_race_for_one_step_of_one_run_get_one_answer(replicas: Replicas) -> None:
+    replicas.one.population()
+    replicas.one.budget()
+    run = replicas.one.run()
+    replies = replicas.race(lambda ledger, _: ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}))
+    assert _statuses(replies) == {200: RACERS}
+    assert sum("idempotent-replayed" not in reply.headers for reply in replies) == 1
+    assert replicas.one.get(f"/v1/runs/{run}").json()["next_step"] == 1
+
+
+def test_those_who_race_to_end_a_run_agree_how_it_ended(replicas: Replicas) -> None:
+    replicas.one.population()
+    replicas.one.budget()
+    run = replicas.one.run()
+    actions = ("complete", "abort")
+    replies = replicas.race(lambda ledger, racer: ledger.post(f"/v1/runs/{run}/{actions[racer // 2 % 2]}", {}))
+    assert _statuses(replies) == {200: RACERS // 2, 409: RACERS // 2}
+    ended = {reply.json()["status"] for reply in replies if reply.status_code == 200}
+    assert ended == {replicas.one.get(f"/v1/runs/{run}").json()["status"]}
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[tuple[Ledger, str, Cluster]]:
+    """A ledger on PostgreSQL, a run that took a step, and the server."""
+    need_postgresql()
+    with postgres.database(migrated=True) as url, open_ledger(tmp_path, url) as ledger:
+        yield ledger, _first_step(ledger), postgres.shared()
+
+
+def _first_step(ledger: Ledger) -> str:
+    ledger.population()
+    ledger.budget()
+    run = ledger.run()
+    assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}).status_code == 200
+    return run
+
+
+@pytest.mark.postgresql
+def test_sessions_that_were_ended_while_idle_are_replaced_unnoticed(training: tuple[Ledger, str, Cluster]) -> None:
+    ledger, run, cluster = training
+    name = str(ledger.database.engine.url.database)
+    for step in (1, 2, 3):
+        assert cluster.terminate_backends(name) > 0
+        assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": step}).status_code == 200
+        assert cluster.terminate_backends(name) > 0
+        assert ledger.get(f"/v1/runs/{run}").json()["next_step"] == step + 1
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("before", [True, False], ids=["before the insert", "before the commit"])
+def test_a_session_that_is_ended_at_work_is_503_and_the_repetition_is_decided_once(
+    training: tuple[Ledger, str, Cluster], monkeypatch: pytest.MonkeyPatch, *, before: bool
+) -> None:
+    ledger, run, cluster = training
+    name = str(ledger.database.engine.url.database)
+
+    def save_and_die(work: WorkingSet) -> None:
+        if not before:
+            save(work)
+        assert cluster.terminate_backends(name) > 0
+        if before:
+            save(work)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("app.service.charging.group.save", save_and_die)
+        reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": 1}, Idempotency_Key="k-1")
+    assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
+    assert int(reply.headers["retry-after"]) >= 1
+    again = ledger.post(f"/v1/runs/{run}/steps", {"first_step": 1}, Idempotency_Key="k-1")
+    assert (again.status_code, again.json()["next_step"]) == (200, 2)
+    assert "idempotent-replayed" not in again.headers
+    assert verify(ledger.database).sound
+
+
+@pytest.mark.postgresql
+def test_a_server_that_crashed_and_is_back_is_found_again(tmp_path: Path) -> None:
+    need_postgresql()
+    own = Cluster.create()
+    try:
+        with open_ledger(tmp_path, own.create_database("ledger")) as ledger:
+            run = _first_step(ledger)
+            for step in (1, 2):
+                own.stop("immediate")
+                reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": step})
+                assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
+                assert ledger.get("/readyz").status_code == 503
+                assert ledger.get("/healthz").status_code == 200
+                own.start()
+                assert ledger.get("/readyz").status_code == 200
+                reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": step})
+                assert (reply.status_code, reply.json()["next_step"]) == (200, step + 1)
+            assert verify(ledger.database).sound
+    finally:
+        own.remove()

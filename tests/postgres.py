@@ -1,0 +1,296 @@
+"""A real PostgreSQL of the tests' own, started as an ordinary user and thrown away at the end.
+
+`Cluster` is one server with its data. `shared()` is the one of this test process, started when it is first needed;
+its databases are copies of a migrated template.
+"""
+
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import psycopg
+
+from app.persistence.engine import Database
+from app.persistence.schema import upgrade
+from tests.postgres_binaries import binaries, ordinary_user
+
+PATIENCE_SECONDS = 60
+TEMPLATE = "ledger_template"
+STOPS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+CONFIGURATION = "listen_addresses = '127.0.0.1'\nfsync = on\nmax_connections = 200"
+
+GUARD = """
+read -r _
+test ! -f "$0/data/postmaster.pid" || kill -QUIT "$(head -n 1 "$0/data/postmaster.pid")"
+sleep 1
+rm -rf "$0"
+"""
+"""Waits for the end of the tests' process, whatever ends it, and then of the server that it may have left behind."""
+
+_numbers = itertools.count()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Cluster:
+    """A PostgreSQL server and its data, in a folder of its own.
+
+    Args:
+        password: of the user `ledger`, who may do everything.
+        configuration: further lines of postgresql.conf.
+    """
+
+    def __init__(self, password: str | None = None, configuration: str = "") -> None:
+        self.password = password or secrets.token_hex(8)
+        self.port = _free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self._user = ordinary_user()
+        # A short path, as that of a socket must be, and one that the server's user can reach: pytest's are neither.
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        if self._user:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        self.data = self.folder / "data"
+        self._guard = subprocess.Popen(
+            ["sh", "-c", GUARD, self.folder], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        self._configuration = configuration
+
+    @classmethod
+    def create(cls, configuration: str = "") -> Self:
+        """A new cluster, started."""
+        cluster = cls(configuration=configuration)
+        with cluster._removed_if_it_fails():
+            secret = cluster.folder / "password"
+            secret.write_text(cluster.password)
+            if cluster._user:
+                os.chown(secret, cluster._user.pw_uid, cluster._user.pw_gid)
+            common = ["--username=ledger", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--no-sync"]
+            # A locale that does not sort as bytes do, so that nothing comes to depend on one that does.
+            made = cluster._tool("initdb", *common, "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+            if made.returncode != 0:
+                made = cluster._tool("initdb", *common, "--no-locale")
+            assert made.returncode == 0, made.stderr.decode()
+            cluster._configure()
+            cluster.start()
+        return cluster
+
+    def url(self, database: str) -> str:
+        """The URL of a database of this server."""
+        return f"postgresql://ledger:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start the server and wait until it takes connections."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        self._launch()
+        while True:
+            assert self.process is not None
+            try:
+                with self.connect("postgres"):
+                    return
+            except psycopg.OperationalError:
+                pass
+            if self.process.poll() is not None:  # the children of a killed server may still hold its memory
+                self._launch()
+            assert time.monotonic() < until, self.log()
+            time.sleep(0.05)
+
+    def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
+        """Stop the server as `pg_ctl stop -m` does, and wait until it is gone."""
+        self._end(STOPS[mode])
+
+    def kill(self) -> None:
+        """End the server as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
+        """Stop and start."""
+        self.stop(mode)
+        self.start()
+
+    def remove(self) -> None:
+        """Stop the server, if it runs, and delete its data."""
+        if self.process is not None and self.process.poll() is None:
+            self._end(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._guard.kill()
+        self._guard.communicate()
+
+    def log(self) -> str:
+        """What the server said."""
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection of the driver's, in autocommit, past the service."""
+        return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5)
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Execute one statement and return its rows."""
+        with self.connect(database) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def create_database(self, name: str, template: str = "template0") -> str:
+        """Make a database and return its URL."""
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Delete a database, whoever is still connected to it."""
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def terminate_backends(self, database: str) -> int:
+        """End every session of a database; returns how many there were."""
+        ended = self.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"  # noqa: S608 - a test's own name
+        )
+        return len(ended)
+
+    def standby(self, name: str = "standby") -> "Cluster":
+        """A second server that follows this one; every commit here waits until it is durable there, too."""
+        follower = self.base_backup("--write-recovery-conf")
+        with follower._removed_if_it_fails():
+            follower._configure(f"cluster_name = '{name}'")  # by which the primary knows it
+            follower.start()
+            self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+            self.execute("SELECT pg_reload_conf()")
+            self._await("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+        return follower
+
+    def base_backup(self, *options: str) -> "Cluster":
+        """A copy of this server as it is now, to be configured and started."""
+        copy = Cluster(self.password, self._configuration)
+        with copy._removed_if_it_fails():
+            taken = copy._tool(
+                "pg_basebackup",
+                *("--host=127.0.0.1", f"--port={self.port}", "--username=ledger", "--wal-method=stream"),
+                *("--checkpoint=fast", f"--pgdata={copy.data}", *options),
+            )
+            assert taken.returncode == 0, taken.stderr.decode()
+        return copy
+
+    def recover(self, archive: Path, point: str) -> None:
+        """Start a base backup, and bring it by the archived log to a restore point."""
+        self._configure(
+            f"restore_command = 'cp {archive}/%f %p'",
+            f"recovery_target_name = '{point}'",
+            "recovery_target_action = 'promote'",
+        )
+        signal_file = self.data / "recovery.signal"
+        signal_file.touch()
+        if self._user:
+            os.chown(signal_file, self._user.pw_uid, self._user.pw_gid)
+        self.start()
+        self._await("SELECT NOT pg_is_in_recovery()")
+
+    def promote(self) -> None:
+        """Make a standby a primary, which waits for no standby of its own."""
+        self.execute("SELECT pg_promote(true)")
+        self._await("SELECT NOT pg_is_in_recovery()")
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+        self.execute("SELECT pg_reload_conf()")
+
+    @contextmanager
+    def _removed_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.remove()
+            raise
+
+    def _await(self, question: str) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not self.execute(question)[0][0]:
+            assert time.monotonic() < until, f"{question}\n{self.log()}"
+            time.sleep(0.02)
+
+    def _configure(self, *lines: str) -> None:
+        own = [f"port = {self.port}", f"unix_socket_directories = '{self.folder}'", *lines]
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write("\n".join([CONFIGURATION, *own, self._configuration, ""]))
+
+    def _launch(self) -> None:
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [binaries() / "postgres", "-D", self.data], stdout=log, stderr=log, **self._as_user()
+            )
+
+    def _end(self, how: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(how)
+        self.process.wait(timeout=PATIENCE_SECONDS)
+
+    def _tool(self, name: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        target = [f"--pgdata={self.data}"] if name == "initdb" else []
+        return subprocess.run(
+            [binaries() / name, *target, *arguments],
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+            **self._as_user(),
+        )
+
+    def _as_user(self) -> dict[str, Any]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        options: dict[str, Any] = {
+            "cwd": self.folder,
+            "env": environment | {"LC_ALL": "C.UTF-8", "HOME": str(self.folder), "PGPASSWORD": self.password},
+        }
+        if self._user:
+            options |= {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        return options
+
+
+class _Shared:
+    """The cluster of this process, once somebody asked for it."""
+
+    cluster: Cluster | None = None
+
+
+def shared() -> Cluster:
+    """The cluster of this process, with a template that has the newest schema.
+
+    Raises:
+        NoServerError: none can be had.
+    """
+    if _Shared.cluster is None:
+        binaries()
+        cluster = Cluster.create()
+        _Shared.cluster = cluster
+        database = Database(cluster.create_database(TEMPLATE))
+        upgrade(database)
+        database.dispose()
+    return _Shared.cluster
+
+
+def remove_shared() -> None:
+    """Stop the cluster of this process, if there is one."""
+    if _Shared.cluster is not None:
+        _Shared.cluster.remove()
+        _Shared.cluster = None
+
+
+@contextmanager
+def database(*, migrated: bool) -> Iterator[str]:
+    """The URL of a new database of the shared cluster, which is deleted afterwards."""
+    cluster = shared()
+    name = f"ledger_{next(_numbers)}"
+    url = cluster.create_database(name, TEMPLATE if migrated else "template0")
+    try:
+        yield url
+    finally:
+        cluster.drop_database(name)
