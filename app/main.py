@@ -8,8 +8,9 @@ from fastapi import FastAPI
 
 from app.api import problems
 from app.api.openapi import describe
-from app.api.routers import accounts, health, planning, runs
-from app.persistence.engine import Database
+from app.api.routers import accounts, governance, health, lifecycle, planning, runs, steps
+from app.service.keyring import KeyRing
+from app.service.placements import Placements
 from app.settings import Settings
 
 
@@ -17,20 +18,20 @@ def create_app(settings: Settings) -> FastAPI:
     """Wire the service together.
 
     Args:
-        settings: where the database is.
+        settings: where the databases are.
 
     Returns:
-        An ASGI application that closes its database when it stops.
+        An ASGI application that closes its databases when it stops.
 
     Raises:
-        InvalidInputError: the database URL is not one that this version supports.
+        InvalidInputError: a database URL is not one that this version supports.
     """
-    database = Database(settings.database_url)
+    placements = Placements(settings.database_urls, settings.database_pool_size)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        database.dispose()
+        async with placements.at_work():
+            yield
 
     app = FastAPI(
         title="Epsilon Ledger",
@@ -40,9 +41,10 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.database = database
+    app.state.placements = placements
+    app.state.keys = KeyRing(placements.databases)
     problems.install(app)
-    for module in (accounts, runs, planning, health):
+    for module in (steps, accounts, runs, lifecycle, planning, governance, health):  # the hot route is found first
         app.include_router(module.routes)
     describe(app)
     return app

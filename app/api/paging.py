@@ -33,9 +33,12 @@ def decode_cursor(cursor: str | None) -> str | None:
     if not cursor:
         return None
     try:
-        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
     except ValueError as error:
         raise InvalidInputError(f"{cursor!a} is not a cursor; send the `next` of an earlier page.") from error
+    if not place.isprintable():
+        raise InvalidInputError(f"{cursor!a} is not a cursor; send the `next` of an earlier page.")
+    return place
 
 
 def cut(found: Sequence[T], limit: int, place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:

@@ -25,10 +25,14 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "insufficient_scope": (403, "The key's role does not allow this"),
     "not_found": (404, "There is no such thing"),
     "method_not_allowed": (405, "This path does not take this method"),
+    "account_quarantined": (409, "The account's balance is not proven"),
     "name_taken": (409, "The name is taken"),
+    "reservation_conflict": (409, "The reservation does not allow this now"),
+    "reservation_terminal": (409, "The reservation has ended"),
     "run_state_conflict": (409, "The run is in another state"),
     "sequence_conflict": (409, "These steps were admitted before, with another content"),
     "sequence_gap": (409, "Steps are missing before these"),
+    "attempt_superseded": (412, "Another attempt of the run is the current one"),
     "request_too_large": (413, "The request is too large"),
     "unsupported_media_type": (415, "The body is not JSON"),
     "delta_too_large": (422, "The delta protects nobody"),
@@ -89,6 +93,26 @@ def problem(
     Returns:
         The reply, with the status that belongs to the code.
     """
+    status, _ = STATUSES[code]
+    sent = dict(headers or {})
+    if status == HTTPStatus.UNAUTHORIZED:
+        sent["WWW-Authenticate"] = "Bearer"
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        sent["Retry-After"] = "1"
+    return Response(problem_body(code, detail, members), status, sent, PROBLEM_JSON)
+
+
+def problem_body(code: str, detail: str, members: Mapping[str, object] | None = None) -> str:
+    """A problem as JSON.
+
+    Args:
+        code: a key of STATUSES.
+        detail: a sentence for a person.
+        members: facts for a program.
+
+    Returns:
+        The text.
+    """
     status, title = STATUSES[code]
     content = {
         "type": "about:blank",
@@ -98,12 +122,7 @@ def problem(
         "code": code,
         **(members or {}),
     }
-    sent = dict(headers or {})
-    if status == HTTPStatus.UNAUTHORIZED:
-        sent["WWW-Authenticate"] = "Bearer"
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        sent["Retry-After"] = "1"
-    return Response(json.dumps(content, allow_nan=False, ensure_ascii=False), status, sent, PROBLEM_JSON)
+    return json.dumps(content, allow_nan=False, ensure_ascii=False)
 
 
 def install(app: FastAPI) -> None:

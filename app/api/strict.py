@@ -2,15 +2,17 @@
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from app.ledger.errors import InvalidInputError
 
 MAX_BODY_BYTES = 1 << 20
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
-    """Parse JSON without duplicate keys, NaN, infinities, lone surrogates or absurd depth.
+    """Parse JSON without duplicate keys, NaN, infinities, lone surrogates, NUL characters or absurd depth.
 
     Args:
         body: UTF-8.
@@ -28,6 +30,8 @@ def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
         )
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
+            if _NUL.search(text):
+                raise InvalidInputError("The body escapes the character NUL, which no text of a ledger holds.")
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"The body is not UTF-8: byte {error.start} is wrong.") from error
     except UnicodeEncodeError as error:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.ledger.errors import IdempotencyKeyReusedError
-from app.persistence.repositories import decisions, replies
+from app.persistence.repositories import decisions, replies, tenants
 from app.service.call import Call
 from app.service.pricing import Prepared, prepared
+
+CREATED = 201
+"""The usual status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,19 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply's body, and whether it was given before."""
+    """A reply's body and status, and whether it was given before."""
 
     body: str
     replayed: bool
+    status: int = CREATED
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A body that is answered, and pinned to the request's key, with another status than that of a creation."""
+
+    body: str
+    status: int
 
 
 def reused(key: str) -> IdempotencyKeyReusedError:
@@ -39,8 +51,10 @@ def reused(key: str) -> IdempotencyKeyReusedError:
     )
 
 
-def create_once(call: Call, identity: Identity, create: Callable[[Connection, Prepared], str]) -> Answer:
+def create_once(call: Call, identity: Identity, create: Callable[[Connection, Prepared], str | Pinned]) -> Answer:
     """Give the first answer again, or create something and pin the answer, in one transaction.
+
+    An organisation's creations happen one after the other, so that each sees what the one before it did.
 
     Args:
         call: who asks.
@@ -56,20 +70,24 @@ def create_once(call: Call, identity: Identity, create: Callable[[Connection, Pr
 
     def work(ready: Prepared) -> Answer:
         with call.db.write() as tx:
+            if identity.key is not None:
+                replies.lock_keys(tx, call.organisation_id, [identity.key])
+            tenants.lock(tx, call.organisation_id)
             earlier = _earlier(tx, call, identity)
             if earlier is not None:
-                return Answer(earlier, replayed=True)
-            body = create(tx, ready)
+                return Answer(earlier.body, replayed=True, status=earlier.status)
+            made = create(tx, ready)
+            answer = made if isinstance(made, Pinned) else Pinned(made, CREATED)
             if identity.key is not None:
-                reply = replies.Reply(identity.fingerprint, body)
+                reply = replies.Reply(identity.fingerprint, answer.body, answer.status)
                 replies.add(tx, call.organisation_id, identity.key, reply, call.now)
-        return Answer(body, replayed=False)
+        return Answer(answer.body, replayed=False, status=answer.status)
 
-    return prepared(work)
+    return prepared(lambda ready: call.db.retried(lambda: work(ready)))
 
 
-def _earlier(tx: Connection, call: Call, identity: Identity) -> str | None:
-    """The body that the key has pinned for the same request."""
+def _earlier(tx: Connection, call: Call, identity: Identity) -> replies.Reply | None:
+    """The reply that the key has pinned for the same request."""
     if identity.key is None:
         return None
     if decisions.find_by_key(tx, call.organisation_id, identity.key) is not None:
@@ -79,4 +97,4 @@ def _earlier(tx: Connection, call: Call, identity: Identity) -> str | None:
         return None
     if earlier.request_fingerprint != identity.fingerprint:
         raise reused(identity.key)
-    return earlier.body
+    return earlier

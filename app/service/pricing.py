@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent
-from app.ledger.admission import noise_that_fits
+from app.ledger.noise import noise_that_fits
 from app.persistence.repositories import events
 from app.persistence.repositories.events import PriceList
 

@@ -1,28 +1,32 @@
 """Runs: registration, reading, and the steps of their life."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.accounts import Account, AccountKind, StepEvent
-from app.ledger.admission import Reading, reading_of, repetitions_left
+from app.ledger.admission import Reading, Refusal, reading_of, repetitions_left
+from app.ledger.audit import genesis
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
     PrivacyUnitMismatchError,
     RelationMismatchError,
 )
-from app.ledger.runs import Run, RunAction, RunStatus
-from app.ledger.runs import after as state_after
+from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, runs
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.access import Role
 from app.service.budgets import Terms, checked, find_parent, new_account
 from app.service.call import Call
-from app.service.idempotency import Answer, Identity, create_once
+from app.service.charging.memory import Memory
+from app.service.charging.saving import save
+from app.service.charging.working import Wanted, load
+from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.pricing import Prepared, prepared, quote
+from app.service.reservations import PlanRequest, set_aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +70,38 @@ class RunRecord:
         return self.path[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A new run.
+
+    Args:
+        declaration: budget, default event, privacy unit, relation.
+        terms: name, optional limit of its own, filter, planned workload.
+        plan: what is to be set aside for it at once; empty: nothing.
+        lease_seconds: how long its trainer may be silent about the plan.
+    """
+
+    declaration: Declaration
+    terms: Terms
+    plan: tuple[StepEvent, ...]
+    lease_seconds: int
+
+
 def register_run(
-    call: Call, declaration: Declaration, terms: Terms, identity: Identity, render: Callable[[RunRecord], str]
+    call: Call,
+    registration: Registration,
+    identity: Identity,
+    render: Callable[[RunRecord], str],
+    refuse: Callable[[Refusal], Pinned],
 ) -> Answer:
     """Register a training run beneath a budget.
 
     Args:
         call: needs the role trainer.
-        declaration: budget, default event, privacy unit, relation.
-        terms: name, optional limit of its own, filter, planned workload.
+        registration: what the trainer says of the run.
         identity: of the request.
         render: makes the reply's body.
+        refuse: makes the reply to a plan that does not fit; then there is no run.
 
     Returns:
         The reply.
@@ -91,8 +116,9 @@ def register_run(
         LimitTooSmallError: the run's own limit could never admit anything.
     """
     call.require(Role.TRAINER)
+    declaration, terms = registration.declaration, registration.terms
 
-    def create(tx: Connection, ready: Prepared) -> str:
+    def create(tx: Connection, ready: Prepared) -> str | Pinned:
         budget = find_parent(tx, call, declaration.budget)
         if budget.account.kind is not AccountKind.BUDGET:
             raise InvalidInputError(
@@ -104,10 +130,18 @@ def register_run(
         if declaration.event is not None:
             ready.require(account, [declaration.event])
         ancestors = accounts.path_of(tx, call.organisation_id, budget.account.id)
+        before = tx.begin_nested()
         accounts.add(tx, call.organisation_id, account, [record.account for record in ancestors], None, call.now)
-        run = Run(account.id, RunStatus.ACTIVE, declaration.event, attempt=1, next_step=0, decisions=0)
-        runs.add(tx, call.organisation_id, run)
-        return render(_read(tx, call, account.id, ready))
+        head = genesis(call.organisation_id, account.id)
+        run = Run(account.id, RunStatus.ACTIVE, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
+        runs.add(tx, call.organisation_id, run, call.now)
+        if registration.plan:
+            refusal = _hold_plan(tx, call, account.id, registration, ready)
+            if refusal is not None:
+                before.rollback()
+                return refuse(refusal)
+        before.commit()
+        return render(read_run(tx, call, account.id, ready))
 
     return create_once(call, identity, create)
 
@@ -126,7 +160,7 @@ def get_run(call: Call, run_id: str) -> RunRecord:
         NotFoundError: the organisation has none such.
     """
     with call.db.read() as tx:
-        return prepared(lambda ready: _read(tx, call, run_id, ready))
+        return prepared(lambda ready: read_run(tx, call, run_id, ready))
 
 
 def list_runs(
@@ -160,36 +194,6 @@ def list_runs(
         )
 
 
-def change_state(call: Call, run_id: str, action: RunAction) -> RunRecord:
-    """Pause, resume, complete or abort a run.
-
-    Args:
-        call: needs the role trainer.
-        run_id: its id.
-        action: what to do; doing it again changes nothing.
-
-    Returns:
-        The run afterwards.
-
-    Raises:
-        NotFoundError: the organisation has none such.
-        RunStateConflictError: a completed or aborted run stays what it is.
-    """
-    call.require(Role.TRAINER)
-
-    def change(ready: Prepared) -> RunRecord:
-        with call.db.write() as tx:
-            path = find_path(tx, call, run_id)
-            run = runs.get(tx, call.organisation_id, run_id)
-            changed = replace(run, status=state_after(run.status, action))
-            if changed != run:
-                runs.save(tx, call.organisation_id, changed)
-                accounts.touch(tx, call.organisation_id, path[-1].account, call.now)
-            return _read(tx, call, run_id, ready)
-
-    return prepared(change)
-
-
 def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, ...]:
     """A run's account and its ancestors, root first, locked if the transaction writes.
 
@@ -210,9 +214,35 @@ def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, .
     return tuple(path)
 
 
-def _read(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRecord:
+def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRecord:
+    """A run as it is in a transaction.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        run_id: its id.
+        ready: has the curve of its default event, if the price list lacks it.
+
+    Returns:
+        The run.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        UnpreparedError: its default event was not priced yet.
+    """
     path = find_path(tx, call, run_id)
     return _record(tx, call, runs.get(tx, call.organisation_id, run_id), path, ready)
+
+
+def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registration, ready: Prepared) -> Refusal | None:
+    """Set the plan of a new run aside; None if it fits."""
+    work = load(tx, Memory(), [Wanted(call.organisation_id, run_id)])
+    request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
+    held = set_aside(work, call, request, ready)
+    if isinstance(held, Refusal):
+        return held
+    save(work)
+    return None
 
 
 def _record(tx: Connection, call: Call, run: Run, path: tuple[AccountRecord, ...], ready: Prepared) -> RunRecord:

@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 
 from tests.api.witness import check_answer
-from tests.conftest import Ledger, open_ledger
+from tests.conftest import SAMPLED, Ledger, open_ledger
 from tests.persistence.dump import Dump, dump
 
 
 @dataclass(frozen=True)
 class House:
-    """A ledger with a population, a budget and a run that took one step."""
+    """A ledger with a population, a budget and a run that took one step, and gave back a reservation."""
 
     ledger: Ledger
     population: str
     budget: str
     run: str
+    reservation: str = ""
 
     def rows(self) -> Dump:
         """Every row of the ledger."""
@@ -26,7 +27,12 @@ class House:
 
     def ids(self) -> dict[str, str]:
         """The ids by the names of path parameters."""
-        return {"population_id": self.population, "budget_id": self.budget, "run_id": self.run}
+        return {
+            "population_id": self.population,
+            "budget_id": self.budget,
+            "run_id": self.run,
+            "reservation_id": self.reservation,
+        }
 
 
 def furnish(ledger: Ledger) -> House:
@@ -35,13 +41,16 @@ def furnish(ledger: Ledger) -> House:
     budget = str(ledger.budget()["id"])
     run = ledger.run()
     assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}, "trainer").status_code == 200
-    return House(ledger, population, budget, run)
+    plan = {"plan": [{"event": SAMPLED, "count": 1}]}
+    reservation = str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
+    assert ledger.post(f"/v1/reservations/{reservation}/void", {}, "trainer").status_code == 200
+    return House(ledger, population, budget, run, reservation)
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[House]:
     """One house for the tests of a module: for those that leave it as it is, or that add to it."""
-    with open_ledger(tmp_path_factory.mktemp("house")) as ledger:
+    with open_ledger(tmp_path_factory.mktemp("house"), module_database_url) as ledger:
         yield furnish(ledger)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.main import create_app
 from app.settings import Settings
+from tests.conftest import SAMPLED
 
 APP = create_app(Settings(database_url="sqlite:///never-opened.db"))
 DOCUMENT: dict[str, Any] = APP.openapi()
@@ -24,9 +25,9 @@ class Operation:
     def id(self) -> str:
         return str(self.described["operationId"])
 
-    def at(self, run_id: str, budget_id: str, population_id: str) -> str:
+    def at(self, **ids: str) -> str:
         """The path with ids in it."""
-        return self.path.format(run_id=run_id, budget_id=budget_id, population_id=population_id)
+        return self.path.format(**ids)
 
     def takes(self, method: str, path: str) -> bool:
         """Whether a request belongs to this operation."""
@@ -41,7 +42,9 @@ OPERATIONS = [
 ]
 GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC]
 POSTS = [operation for operation in GUARDED if operation.method == "POST"]
-READS = [operation for operation in GUARDED if operation.method == "GET"]
+READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id != "verifyLedger"]
+"""What an asker may have already; a verification is made anew each time."""
+OPTIONAL_BODY = {"completeRun", "abortRun"}
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
@@ -51,3 +54,39 @@ def resolved(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     found: dict[str, Any] = DOCUMENT["components"]["schemas"][reference.rsplit("/", 1)[1]]
     return found
+
+
+NOWHERE = {
+    "run_id": "run_nowhere",
+    "budget_id": "bud_nowhere",
+    "population_id": "pop_nowhere",
+    "reservation_id": "res_nowhere",
+}
+"""Ids that mean nothing, by the names of path parameters."""
+
+
+def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
+    """A body that the operation takes; None if it needs none."""
+    limit = {"epsilon": 1.0, "delta": 1e-5}
+    bodies: dict[str, dict[str, Any]] = {
+        "createPopulation": {
+            "name": name,
+            "privacy_unit": "user",
+            "neighboring_relation": "add_or_remove_one",
+            "limit": limit,
+        },
+        "createBudget": {"name": name, "parent": "mimic", "limit": limit},
+        "registerRun": {"name": name, "budget": "mimic/icu-team"},
+        "takeSteps": {"event": SAMPLED},
+        "openAttempt": {},
+        "reserve": {"plan": [{"event": SAMPLED}]},
+        "commitReservation": {"steps_executed": 0},
+        "planEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},
+        "planDelta": {"events": [{"event": SAMPLED}], "epsilon": 1.0},
+        "planTrajectory": {"events": [{"event": SAMPLED}], "delta": 1e-5},
+        "planNoiseMultiplier": {"event": SAMPLED, "count": 9} | limit,
+        "planSteps": {"event": SAMPLED} | limit,
+        "planSamplingProbability": {"event": SAMPLED, "count": 9} | limit,
+        "planLaplace": {"bound": 1e-5, "l1_sensitivity": 2},
+    }
+    return bodies.get(operation.id)

@@ -4,7 +4,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from tests.api.conftest import House
-from tests.api.operations import APP, GUARDED, OPERATIONS, PUBLIC, Operation
+from tests.api.operations import APP, GUARDED, NOWHERE, OPERATIONS, PUBLIC, Operation
 
 by_operation = pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
 
@@ -58,7 +58,7 @@ def test_a_stranger_learns_nothing_from_the_body_it_sends(house: House, operatio
 
 @by_operation
 def test_a_stranger_does_not_learn_what_there_is(house: House, operation: Operation) -> None:
-    nothing = operation.at(run_id="run_x", budget_id="bud_x", population_id="pop_x")
+    nothing = operation.at(**NOWHERE)
     answers = [house.ledger.http.request(operation.method, path) for path in (nothing, operation.at(**house.ids()))]
     assert answers[0].content == answers[1].content
 

@@ -45,6 +45,7 @@ PLACES = {
     "/v1/runs/{run}/steps ": '{"events": [{"event": ' + GAUSSIAN + '}, {"event": @}]}',
     "/v1/accounting/epsilon": '{"delta": 1e-5, "events": [{"event": @}]}',
 }
+NO_LEASES = [*NO_NUMBERS, "0", "-1", "1.5", "604801", "null"]
 FIELDS = [
     ("/v1/populations", POPULATION.replace("1.0", "@") + "}", EPSILONS),
     ("/v1/populations", POPULATION.replace("1e-5", "@") + "}", DELTAS),
@@ -88,8 +89,18 @@ FIELDS = [
     (
         "/v1/runs/{run}/steps",
         "{@}",
-        ['"x": 1', '"dry_run": true', '"attempt": 1', '"count": 1, "count": 1', '"Count": 1'],
+        ['"x": 1', '"dry_run": true', '"attempts": 1', '"count": 1, "count": 1', '"Count": 1'],
     ),
+    ("/v1/runs/{run}/steps", '{"attempt": @}', [*NO_NUMBERS, "0", "-1", "1.5", "null", "2147483648"]),
+    ("/v1/runs/{run}/steps", '{"on_exceed": @}', ['"TRUNCATE"', '""', "null", "5"]),
+    ("/v1/runs/{run}/steps", '{"mode": "report", "on_exceed": @}', ['"truncate"']),
+    ("/v1/runs/{run}/reservations", '{"plan": @}', [*NO_LISTS, "[]", "null"]),
+    ("/v1/runs/{run}/reservations", '{"plan": [{"event": @}]}', NO_EVENTS),
+    ("/v1/runs/{run}/reservations", '{"plan": [{"event": ' + GAUSSIAN + '}], "lease_seconds": @}', NO_LEASES),
+    ("/v1/runs/{run}/attempts", '{"first_step": @}', [*NO_NUMBERS, "-1", "0.5"]),
+    ("/v1/runs/{run}/complete", '{"steps_executed": @}', [*NO_NUMBERS, "-1", "0.5"]),
+    ("/v1/runs", RUN + ', "plan": @}', [*NO_LISTS, "null"]),
+    ("/v1/runs", RUN + ', "lease_seconds": @}', NO_LEASES),
     ("/v1/accounting/epsilon", '{"delta": @, "events": [{"event": ' + GAUSSIAN + "}]}", DELTAS),
     ("/v1/accounting/epsilon", '{"delta": 1e-5, "events": @}', [*NO_LISTS, "[]", "null"]),
     ("/v1/accounting/epsilon", '{"delta": 1e-5, "events": [{"event": ' + GAUSSIAN + ', "count": @}]}', NO_COUNTS),

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from tests.api.conftest import House
-from tests.api.operations import DOCUMENT, GUARDED, READS, Operation
+from tests.api.operations import DOCUMENT, GUARDED, NOWHERE, READS, Operation, valid_body
 
 CURSORS = ["!", "x", "é", "%C3%A9", "病", "_w", "-", "====", "a b", "%00", "x" * 201, "%FF", "/w==", "\u00a0"]
 QUERIES: list[tuple[str, str]] = [
@@ -51,12 +51,16 @@ def test_a_query_that_is_not_known_is_refused(house: House, operation: Operation
     assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
 
 
-@pytest.mark.parametrize(
-    "target", ["budgets?parent=nowhere", "budgets?parent=mimic/", "runs?budget=mimic/nobody", "runs?budget=%00"]
-)
+@pytest.mark.parametrize("target", ["budgets?parent=nowhere", "budgets?parent=mimic/", "runs?budget=mimic/nobody"])
 def test_a_filter_for_what_is_not_there_is_404(house: House, target: str) -> None:
     reply = house.ledger.get(f"/v1/{target}")
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("target", ["budgets?parent=%00", "budgets?path=a%00b", "runs?budget=%00"])
+def test_a_filter_with_a_nul_is_refused(house: House, target: str) -> None:
+    reply = house.ledger.get(f"/v1/{target}")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
 
 
 @pytest.mark.parametrize("position", ["1000000", "10000000000", "9" * 60])
@@ -72,10 +76,10 @@ def test_a_cursor_beyond_a_history_shows_nothing_more(house: House, position: st
 )
 def test_an_id_that_means_nothing_is_404(house: House, operation: Operation, account_id: str) -> None:
     before = house.rows()
-    path = operation.at(run_id=account_id, budget_id=account_id, population_id=account_id)
-    body = b"{}" if operation.id == "takeSteps" else b""
-    headers = house.ledger.headers() | {"Content-Type": "application/json"}
-    reply = house.ledger.http.request(operation.method, path, content=body, headers=headers)
+    path = operation.at(**dict.fromkeys(NOWHERE, account_id))
+    reply = house.ledger.http.request(
+        operation.method, path, json=valid_body(operation), headers=house.ledger.headers()
+    )
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
     assert reply.headers["content-type"] == "application/problem+json"
     assert house.rows() == before

@@ -104,7 +104,7 @@ def test_a_readable_name_is_taken(house: House, path: str, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("", " ", "x" * 101, "a/b", "/", " a", "a ", "a\n", "a\tb", "a\x00b", "a\x7fb", "a\u200bb", "a\u202eb"),
+        *("", " ", "x" * 101, "a/b", "/", " a", "a ", "a\n", "a\tb", "a\x01b", "a\x7fb", "a\u200bb", "a\u202eb"),
         *("\ufeffa", "a\u2028b", "a\u00a0", "pop_", "pop_x", "bud_1", "run_0123456789ab"),
     ],
 )

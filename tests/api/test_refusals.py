@@ -18,6 +18,7 @@ REFUSED = {
     *("epsilon_requested", "epsilon_requested_infinite", "epsilon_limit", "delta", "order", "spent", "held"),
     *("requested", "requested_infinite", "limit", "delta_requested", "delta_left"),
     *("max_count_that_fits", "noise_multiplier_that_fits", "dry_run"),
+    *("attempt", "epsilon_infinite", "spent_infinite", "held_infinite"),
 }
 
 

@@ -2,12 +2,11 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.api.conftest import House
-from tests.api.operations import GUARDED, Operation
+from tests.api.operations import GUARDED, Operation, valid_body
 from tests.conftest import SAMPLED
 
 RANKS = ["viewer", "trainer", "admin"]
@@ -20,6 +19,13 @@ LEAST_ROLE = {
     "pauseRun": "trainer",
     "resumeRun": "trainer",
     "abortRun": "trainer",
+    "openAttempt": "trainer",
+    "reserve": "trainer",
+    "commitReservation": "trainer",
+    "voidReservation": "trainer",
+    "renewReservation": "trainer",
+    "getReservation": "viewer",
+    "verifyLedger": "admin",
     "planEpsilon": "viewer",
     "planDelta": "viewer",
     "planTrajectory": "viewer",
@@ -38,28 +44,10 @@ LEAST_ROLE = {
 NUMBERS: Iterator[int] = itertools.count()
 
 
-def _body(operation_id: str) -> dict[str, Any] | None:
-    limit = {"epsilon": 1.0, "delta": 1e-5}
-    name = f"{operation_id}-{next(NUMBERS)}"
-    bodies: dict[str, dict[str, Any]] = {
-        "createPopulation": {
-            "name": name,
-            "privacy_unit": "user",
-            "neighboring_relation": "add_or_remove_one",
-            "limit": limit,
-        },
-        "createBudget": {"name": name, "parent": "mimic", "limit": limit},
-        "registerRun": {"name": name, "budget": "mimic/icu-team"},
-        "takeSteps": {"event": SAMPLED},
-        "planEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},
-        "planDelta": {"events": [{"event": SAMPLED}], "epsilon": 1.0},
-        "planTrajectory": {"events": [{"event": SAMPLED}], "delta": 1e-5},
-        "planNoiseMultiplier": {"event": SAMPLED, "count": 9} | limit,
-        "planSteps": {"event": SAMPLED} | limit,
-        "planSamplingProbability": {"event": SAMPLED, "count": 9} | limit,
-        "planLaplace": {"bound": 1e-5, "l1_sensitivity": 2},
-    }
-    return bodies.get(operation_id)
+def _reservation(house: House, run: str) -> str:
+    """An active reservation of a run."""
+    plan = {"plan": [{"event": SAMPLED, "count": 1}]}
+    return str(house.ledger.post(f"/v1/runs/{run}/reservations", plan).json()["id"])
 
 
 def test_the_table_names_every_operation() -> None:
@@ -69,10 +57,14 @@ def test_the_table_names_every_operation() -> None:
 @pytest.mark.parametrize("role", RANKS)
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
 def test_a_role_may_do_what_the_table_says_and_nothing_else(house: House, operation: Operation, role: str) -> None:
-    path = operation.at(house.ledger.run(), house.budget, house.population)
+    run = house.ledger.run()
+    ids = house.ids() | {"run_id": run}
+    if "reservation_id" in operation.path:
+        ids["reservation_id"] = _reservation(house, run)
+    body = valid_body(operation, f"{operation.id}-{next(NUMBERS)}")
     before = house.rows()
     reply = house.ledger.http.request(
-        operation.method, path, json=_body(operation.id), headers=house.ledger.headers(role)
+        operation.method, operation.at(**ids), json=body, headers=house.ledger.headers(role)
     )
     if RANKS.index(role) >= RANKS.index(LEAST_ROLE[operation.id]):
         assert reply.status_code in {200, 201}, reply.text

@@ -1,17 +1,14 @@
 """Another organisation's objects do not exist: not by id, not by path, not as a reference, not in lists."""
 
-from typing import Any
-
 import httpx2
 import pytest
 
 from tests.api.conftest import House
-from tests.api.operations import GUARDED, POSTS, Operation
+from tests.api.operations import GUARDED, NOWHERE, POSTS, Operation, valid_body
 from tests.conftest import SAMPLED
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 WITH_ID = [operation for operation in GUARDED if "{" in operation.path]
-NOWHERE = {"run_id": "run_nowhere", "budget_id": "bud_nowhere", "population_id": "pop_nowhere"}
 
 
 def _clinic(house: House, method: str, path: str, body: object = None, **headers: str) -> httpx2.Response:
@@ -21,7 +18,7 @@ def _clinic(house: House, method: str, path: str, body: object = None, **headers
 
 @pytest.mark.parametrize("operation", WITH_ID, ids=lambda operation: operation.id)
 def test_another_organisations_object_is_404_and_looks_like_nothing(house: House, operation: Operation) -> None:
-    body: dict[str, Any] | None = {"event": SAMPLED} if operation.id == "takeSteps" else None
+    body = valid_body(operation)
     before = house.rows()
     reply = _clinic(house, operation.method, operation.at(**house.ids()), body)
     nothing = _clinic(house, operation.method, operation.at(**NOWHERE), body)

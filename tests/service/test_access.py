@@ -15,8 +15,10 @@ from app.ledger.errors import (
     NameTakenError,
     NotFoundError,
 )
+from app.persistence.engine import Database
 from app.persistence.tables import api_keys
 from app.service.access import Caller, Role, authenticate, create_key, create_organisation, require
+from tests import postgres
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 
@@ -28,11 +30,7 @@ def test_a_secret_is_stored_nowhere(ledger: Ledger) -> None:
     ledger.budget()
     ledger.post(f"/v1/runs/{ledger.run()}/steps", {}, "trainer", Idempotency_Key="k-1")
     stored = repr(dump(ledger.database))
-    file = Path(str(ledger.database.engine.url.database))
-    with sqlite3.connect(file) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-    raw = file.read_bytes()
+    raw = _on_disk(ledger.database)
     for key in ledger.keys.values():
         key_id, _, secret = key.partition(".")
         assert key_id in stored
@@ -40,6 +38,20 @@ def test_a_secret_is_stored_nowhere(ledger: Ledger) -> None:
         for form in (secret, key, secret[:20], secret.encode().hex(), hashlib.sha256(key.encode()).hexdigest()):
             assert form not in stored
             assert form.encode() not in raw
+
+
+def _on_disk(database: Database) -> bytes:
+    """Every byte that the database keeps in its files."""
+    name = str(database.engine.url.database)
+    if database.dialect == "sqlite":
+        with sqlite3.connect(name) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+        return Path(name).read_bytes()
+    cluster = postgres.shared()
+    cluster.execute("CHECKPOINT")
+    [(folder,)] = cluster.execute("SELECT oid FROM pg_database WHERE datname = current_database()", name)
+    return b"".join(file.read_bytes() for file in (cluster.data / "base" / str(folder)).iterdir())
 
 
 def test_the_hash_of_the_secret_is_stored(ledger: Ledger) -> None:

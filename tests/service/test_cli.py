@@ -1,34 +1,18 @@
 """The command line: what it prints, and that its errors are one sentence and exit status 2."""
 
 import json
-import sqlite3
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from app.api.openapi import openapi_text
-from app.cli import main
 from app.main import create_app
 from app.persistence.engine import Database
 from app.service.access import Role, authenticate
 from app.settings import Settings
-from tests.conftest import Ledger, command_line
+from tests.conftest import command_line
 from tests.persistence.dump import dump
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Said]
+from tests.service.commands import Run, Said, commands
 
 
 @pytest.fixture
@@ -39,17 +23,8 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path) -> Run:
     """Run a command in this process; whatever it raises but its exit fails the test."""
-    monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", url)
     monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["epsilon-ledger", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return Said(int(left.value.code or 0), said.out, said.err)
-
-    return command
+    return commands(monkeypatch, capsys, url)
 
 
 def _is_one_sentence(said: Said) -> None:
@@ -108,6 +83,7 @@ def test_mistakes_are_one_sentence_and_change_nothing(run: Run, url: str) -> Non
         ("serve", "--port", "x"),
         ("nonsense",),
         ("verify", "--nonsense"),
+        ("export", "--nonsense"),
     ],
 )
 def test_a_command_that_is_not_understood_exits_2_without_a_traceback(run: Run, arguments: tuple[str, ...]) -> None:
@@ -126,7 +102,7 @@ def test_help_is_help(run: Run, arguments: tuple[str, ...]) -> None:
     assert "Usage" in said.out
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "migrate", "openapi", "org", "keys", "verify"])
+@pytest.mark.parametrize("command", ["serve", "demo", "migrate", "openapi", "org", "keys", "verify", "export"])
 def test_help_names_every_command(run: Run, command: str) -> None:
     assert command in run("--help").out
 
@@ -159,63 +135,6 @@ def test_openapi_prints_the_document(run: Run, url: str, tmp_path: Path) -> None
 def test_migrate_can_be_repeated(run: Run) -> None:
     assert [run("migrate").status, run("migrate").status] == [0, 0]
     assert json.loads(run("migrate", "--json").out) == {"migrated": True}
-
-
-@pytest.fixture
-def spent(ledger: Ledger) -> Ledger:
-    """A ledger with three steps."""
-    ledger.population()
-    ledger.budget()
-    ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3})
-    return ledger
-
-
-def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
-    before = dump(spent.database)
-    said = run("verify", "--json")
-    facts = json.loads(said.out)
-    assert (said.status, facts.pop("problems"), facts.pop("sound")) == (0, [], True)
-    assert facts == {"accounts": 3, "runs": 1, "charges": 1, "steps": 3}
-    told = run("verify")
-    assert (told.status, told.err) == (0, "")
-    for number in facts.values():
-        assert str(number) in told.out
-    assert dump(spent.database) == before
-
-
-def test_verify_exits_1_and_names_what_does_not_agree(run: Run, spent: Ledger, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "ledger.db") as file:
-        file.execute("UPDATE runs SET next_step = 2")
-    file.close()
-    said = run("verify", "--json")
-    facts = json.loads(said.out)
-    assert (said.status, facts["sound"]) == (1, False)
-    assert "mimic/icu-team/model" in facts["problems"][0]
-    told = run("verify")
-    assert told.status == 1
-    assert facts["problems"][0] in told.out
-    assert "Traceback" not in told.err
-    assert spent.get("/healthz").status_code == 200
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE dp_events SET canonical = 'x'",
-        "UPDATE accounts SET weights = 'x' WHERE kind = 'budget'",
-        "UPDATE accounts SET grid_version = 9 WHERE kind = 'budget'",
-        "UPDATE accounts SET spent = zeroblob(8), held = zeroblob(8) WHERE kind = 'budget'",
-    ],
-)
-def test_verify_exits_1_whatever_is_broken(run: Run, spent: Ledger, tmp_path: Path, statement: str) -> None:
-    with sqlite3.connect(tmp_path / "ledger.db") as file:
-        file.execute(statement)
-    file.close()
-    said = run("verify", "--json")
-    facts = json.loads(said.out)
-    assert (said.status, facts["sound"]) == (1, False)
-    assert facts["problems"]
-    assert spent.get("/healthz").status_code == 200
 
 
 def test_verify_does_not_call_a_ledger_sound_that_is_not_there(run: Run, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Verification: a sound ledger is called sound, and whatever was tampered with is named."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,32 @@ from app.accounting.events import Laplace, NeighboringRelation, canonical, finge
 from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.filters import Limit, adaptive_weights
-from app.persistence.engine import Database
 from app.persistence.repositories.events import PriceList, StoredPrice
-from app.persistence.tables import accounts, decisions, dp_events, event_curves, populations, runs, step_events
-from app.service.verification import _price_problem, verify
+from app.persistence.tables import account_paths, attempts, event_curves, populations, runs
+from app.service.verification import verify
+from app.service.verification.prices import price_problem
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
+from tests.service.tampering import (
+    ALL,
+    MODEL,
+    TEAM,
+    account,
+    forget,
+    renoise,
+    reprice,
+    run_of,
+    sampled_fingerprint,
+    set_account,
+    set_attempt,
+    set_decision,
+    set_item,
+    set_run,
+    shift_curve,
+    shift_weights,
+    swell_weights,
+    tampering,
+)
 
 NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
 OTHER = {"type": "gaussian", "noise_multiplier": 70.0}
@@ -44,144 +63,69 @@ def charged(ledger: Ledger) -> Ledger:
     return ledger
 
 
-@contextmanager
-def _tampering(database: Database) -> Iterator[Connection]:
-    """A connection of somebody who cares neither about foreign keys nor about checks."""
-    with database.engine.connect() as tx:
-        for pragma in ("foreign_keys = OFF", "ignore_check_constraints = ON"):
-            tx.connection.cursor().execute(f"PRAGMA {pragma}")  # no pragma works inside a transaction
-        yield tx
-        tx.commit()
-        tx.invalidate()
-
-
-def _account(tx: Connection, path: str) -> Any:  # noqa: ANN401 - a row
-    return tx.execute(select(accounts).where(accounts.c.path == path)).one()
-
-
-def _set_account(tx: Connection, path: str, **values: object) -> None:
-    assert tx.execute(update(accounts).where(accounts.c.path == path).values(values)).rowcount == 1
-
-
-def _shift_curve(tx: Connection, path: str, units: int) -> None:
-    curve = np.frombuffer(_account(tx, path).spent, dtype="<i8").copy()
-    curve[3] += units
-    _set_account(tx, path, spent=curve.tobytes())
-
-
-def _shift_weights(tx: Connection, path: str) -> None:
-    weights = json.loads(_account(tx, path).weights)
-    weights["indices"] = [index + 1 for index in weights["indices"]]
-    _set_account(tx, path, weights=json.dumps(weights))
-
-
-def _swell_weights(tx: Connection, path: str) -> None:
-    weights = json.loads(_account(tx, path).weights)
-    weights["deltas"] = [delta * 1.1 for delta in weights["deltas"]]
-    _set_account(tx, path, weights=json.dumps(weights))
-
-
-def _renoise(tx: Connection, old: str, new: str) -> None:
-    for row in tx.execute(select(dp_events)).all():
-        if f":{old}" in row.canonical:
-            text = row.canonical.replace(f":{old}", f":{new}")
-            tx.execute(update(dp_events).where(dp_events.c.fingerprint == row.fingerprint).values(canonical=text))
-            return
-    raise AssertionError(old)
-
-
-def _reprice(tx: Connection, factor: float) -> None:
-    for row in tx.execute(select(event_curves)).all():
-        curve = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8")
-        where = event_curves.c.event_fingerprint == row.event_fingerprint
-        tx.execute(update(event_curves).where(where).values(curve=curve.tobytes()))
-
-
-def _run_of(tx: Connection, path: str) -> str:
-    return str(_account(tx, path).id)
-
-
-def _set_run(tx: Connection, path: str, **values: object) -> None:
-    tx.execute(update(runs).where(runs.c.account_id == _run_of(tx, path)).values(values))
-
-
-def _set_item(tx: Connection, **values: object) -> None:
-    run = _run_of(tx, "mimic/icu-team/model")
-    where = (step_events.c.run_id == run) & (step_events.c.position == 1)
-    assert tx.execute(update(step_events).where(where).values(values)).rowcount == 1
-
-
-def _forget(tx: Connection, position: int) -> None:
-    run = _run_of(tx, "mimic/icu-team/model")
-    for table in (step_events, decisions):
-        assert tx.execute(delete(table).where(table.c.run_id == run, table.c.position == position)).rowcount > 0
-
-
-def _move_decision(tx: Connection) -> None:
-    run = _run_of(tx, "mimic/icu-team/model")
-    where = (decisions.c.run_id == run) & (decisions.c.position == 1)
-    tx.execute(update(decisions).where(where).values(step_count=3, next_step=7))
-
-
-def _sampled_fingerprint(tx: Connection) -> str:
-    found = select(dp_events.c.fingerprint).where(dp_events.c.canonical.contains("poisson"))
-    return str(tx.execute(found).scalars().first())
-
-
-MODEL, TEAM, ALL = "mimic/icu-team/model", "mimic/icu-team", "mimic"
 TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
-    "a run's curve lowered": (lambda tx: _shift_curve(tx, MODEL, -1), MODEL),
-    "a run's curve raised": (lambda tx: _shift_curve(tx, MODEL, 1), MODEL),
-    "a budget's curve lowered": (lambda tx: _shift_curve(tx, TEAM, -1), TEAM),
-    "a budget's curve raised": (lambda tx: _shift_curve(tx, TEAM, 10**12), TEAM),
-    "a population's curve lowered": (lambda tx: _shift_curve(tx, ALL, -1), ALL),
-    "a population's curve emptied": (lambda tx: _set_account(tx, ALL, spent=bytes(len(_account(tx, ALL).spent))), ALL),
-    "an idle run's curve raised": (lambda tx: _shift_curve(tx, "mimic/declared/idle", 1), "mimic/declared/idle"),
-    "a charge's count lowered": (lambda tx: _set_item(tx, count=1), MODEL),
-    "a charge's count raised": (lambda tx: _set_item(tx, count=3), MODEL),
-    "a charge's event changed": (lambda tx: _set_item(tx, event_fingerprint=_sampled_fingerprint(tx)), MODEL),
-    "a charge's event unknown": (lambda tx: _set_item(tx, event_fingerprint="0" * 64), MODEL),
-    "a charge deleted": (lambda tx: _forget(tx, 1), MODEL),
-    "the last charge deleted": (lambda tx: _forget(tx, 3), MODEL),
-    "a charged event made noisier": (lambda tx: _renoise(tx, "60.0", "61.0"), "event "),
-    "the default event made noisier before any charge": (lambda tx: _renoise(tx, "70.0", "700.0"), "event "),
-    "an event's text respelled": (lambda tx: _renoise(tx, "60.0", " 60.0"), "event "),
-    "an event's text broken": (lambda tx: _renoise(tx, "60.0", "x"), "event "),
-    "a price halved": (lambda tx: _reprice(tx, 2), "event "),
-    "a price a little lower": (lambda tx: _reprice(tx, 1.000001), "event "),
-    "a price of nothing": (lambda tx: _reprice(tx, 1e30), "event "),
+    "a run's curve lowered": (lambda tx: shift_curve(tx, MODEL, -1), MODEL),
+    "a run's curve raised": (lambda tx: shift_curve(tx, MODEL, 1), MODEL),
+    "a budget's curve lowered": (lambda tx: shift_curve(tx, TEAM, -1), TEAM),
+    "a budget's curve raised": (lambda tx: shift_curve(tx, TEAM, 10**12), TEAM),
+    "a population's curve lowered": (lambda tx: shift_curve(tx, ALL, -1), ALL),
+    "a population's curve emptied": (lambda tx: set_account(tx, ALL, spent=bytes(len(account(tx, ALL).spent))), ALL),
+    "an idle run's curve raised": (lambda tx: shift_curve(tx, "mimic/declared/idle", 1), "mimic/declared/idle"),
+    "a charge's count lowered": (lambda tx: set_item(tx, count=1), MODEL),
+    "a charge's count raised": (lambda tx: set_item(tx, count=3), MODEL),
+    "a charge's event changed": (lambda tx: set_item(tx, event_fingerprint=sampled_fingerprint(tx)), MODEL),
+    "a charge's event unknown": (lambda tx: set_item(tx, event_fingerprint="0" * 64), MODEL),
+    "a charge deleted": (lambda tx: forget(tx, 1), MODEL),
+    "the last charge deleted": (lambda tx: forget(tx, 3), MODEL),
+    "a charged event made noisier": (lambda tx: renoise(tx, "60.0", "61.0"), "event "),
+    "the default event made noisier before any charge": (lambda tx: renoise(tx, "70.0", "700.0"), "event "),
+    "an event's text respelled": (lambda tx: renoise(tx, "60.0", " 60.0"), "event "),
+    "an event's text broken": (lambda tx: renoise(tx, "60.0", "x"), "event "),
+    "a price halved": (lambda tx: reprice(tx, 2), "event "),
+    "a price a little lower": (lambda tx: reprice(tx, 1.000001), "event "),
+    "a price of nothing": (lambda tx: reprice(tx, 1e30), "event "),
     "prices forgotten": (lambda tx: tx.execute(delete(event_curves)), MODEL),
     "prices under another relation": (
         lambda tx: tx.execute(update(event_curves).values(neighboring_relation="replace_special")),
         MODEL,
     ),
-    "the next step put back": (lambda tx: _set_run(tx, MODEL, next_step=0), MODEL),
-    "the next step put forward": (lambda tx: _set_run(tx, MODEL, next_step=10), MODEL),
-    "an idle run's next step put forward": (lambda tx: _set_run(tx, f"{ALL}/declared/idle", next_step=1), "idle"),
-    "a decision's steps moved": (_move_decision, MODEL),
-    "the number of decisions lowered": (lambda tx: _set_run(tx, MODEL, decisions=1), MODEL),
-    "weights over delta": (lambda tx: _swell_weights(tx, TEAM), TEAM),
-    "weights moved to other orders": (lambda tx: _shift_weights(tx, TEAM), TEAM),
-    "weights forgotten": (lambda tx: _set_account(tx, TEAM, weights=None), TEAM),
-    "weights broken": (lambda tx: _set_account(tx, TEAM, weights="x"), TEAM),
-    "an adaptive filter declared": (lambda tx: _set_account(tx, TEAM, filter="declared"), TEAM),
-    "a limit lowered below what is spent": (lambda tx: _set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
-    "a delta lowered below the weights": (lambda tx: _set_account(tx, TEAM, delta_limit=1e-9), TEAM),
-    "something held that nobody reserved": (lambda tx: _set_account(tx, TEAM, held=_account(tx, TEAM).spent), TEAM),
-    "a delta spent that no charge took": (lambda tx: _set_account(tx, TEAM, spent_delta=1), TEAM),
-    "a delta held that nobody reserved": (lambda tx: _set_account(tx, TEAM, held_delta=1), TEAM),
+    "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), MODEL),
+    "the next step put forward": (lambda tx: set_run(tx, MODEL, next_step=10), MODEL),
+    "an idle run's next step put forward": (lambda tx: set_run(tx, f"{ALL}/declared/idle", next_step=1), "idle"),
+    "a decision's steps moved": (lambda tx: set_decision(tx, 1, step_count=3, next_step=7), MODEL),
+    "the number of decisions lowered": (lambda tx: set_run(tx, MODEL, decisions=1), MODEL),
+    "weights over delta": (lambda tx: swell_weights(tx, TEAM), TEAM),
+    "weights moved to other orders": (lambda tx: shift_weights(tx, TEAM), TEAM),
+    "weights forgotten": (lambda tx: set_account(tx, TEAM, weights=None), TEAM),
+    "weights broken": (lambda tx: set_account(tx, TEAM, weights="x"), TEAM),
+    "an adaptive filter declared": (lambda tx: set_account(tx, TEAM, filter="declared"), TEAM),
+    "a limit lowered below what is spent": (lambda tx: set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
+    "a delta lowered below the weights": (lambda tx: set_account(tx, TEAM, delta_limit=1e-9), TEAM),
+    "something held that nobody reserved": (lambda tx: set_account(tx, TEAM, held=account(tx, TEAM).spent), TEAM),
+    "a delta spent that no charge took": (lambda tx: set_account(tx, TEAM, spent_delta=1), TEAM),
+    "a delta held that nobody reserved": (lambda tx: set_account(tx, TEAM, held_delta=1), TEAM),
     "a price with a delta": (lambda tx: tx.execute(update(event_curves).values(curve_delta=10**9)), "event "),
-    "a plan that has no price": (lambda tx: _set_account(tx, ALL, planned=json.dumps(UNPRICED)), ALL),
-    "a curve with a negative value": (lambda tx: _shift_curve(tx, TEAM, -(2**62)), TEAM),
-    "a curve of another length": (lambda tx: _set_account(tx, TEAM, spent=bytes(8), held=bytes(8)), TEAM),
+    "a plan that has no price": (lambda tx: set_account(tx, ALL, planned=json.dumps(UNPRICED)), ALL),
+    "a curve with a negative value": (lambda tx: shift_curve(tx, TEAM, -(2**62)), TEAM),
+    "a curve of another length": (lambda tx: set_account(tx, TEAM, spent=bytes(8), held=bytes(8)), TEAM),
     "a curve that is exhausted": (
-        lambda tx: _set_account(tx, ALL, spent=np.full(len(_account(tx, ALL).spent) // 8, EXHAUSTED).tobytes()),
+        lambda tx: set_account(tx, ALL, spent=np.full(len(account(tx, ALL).spent) // 8, EXHAUSTED).tobytes()),
         ALL,
     ),
-    "a grid that is not known": (lambda tx: _set_account(tx, TEAM, grid_version=99), TEAM),
+    "a grid that is not known": (lambda tx: set_account(tx, TEAM, grid_version=99), TEAM),
     "the population forgotten": (lambda tx: tx.execute(delete(populations)), ALL),
     "a run forgotten": (lambda tx: tx.execute(delete(runs)), MODEL),
-    "a budget put elsewhere": (lambda tx: _set_account(tx, TEAM, parent_id=_run_of(tx, "mimic/declared")), "declared"),
+    "an ancestor left out of what is charged": (
+        lambda tx: tx.execute(
+            delete(account_paths).where(account_paths.c.account_id == run_of(tx), account_paths.c.depth == 0)
+        ),
+        MODEL,
+    ),
+    "a run's attempt forgotten": (lambda tx: tx.execute(delete(attempts)), MODEL),
+    "a run's attempt begun later": (lambda tx: set_attempt(tx, first_step=1), MODEL),
+    "another attempt made the current one": (lambda tx: set_run(tx, MODEL, attempt=2), MODEL),
+    "a reservation that is not there": (lambda tx: set_run(tx, MODEL, reservation_id="res_x"), MODEL),
+    "a budget put elsewhere": (lambda tx: set_account(tx, TEAM, parent_id=run_of(tx, "mimic/declared")), "declared"),
 }
 
 
@@ -189,7 +133,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
 def test_what_was_tampered_with_is_named(charged: Ledger, what: str) -> None:
     assert verify(charged.database).sound
     tamper, named = TAMPERINGS[what]
-    with _tampering(charged.database) as tx:
+    with tampering(charged.database) as tx:
         tamper(tx)
     found = verify(charged.database)
     assert not found.sound
@@ -200,7 +144,7 @@ def test_a_sound_ledger_is_called_sound_and_counted(charged: Ledger) -> None:
     before = dump(charged.database)
     found = verify(charged.database)
     assert (found.sound, found.problems) == (True, ())
-    assert (found.accounts, found.runs, found.charges, found.steps) == (6, 3, 6, 16)
+    assert (found.accounts, found.runs, found.decisions, found.charges, found.steps) == (6, 3, 5, 6, 16)
     assert dump(charged.database) == before
 
 
@@ -229,20 +173,20 @@ def test_a_price_by_an_earlier_formula_may_be_higher_and_never_lower(factor: flo
     curve = event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
     prices = PriceList("org_1", NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION)
     kept = RdpCurve((curve.values * factor).astype(np.int64))
-    problem = _price_problem(StoredPrice(fingerprint(event), canonical(event), prices, kept, version))
+    problem = price_problem(StoredPrice(fingerprint(event), canonical(event), prices, kept, version))
     assert (problem is None) == (factor == 1.0 or (factor > 1 and version < FORMULA_VERSION))
 
 
 def test_weights_of_an_earlier_rule_are_sound(charged: Ledger) -> None:
-    with _tampering(charged.database) as tx:
-        row = _account(tx, TEAM)
+    with tampering(charged.database) as tx:
+        row = account(tx, TEAM)
         workload = RdpCurve.from_bytes(
             tx.execute(
-                select(event_curves.c.curve).where(event_curves.c.event_fingerprint == _sampled_fingerprint(tx))
+                select(event_curves.c.curve).where(event_curves.c.event_fingerprint == sampled_fingerprint(tx))
             ).scalar_one()
         )
         old = adaptive_weights(Limit(row.epsilon_limit, row.delta_limit), workload, row.grid_version, 1)
-        _set_account(tx, TEAM, weights=json.dumps({"indices": old.indices, "deltas": old.deltas}))
+        set_account(tx, TEAM, weights=json.dumps({"indices": old.indices, "deltas": old.deltas}))
     assert json.loads(row.weights)["deltas"] != list(old.deltas)
     assert verify(charged.database).sound
 
@@ -265,16 +209,16 @@ def test_every_organisation_is_verified(charged: Ledger) -> None:
     charged.http.post(f"/v1/runs/{made['id']}/steps", json={}, headers=charged.headers("admin", "clinic"))
     assert verify(charged.database).accounts == 9
     assert verify(charged.database).sound
-    with _tampering(charged.database) as tx:
-        _shift_curve(tx, "mimic/clinic-team", -1)
+    with tampering(charged.database) as tx:
+        shift_curve(tx, "mimic/clinic-team", -1)
     (problem,) = verify(charged.database).problems
     assert "mimic/clinic-team (bud_" in problem
 
 
 def test_several_problems_are_all_named(charged: Ledger) -> None:
-    with _tampering(charged.database) as tx:
-        _shift_curve(tx, TEAM, 1)
-        _set_run(tx, MODEL, next_step=0)
+    with tampering(charged.database) as tx:
+        shift_curve(tx, TEAM, 1)
+        set_run(tx, MODEL, next_step=0)
     problems = verify(charged.database).problems
     assert len(problems) == 2
     assert {MODEL, TEAM} == {problem.partition(" (")[0] for problem in problems}

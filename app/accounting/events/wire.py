@@ -6,6 +6,7 @@ The wire form follows from a class's fields: `type`, and every field that is not
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -82,8 +83,9 @@ def event_from_canonical(data: bytes) -> DpEvent:
     return event_from_dict(wire)
 
 
+@lru_cache(maxsize=1024)
 def fingerprint(event: DpEvent) -> str:
-    """Return the name of an event's content.
+    """Return the name of an event's content; the latest 1,024 are kept.
 
     Args:
         event: the event.

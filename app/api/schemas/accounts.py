@@ -22,6 +22,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.budgets import Terms
+from app.service.charging.refusing import finite
 from app.service.planning.setting import about_limit
 
 _ACCOUNT = {
@@ -29,6 +30,7 @@ _ACCOUNT = {
     "planned": [],
     "weights_frozen": True,
     "epsilon_declared": 1.2539,
+    "epsilon_declared_infinite": False,
     "own_delta": 0.0,
     "warnings": [],
     "created_at": "2026-11-21T09:00:00Z",
@@ -42,6 +44,7 @@ POPULATION_EXAMPLE: dict[str, Any] = {
     "neighboring_relation": "add_or_remove_one",
     "size": 46520,
     "epsilon": 2.0904,
+    "epsilon_infinite": False,
     "limit": {"epsilon": 8.0, "delta": 1e-5},
     **_ACCOUNT,
 }
@@ -52,6 +55,7 @@ BUDGET_EXAMPLE: dict[str, Any] = {
     "parent": EXAMPLE_POPULATION_ID,
     "population": EXAMPLE_POPULATION_ID,
     "epsilon": 1.6477,
+    "epsilon_infinite": False,
     "limit": {"epsilon": 3.0, "delta": 1e-5},
     **_ACCOUNT,
 }
@@ -187,8 +191,7 @@ def shared(record: AccountRecord) -> dict[str, Any]:
         "filter": account.filter,
         "planned": counted(account.planned),
         "weights_frozen": account.weights_frozen,
-        "epsilon": account.epsilon(),
-        "epsilon_declared": account.epsilon_declared(account.limit.delta),
+        **finite(epsilon=account.epsilon(), epsilon_declared=account.epsilon_declared(account.limit.delta)),
         "limit": LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
         "own_delta": account.spent.delta_value(),
         "warnings": about_limit(account.limit, account.filter),

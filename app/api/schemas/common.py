@@ -94,10 +94,12 @@ class AccountOut(Output):
         description="Whether the filter's weights are fixed: they are with the first charge. A run without a limit "
         "of its own needs none."
     )
-    epsilon: float = Field(description="Spent so far, by the account's filter at its delta.")
-    epsilon_declared: float = Field(
+    epsilon: float | None = Field(description="Spent so far, by the account's filter at its delta; null if infinite.")
+    epsilon_infinite: bool
+    epsilon_declared: float | None = Field(
         description="What an in-process accountant would print: valid only if all was fixed in advance."
     )
+    epsilon_declared_infinite: bool
     own_delta: float = Field(
         description="What mechanisms with a delta of their own have taken of the limit's delta so far."
     )

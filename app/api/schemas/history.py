@@ -1,15 +1,22 @@
 """The history of a run on the wire."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from app.api.paging import encode_cursor
 from app.api.schemas.accounts import counted
 from app.api.schemas.common import Output
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID
-from app.persistence.repositories.decisions import Decision
+from app.api.schemas.examples import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_EVENT,
+    EXAMPLE_POPULATION_ID,
+    EXAMPLE_RESERVATION_ID,
+    EXAMPLE_RUN_ID,
+)
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.charging.refusing import finite
 from app.service.history import History
 
 
@@ -17,16 +24,20 @@ class HistoryPoint(Output):
     """One decision of a run."""
 
     position: int = Field(description="Its place among the run's decisions, from 0.")
-    decision: Literal["admitted", "refused"]
+    decision: Outcome
+    attempt: int
     first_step: int
     count: int
     next_step: int
-    epsilon: float = Field(description="Of the run afterwards.")
+    epsilon: float | None = Field(description="Of the run afterwards; null if infinite.")
+    epsilon_infinite: bool
     delta: float
     epsilon_limit: float
     events: list[dict[str, Any]]
     accounts: list[str] = Field(description="What the charge touched, or would have touched, root first.")
     binding_account: str
+    reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
+    hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
     at: datetime
 
 
@@ -44,15 +55,19 @@ class HistoryOut(Output):
                         {
                             "position": 1,
                             "decision": "admitted",
+                            "attempt": 1,
                             "first_step": 419,
                             "count": 1,
                             "next_step": 420,
                             "epsilon": 1.6477,
+                            "epsilon_infinite": False,
                             "delta": 1e-5,
                             "epsilon_limit": 3.0,
                             "events": [{"event": EXAMPLE_EVENT, "count": 1}],
                             "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
                             "binding_account": EXAMPLE_BUDGET_ID,
+                            "reservation": EXAMPLE_RESERVATION_ID,
+                            "hash": "9f2c" * 16,
                             "at": "2026-11-21T09:00:01Z",
                         }
                     ],
@@ -77,15 +92,18 @@ class HistoryOut(Output):
 def _point(decision: Decision, accounts: list[str]) -> HistoryPoint:
     return HistoryPoint(
         position=decision.position,
-        decision="admitted" if decision.admitted else "refused",
+        decision=decision.outcome,
+        attempt=decision.attempt,
         first_step=decision.first_step,
         count=decision.step_count,
         next_step=decision.next_step,
-        epsilon=decision.reading.epsilon,
+        **finite(epsilon=decision.reading.epsilon),
         delta=decision.reading.delta,
         epsilon_limit=decision.reading.epsilon_limit,
         events=counted(decision.steps),
         accounts=accounts,
         binding_account=decision.binding_account_id,
+        reservation=decision.reservation_id,
+        hash=decision.entry_hash.hex(),
         at=decision.created_at,
     )

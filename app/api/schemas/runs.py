@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.accounts import TermsIn, counted
@@ -16,18 +16,21 @@ from app.api.schemas.common import (
     Relation,
     relation_of,
 )
-from app.api.schemas.events import Event, event_of, step_events_of
+from app.api.schemas.events import MOST_EVENTS, CountedEvent, Event, event_of, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_CURSOR,
     EXAMPLE_EVENT,
     EXAMPLE_POPULATION_ID,
+    EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
 )
+from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.runs import RunStatus
 from app.service.budgets import Terms
+from app.service.charging.refusing import finite
 from app.service.planning.setting import about_limit
-from app.service.runs import Declaration, RunRecord
+from app.service.runs import Declaration, Registration, RunRecord
 
 RUN_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_RUN_ID,
@@ -42,11 +45,14 @@ RUN_EXAMPLE: dict[str, Any] = {
     "attempt": 1,
     "next_step": 420,
     "event": EXAMPLE_EVENT,
+    "reservation": EXAMPLE_RESERVATION_ID,
     "limit": {"epsilon": 3.0, "delta": 1e-5},
     "epsilon": 1.6477,
+    "epsilon_infinite": False,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
     "epsilon_declared": 1.2539,
+    "epsilon_declared_infinite": False,
     "own_delta": 0.0,
     "warnings": [],
     "steps_remaining": 2698,
@@ -58,6 +64,9 @@ RUN_EXAMPLE: dict[str, Any] = {
     "created_at": "2026-11-21T09:00:00Z",
     "updated_at": "2026-11-21T09:30:00Z",
 }
+
+
+_OF_PLANS = {"plan", "lease_seconds"}
 
 
 class RunIn(TermsIn):
@@ -77,8 +86,29 @@ class RunIn(TermsIn):
         default=None, description="What its mechanism is calibrated for; must be the population's."
     )
 
-    def declaration(self) -> Declaration:
-        """What the trainer says of the run."""
+    @model_serializer(mode="wrap")
+    def _as_before_plans(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A registration without a plan is the request that it was before there were plans, also to its key."""
+        written: dict[str, Any] = write(self)
+        return written if self.plan else {name: value for name, value in written.items() if name not in _OF_PLANS}
+
+    plan: list[CountedEvent] = Field(
+        default=[],
+        description="Set aside at once for the run's steps, or refused at once, and then there is no run.",
+        json_schema_extra=MOST_EVENTS,
+    )
+    lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
+
+    def registration(self) -> Registration:
+        """What the trainer says of the run.
+
+        Raises:
+            RequestTooLargeError: more than 1,000 events are planned, or too many curves.
+        """
+        plan = step_events_of(self.plan)
+        return Registration(self._declaration(), self._terms(), plan, self.lease_seconds)
+
+    def _declaration(self) -> Declaration:
         return Declaration(
             self.budget,
             None if self.event is None else event_of(self.event),
@@ -86,8 +116,7 @@ class RunIn(TermsIn):
             relation_of(self.neighboring_relation),
         )
 
-    def terms(self) -> Terms:
-        """What the run's account is opened with."""
+    def _terms(self) -> Terms:
         limit = None if self.limit is None else self.limit.domain()
         return Terms(self.name, limit, self.filter_kind(), step_events_of(self.planned))
 
@@ -106,6 +135,7 @@ class RunOut(AccountOut):
     attempt: int
     next_step: int
     event: dict[str, Any] | None
+    reservation: str | None = Field(default=None, description="The active reservation that its steps are taken out of.")
     limit: LimitOut | None
     delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
@@ -133,12 +163,12 @@ class RunOut(AccountOut):
             attempt=record.run.attempt,
             next_step=record.run.next_step,
             event=None if record.run.event is None else event_to_dict(record.run.event),
+            reservation=record.run.reservation_id,
             limit=None if account.limit is None else LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
             filter=account.filter,
             planned=counted(account.planned),
             weights_frozen=account.weights_frozen,
-            epsilon=record.reading.epsilon,
-            epsilon_declared=account.epsilon_declared(record.reading.delta),
+            **finite(epsilon=record.reading.epsilon, epsilon_declared=account.epsilon_declared(record.reading.delta)),
             own_delta=account.spent.delta_value(),
             warnings=[] if account.limit is None else about_limit(account.limit, account.filter),
             delta=record.reading.delta,

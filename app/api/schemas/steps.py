@@ -1,27 +1,36 @@
 """Requests for steps, and their answers, on the wire."""
 
+import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from app.accounting.events import DpEvent
 from app.api.schemas.common import Count, Input, Output
 from app.api.schemas.events import MOST_EVENTS, CountedEvent, Event, event_of, step_events_of
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RUN_ID
-from app.persistence.repositories.decisions import Decision
-from app.service.steps import StepRequest
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.charging.refusing import finite
+from app.service.charging.requests import Mode, OnExceed, StepRequest
 
 ADMITTED_EXAMPLE: dict[str, Any] = {
     "decision": "admitted",
     "run": EXAMPLE_RUN_ID,
+    "attempt": 1,
     "first_step": 419,
     "count": 1,
+    "requested_count": 1,
     "next_step": 420,
     "epsilon": 1.6477,
+    "epsilon_infinite": False,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
     "steps_remaining": 2698,
     "binding_account": EXAMPLE_BUDGET_ID,
     "binding_account_path": "mimic/icu-team",
+    "overdrawn": False,
+    "reservation": EXAMPLE_RESERVATION_ID,
     "dry_run": False,
 }
 REFUSED_EXAMPLE: dict[str, Any] = {
@@ -33,18 +42,22 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "code": "budget_exceeded",
     "decision": "refused",
     "run": EXAMPLE_RUN_ID,
+    "attempt": 1,
     "first_step": 3118,
     "count": 1,
     "binding_account": EXAMPLE_BUDGET_ID,
     "binding_account_path": "mimic/icu-team",
     "epsilon": 2.9996,
+    "epsilon_infinite": False,
     "epsilon_requested": 3.0001,
     "epsilon_requested_infinite": False,
     "epsilon_limit": 3.0,
     "delta": 1e-5,
     "order": 7.0376,
     "spent": 1.5624,
+    "spent_infinite": False,
     "held": 0.0,
+    "held_infinite": False,
     "requested": 0.0005,
     "requested_infinite": False,
     "limit": 1.5628,
@@ -79,12 +92,25 @@ class StepsIn(Input):
     events: list[CountedEvent] | None = Field(
         default=None, min_length=1, description="At most 1,000, in order.", json_schema_extra=MOST_EVENTS
     )
-    mode: Literal["authorize"] = "authorize"
+    attempt: int = Field(
+        default=1, ge=1, le=2**31 - 1, description="The fencing token: only the run's current attempt may charge."
+    )
+    mode: Literal["authorize", "report"] = Field(
+        default="authorize",
+        description="`authorize` asks before the steps are released. `report` tells that they were released: they are "
+        "charged in any case, and a run that is over its limit then is frozen as `overdrawn`.",
+    )
+    on_exceed: Literal["refuse", "truncate"] = Field(
+        default="refuse",
+        description="If not all steps fit: `refuse` charges none of them, `truncate` as many as fit, from the first.",
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> "StepsIn":
         if self.events is not None and (self.count is not None or self.event is not None):
             raise ValueError("send either `count` and `event`, or `events`, not both")
+        if self.mode == "report" and self.on_exceed == "truncate":
+            raise ValueError("what has happened is charged in full; leave out `on_exceed` in mode `report`")
         return self
 
     def request(self, run_id: str, idempotency_key: str | None) -> StepRequest:
@@ -95,44 +121,62 @@ class StepsIn(Input):
         """
         if self.events is None:
             event = None if self.event is None else event_of(self.event)
-            return StepRequest(run_id, ((event, self.count or 1),), self.first_step, idempotency_key)
-        items = tuple((step.event, step.count) for step in step_events_of(self.events))
-        return StepRequest(run_id, items, self.first_step, idempotency_key)
+            items: tuple[tuple[DpEvent | None, int], ...] = ((event, self.count or 1),)
+        else:
+            items = tuple((step.event, step.count) for step in step_events_of(self.events))
+        return StepRequest(
+            run_id,
+            items,
+            self.first_step,
+            idempotency_key,
+            self.attempt,
+            Mode(self.mode),
+            OnExceed(self.on_exceed),
+        )
 
 
 class AdmittedOut(Output):
-    """The steps are admitted and charged."""
+    """The steps are admitted and charged, or were reported and are charged."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ADMITTED_EXAMPLE]})
 
-    decision: Literal["admitted"] = "admitted"
+    decision: Literal["admitted", "reported"]
     run: str
+    attempt: int
     first_step: int
     count: int
+    requested_count: int = Field(description="More than `count` where the request was truncated.")
     next_step: int
-    epsilon: float = Field(description="Of the run afterwards.")
+    epsilon: float | None = Field(description="Of the run afterwards; null if infinite.")
+    epsilon_infinite: bool
     delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     steps_remaining: int = Field(description="Further steps like the last one that every account would admit.")
     binding_account: str = Field(description="The account that leaves the fewest of them.")
     binding_account_path: str
+    overdrawn: bool = Field(description="Whether reported steps went over a limit; the run is frozen then.")
+    reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
     dry_run: bool
 
     @classmethod
     def of(cls, decision: Decision, *, dry_run: bool) -> "AdmittedOut":
-        """An admission as it is answered."""
-        assert decision.steps_remaining is not None, "an admission says what remains"
+        """An admission, or the record of what was reported, as it is answered."""
         return cls(
+            decision="admitted" if decision.outcome is Outcome.ADMITTED else "reported",
             run=decision.run_id,
+            attempt=decision.attempt,
             first_step=decision.first_step,
             count=decision.step_count,
+            requested_count=decision.requested_count,
             next_step=decision.next_step,
-            epsilon=decision.reading.epsilon,
+            **finite(epsilon=decision.reading.epsilon),
             delta=decision.reading.delta,
             epsilon_limit=decision.reading.epsilon_limit,
-            steps_remaining=decision.steps_remaining,
+            steps_remaining=decision.steps_remaining or 0,
             binding_account=decision.binding_account_id,
             binding_account_path=decision.binding_account_path,
+            overdrawn=decision.steps_remaining is None,
+            reservation=decision.reservation_id,
             dry_run=dry_run,
         )
 
@@ -140,26 +184,13 @@ class AdmittedOut(Output):
 def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str, Any]]:
     """What a refusal says to a person, and its members for a program."""
     assert decision.refusal is not None, "a refusal has its numbers"
-    # Refusals that were recorded by schema 0001 do not say anything about deltas of mechanisms: there were none.
-    facts = {"delta_requested": 0.0, "delta_left": 0.0} | decision.refusal
-    became = "infinite" if facts["epsilon_requested_infinite"] else f"{facts['epsilon_requested']:.4f}"
-    fitting, noise = facts["max_count_that_fits"], facts["noise_multiplier_that_fits"]
-    spent = (
-        f"{decision.binding_account_path} has spent epsilon {facts['epsilon']:.4f} of {facts['epsilon_limit']:g} "
-        f"(delta {facts['delta']:g}); with this request it would be {became}."
-    )
-    fits = f"The first {fitting} of the {decision.step_count} requested steps would fit."
-    if facts["delta_requested"] > facts["delta_left"]:
-        spent += (
-            f" Its mechanisms take {facts['delta_requested']:.3g} of delta for themselves, and "
-            f"{facts['delta_left']:.3g} is left for that: an account sets aside what its `planned` events take."
-        )
-    sentences = [spent, fits if fitting else "None of the requested steps fits."]
-    if noise is not None:
-        sentences.append(f"With a noise multiplier of {noise:g} the request would fit.")
+    # Refusals that were recorded by early schemas do not say what could not be: deltas of mechanisms, infinite losses.
+    none = {"delta_requested": 0.0, "delta_left": 0.0, **finite(epsilon=0.0, spent=0.0, held=0.0)}
+    facts = none | json.loads(decision.refusal)
     members = {
         "decision": "refused",
         "run": decision.run_id,
+        "attempt": decision.attempt,
         "first_step": decision.first_step,
         "count": decision.step_count,
         "binding_account": decision.binding_account_id,
@@ -167,4 +198,27 @@ def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str
         **facts,
         "dry_run": dry_run,
     }
-    return " ".join(sentences), members
+    return refusal_text(facts, decision.binding_account_path, decision.step_count), members
+
+
+def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
+    """What a refusal says to a person: of steps, or of a plan."""
+    became = "infinite" if facts["epsilon_requested_infinite"] else f"{facts['epsilon_requested']:.4f}"
+    is_now = "infinite" if facts["epsilon_infinite"] else f"{facts['epsilon']:.4f}"
+    fitting, noise = facts["max_count_that_fits"], facts["noise_multiplier_that_fits"]
+    spent = (
+        f"{binding_path} has spent epsilon {is_now} of {facts['epsilon_limit']:g} "
+        f"(delta {facts['delta']:g}); with this request it would be {became}."
+    )
+    if facts["held"]:
+        spent += " Reservations hold a part of the rest."
+    if facts["delta_requested"] > facts["delta_left"]:
+        spent += (
+            f" Its mechanisms take {facts['delta_requested']:.3g} of delta for themselves, and "
+            f"{facts['delta_left']:.3g} is left for that: an account sets aside what its `planned` events take."
+        )
+    fits = f"The first {fitting} of the {count} requested steps would fit."
+    sentences = [spent, fits if fitting else "None of the requested steps fits."]
+    if noise is not None:
+        sentences.append(f"With a noise multiplier of {noise:g} the request would fit.")
+    return " ".join(sentences)

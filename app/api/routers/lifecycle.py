@@ -1,0 +1,168 @@
+"""The life of a run: pause, resume, end, attempts; and reservations."""
+
+from fastapi import Request, Response
+
+from app.api.problems import PRICING, READING, WRITING, reads, responses
+from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.schemas.reservations import AttemptIn, CommitIn, EndIn, ReservationIn, ReservationOut, plan_refused
+from app.api.schemas.runs import RunOut
+from app.ledger.runs import RunAction
+from app.service import lifecycle, reservations
+
+routes = router()
+
+_CHANGING = (*WRITING, "not_found", "run_state_conflict")
+_ENDING = (*_CHANGING, "reservation_conflict", "account_quarantined")
+_SETTLING = (*WRITING, "not_found", "reservation_terminal", "account_quarantined")
+
+
+@routes.post(
+    "/runs/{run_id}/pause",
+    operation_id="pauseRun",
+    summary="Pause a run",
+    tags=["runs"],
+    responses=responses(*_CHANGING),
+)
+def pause_run(run_id: str, call: Asked) -> RunOut:
+    """The run takes no steps until it is resumed."""
+    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.PAUSE))
+
+
+@routes.post(
+    "/runs/{run_id}/resume",
+    operation_id="resumeRun",
+    summary="Resume a paused run",
+    tags=["runs"],
+    responses=responses(*_CHANGING),
+)
+def resume_run(run_id: str, call: Asked) -> RunOut:
+    """The run takes steps again."""
+    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.RESUME))
+
+
+@routes.post(
+    "/runs/{run_id}/complete",
+    operation_id="completeRun",
+    summary="Complete a run",
+    tags=["runs"],
+    responses=responses(*_ENDING),
+)
+def complete_run(run_id: str, call: Asked, body: EndIn | None = None) -> RunOut:
+    """The training is done; the run takes no more steps. An active reservation is committed with `steps_executed`."""
+    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.COMPLETE, _executed(body)))
+
+
+@routes.post(
+    "/runs/{run_id}/abort",
+    operation_id="abortRun",
+    summary="Abort a run",
+    tags=["runs"],
+    responses=responses(*_ENDING),
+)
+def abort_run(run_id: str, call: Asked, body: EndIn | None = None) -> RunOut:
+    """The training failed; what was spent stays spent, and the run takes no more steps.
+
+    An active reservation is committed with `steps_executed`, or else forfeited.
+    """
+    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.ABORT, _executed(body)))
+
+
+@routes.post(
+    "/runs/{run_id}/attempts",
+    operation_id="openAttempt",
+    summary="Let a run go on from a checkpoint",
+    tags=["runs"],
+    status_code=201,
+    response_model=RunOut,
+    responses=responses(*_ENDING, "idempotency_key_reused"),
+)
+def open_attempt(run_id: str, body: AttemptIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """The trainer before can charge no more (412); `attempt` in the reply is what the new one sends with its steps.
+
+    What was spent stays spent: steps that are repeated after the checkpoint are charged again.
+    """
+    return created(
+        lifecycle.open_attempt(
+            call,
+            run_id,
+            body.first_step,
+            body.steps_executed,
+            identity(request, body, key),
+            lambda record: RunOut.of(record).model_dump_json(),
+        )
+    )
+
+
+@routes.post(
+    "/runs/{run_id}/reservations",
+    operation_id="reserve",
+    summary="Set a plan's exact cost aside, at once or not at all",
+    tags=["reservations"],
+    status_code=201,
+    response_model=ReservationOut,
+    responses=responses(*_ENDING, *PRICING, "budget_exceeded", "attempt_superseded", "idempotency_key_reused"),
+)
+def reserve(run_id: str, body: ReservationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only."""
+    return created(
+        reservations.reserve(
+            call,
+            body.request(run_id),
+            identity(request, body, key),
+            lambda reservation: ReservationOut.of(reservation).model_dump_json(),
+            lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
+        )
+    )
+
+
+@routes.get(
+    "/reservations/{reservation_id}",
+    operation_id="getReservation",
+    summary="Read a reservation",
+    tags=["reservations"],
+    response_model=ReservationOut,
+    responses=reads(*READING),
+)
+def get_reservation(reservation_id: str, request: Request, call: Asked) -> Response:
+    """A reservation: its plan, how much of it was used, and until when its trainer may be silent."""
+    return tagged(request, ReservationOut.of(reservations.get_reservation(call, reservation_id)))
+
+
+@routes.post(
+    "/reservations/{reservation_id}/commit",
+    operation_id="commitReservation",
+    summary="End a reservation: say what was executed",
+    tags=["reservations"],
+    responses=responses(*_SETTLING),
+)
+def commit_reservation(reservation_id: str, body: CommitIn, call: Asked) -> ReservationOut:
+    """What was executed is spent, whether it was asked for one by one or not; the rest is returned."""
+    return ReservationOut.of(reservations.commit_reservation(call, reservation_id, body.steps_executed))
+
+
+@routes.post(
+    "/reservations/{reservation_id}/void",
+    operation_id="voidReservation",
+    summary="Give back a reservation of which nothing was used",
+    tags=["reservations"],
+    responses=responses(*_SETTLING, "reservation_conflict"),
+)
+def void_reservation(reservation_id: str, call: Asked) -> ReservationOut:
+    """The whole plan is returned."""
+    return ReservationOut.of(reservations.void_reservation(call, reservation_id))
+
+
+@routes.post(
+    "/reservations/{reservation_id}/heartbeat",
+    operation_id="renewReservation",
+    summary="Begin a reservation's lease anew",
+    tags=["reservations"],
+    responses=responses(*_SETTLING),
+)
+def renew_reservation(reservation_id: str, call: Asked) -> ReservationOut:
+    """The trainer is alive: what is left of the plan is not forfeited before the lease has run out once more."""
+    return ReservationOut.of(reservations.renew_reservation(call, reservation_id))
+
+
+def _executed(body: EndIn | None) -> int | None:
+    return None if body is None else body.steps_executed

@@ -1,0 +1,64 @@
+"""Steps: the question that every noisy release asks first."""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from app.api.problems import PRICING, PROBLEM_JSON, WRITING, problem, responses
+from app.api.route import Asked, Charges, IdempotencyKey, StepsRoute, router
+from app.api.schemas.steps import REFUSED_EXAMPLE, AdmittedOut, StepsIn, refusal_members
+
+routes = router(StepsRoute)
+
+_STEP_RESPONSES = responses(
+    *WRITING,
+    *PRICING,
+    "budget_exceeded",
+    "not_found",
+    "run_state_conflict",
+    "sequence_conflict",
+    "sequence_gap",
+    "idempotency_key_reused",
+    "attempt_superseded",
+    "account_quarantined",
+)
+_STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["value"] = REFUSED_EXAMPLE
+
+
+@routes.post(
+    "/runs/{run_id}/steps",
+    operation_id="takeSteps",
+    summary="Ask, before each noisy release: may this run take these steps?",
+    tags=["runs"],
+    response_model=AdmittedOut,
+    responses=_STEP_RESPONSES,
+)
+async def take_steps(
+    run_id: str,
+    body: StepsIn,
+    call: Asked,
+    charges: Charges,
+    key: IdempotencyKey = None,
+    *,
+    dry_run: Annotated[bool, Query(description="Preview: decide, and record nothing.")] = False,
+) -> Response:
+    """Admit and charge the steps to the run and to everything above it, or refuse them and charge nothing.
+
+    An answer of 200 means that the charge is durable: release the noisy result now. Any other answer means
+    that nothing was charged: release nothing. Admitted steps are pinned by `first_step`, any answer by its
+    `Idempotency-Key`; asking again gets the first answer with the header `Idempotent-Replayed: true`, and with
+    the key of the first request, if it carried one, as `Idempotent-Replay-Of`: a trainer that did not send that
+    key was not the one who was admitted, and must release nothing.
+    """
+    asked = body.request(run_id, key)
+    answered = await (charges.preview(call, asked) if dry_run else charges.take_steps(call, asked))
+    headers = {}
+    if answered.replayed:
+        headers["Idempotent-Replayed"] = "true"
+        if answered.decision.idempotency_key is not None:
+            headers["Idempotent-Replay-Of"] = answered.decision.idempotency_key
+    if answered.decision.admitted:
+        admitted = AdmittedOut.of(answered.decision, dry_run=dry_run)
+        return Response(admitted.model_dump_json(), 200, headers, "application/json")
+    detail, members = refusal_members(answered.decision, dry_run=dry_run)
+    return problem("budget_exceeded", detail, members, headers)

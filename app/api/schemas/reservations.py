@@ -1,0 +1,166 @@
+"""Reservations and attempts on the wire."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from app.accounting.events import event_to_dict
+from app.api.problems import problem_body
+from app.api.schemas.common import Input, Output
+from app.api.schemas.events import MOST_EVENTS, CountedEvent, step_events_of
+from app.api.schemas.examples import EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
+from app.api.schemas.steps import refusal_text
+from app.ledger.admission import Refusal
+from app.ledger.reservations import Reservation, ReservationStatus
+from app.service.charging.refusing import facts_of
+from app.service.idempotency import Pinned
+from app.service.reservations import PlanRequest
+
+MAX_LEASE_SECONDS = 7 * 24 * 3600
+DEFAULT_LEASE_SECONDS = 3600
+
+LeaseSeconds = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=MAX_LEASE_SECONDS,
+        description="How long the trainer may be silent; after that, what is left of the plan is forfeited. Every "
+        "heartbeat begins the lease anew.",
+    ),
+]
+Attempt = Annotated[
+    int, Field(ge=1, le=2**31 - 1, description="The fencing token: only the run's current attempt may charge.")
+]
+StepsExecuted = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=2**53,
+        description="How many steps of the plan were executed, those that were authorised one by one among them.",
+    ),
+]
+
+RESERVATION_EXAMPLE: dict[str, Any] = {
+    "id": EXAMPLE_RESERVATION_ID,
+    "run": EXAMPLE_RUN_ID,
+    "attempt": 1,
+    "status": "committed",
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 812}],
+    "steps_planned": 1000,
+    "steps_authorized": 812,
+    "steps_executed": 812,
+    "lease_seconds": DEFAULT_LEASE_SECONDS,
+    "expires_at": "2026-11-21T10:00:00Z",
+}
+
+
+class ReservationIn(Input):
+    """A plan whose exact cost is set aside at once, or refused at once."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]}]})
+
+    plan: list[CountedEvent] = Field(min_length=1, description="At most 1,000.", json_schema_extra=MOST_EVENTS)
+    lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
+    attempt: Attempt = 1
+
+    def request(self, run_id: str) -> PlanRequest:
+        """The plan as the service knows it.
+
+        Raises:
+            RequestTooLargeError: more than 1,000 events, or too many curves.
+        """
+        return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt)
+
+
+class CommitIn(Input):
+    """The trainer's word on what was done under a reservation."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"steps_executed": 812}]})
+
+    steps_executed: StepsExecuted
+
+
+class EndIn(Input):
+    """What the trainer says at the end of its run."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"steps_executed": 812}]})
+
+    steps_executed: StepsExecuted | None = Field(
+        default=None, description="Needed to complete a run with an active reservation; an aborted one forfeits it."
+    )
+
+
+class AttemptIn(Input):
+    """A trainer takes over from a checkpoint."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"first_step": 400}]})
+
+    first_step: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**53,
+        description="The number of the first step after the checkpoint; left out: the run's next step.",
+    )
+    steps_executed: StepsExecuted | None = Field(
+        default=None,
+        description="Commits the active reservation; left out, what is left of its plan is forfeited.",
+    )
+
+
+class PlannedOut(Output):
+    """How many repetitions of an event are planned, and how many were authorised."""
+
+    event: dict[str, Any]
+    count: int
+    used: int
+
+
+class ReservationOut(Output):
+    """A plan that is set aside, or how it ended."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [RESERVATION_EXAMPLE]})
+
+    id: str
+    run: str
+    attempt: int
+    status: ReservationStatus
+    plan: list[PlannedOut]
+    steps_planned: int
+    steps_authorized: int = Field(description="Steps that were asked for one by one, or charged at the end.")
+    steps_executed: int | None = Field(default=None, description="What the trainer attested; null unless committed.")
+    lease_seconds: int
+    expires_at: datetime
+
+    @classmethod
+    def of(cls, reservation: Reservation) -> "ReservationOut":
+        """A reservation as it is answered."""
+        return cls(
+            id=reservation.id,
+            run=reservation.run_id,
+            attempt=reservation.attempt,
+            status=reservation.status,
+            plan=[
+                PlannedOut(event=event_to_dict(item.event), count=item.count, used=item.used)
+                for item in reservation.items
+            ],
+            steps_planned=reservation.steps_planned,
+            steps_authorized=reservation.steps_used,
+            steps_executed=reservation.steps_executed,
+            lease_seconds=reservation.lease_seconds,
+            expires_at=reservation.expires_at,
+        )
+
+
+def plan_refused(refusal: Refusal, steps_planned: int) -> Pinned:
+    """The reply to a plan that does not fit."""
+    facts = facts_of(refusal)
+    members = {
+        "decision": "refused",
+        "count": steps_planned,
+        "binding_account": refusal.binding.id,
+        "binding_account_path": refusal.binding.path,
+        **facts,
+    }
+    detail = refusal_text(facts, refusal.binding.path, steps_planned)
+    return Pinned(problem_body("budget_exceeded", detail, members), 403)

@@ -1,0 +1,198 @@
+"""One command, decided on what its transaction has read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.ledger.accounts import Account, StepEvent, total_cost
+from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
+from app.ledger.errors import SequenceConflictError
+from app.ledger.reservations import Reservation, Shortfall, has_lapsed, released, take
+from app.ledger.runs import Run, RunStatus, require_active, require_attempt, require_no_gap
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.charging.refusing import facts_of
+from app.service.charging.requests import Answered, Command, Mode, OnExceed
+from app.service.charging.working import WorkingSet
+from app.service.idempotency import reused
+from app.service.pricing import UnpreparedError
+
+
+def decide(work: WorkingSet, command: Command) -> Answered:
+    """Decide about a run's next steps, and note what is to be written.
+
+    Args:
+        work: what the transaction has read; it is left as it was if an error is raised.
+        command: whose steps, and what they cost.
+
+    Returns:
+        The decision; the first one if these steps, or this key, were answered before.
+
+    Raises:
+        NotFoundError: the organisation has no such run.
+        InvalidInputError: neither the request nor the run says what a step costs.
+        UnsupportedEventError: an event has no sound bound under the population's relation.
+        IdempotencyKeyReusedError: the key was used for another request.
+        SequenceConflictError: these steps were admitted before with another content.
+        SequenceGapError: the steps do not follow the last admitted one.
+        AttemptSupersededError: another attempt of the run has begun.
+        RunStateConflictError: the run is not active.
+        AccountQuarantinedError: verification found an account of the path wrong.
+        UnpreparedError: something is to be done before the command is decided.
+    """
+    request = command.request
+    run = work.run(command.organisation_id, request.run_id)
+    steps = request.steps_of(run)
+    asked = request.fingerprint(steps)
+    earlier = _earlier(work, command, run, asked)
+    if earlier is not None:
+        return Answered(earlier, replayed=True)
+    if request.mode is Mode.AUTHORIZE:
+        require_attempt(run, request.attempt)
+        require_active(run)
+    elif request.first_step is not None:  # what has happened is recorded whoever tells it, but not in another's place
+        require_attempt(run, request.attempt)
+    require_no_gap(run, request.first_step)
+    path = work.path(command.organisation_id, request.run_id)
+    taken = _taken(work, command, steps)
+    if taken is not None:
+        decision = _under_reservation(work, command, run, taken, steps, asked)
+    elif path is None:
+        raise UnpreparedError(command.ask_for_path)
+    else:
+        decision = _by_the_accounts(work, command, run, path, steps, asked)
+    return Answered(decision, replayed=False)
+
+
+def _earlier(work: WorkingSet, command: Command, run: Run, asked: str) -> Decision | None:
+    """The first answer to the same request: by its key, or by the number of its first step."""
+    organisation_id, request = command.organisation_id, command.request
+    if request.idempotency_key is not None:
+        key = (organisation_id, request.idempotency_key)
+        pinned = work.pinned.get(key)
+        if pinned is not None:
+            # Another attempt does not get an old admission to release by; whoever tells a report tells the same.
+            same_teller = pinned.attempt == request.attempt or request.mode is Mode.REPORT
+            same_place = request.first_step in {None, pinned.first_step}
+            if pinned.request_fingerprint != asked or not (same_teller and same_place):
+                raise reused(request.idempotency_key)
+            return pinned
+        if key in work.reused:
+            raise reused(request.idempotency_key)
+    current = request.attempt == run.attempt
+    if request.first_step is None or (current and request.first_step >= run.next_step):
+        return None
+    admitted = work.taken_at(organisation_id, run.account_id, request.attempt, request.first_step)
+    if admitted is not None and admitted.request_fingerprint == asked:
+        return admitted
+    if not current:
+        return None
+    raise SequenceConflictError(
+        f"Step {request.first_step} was admitted before, as part of another request. The next step is {run.next_step}.",
+        next_step=run.next_step,
+    )
+
+
+def _taken(work: WorkingSet, command: Command, steps: Sequence[StepEvent]) -> Reservation | None:
+    """The run's reservation with these steps taken out of its plan, if it covers all of them."""
+    reservation = work.reservations.get((command.organisation_id, command.request.run_id))
+    if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.now):
+        return None
+    taken = take(reservation, steps, command.now)
+    return None if isinstance(taken, Shortfall) else taken
+
+
+def _under_reservation(
+    work: WorkingSet, command: Command, run: Run, taken: Reservation, steps: tuple[StepEvent, ...], asked: str
+) -> Decision:
+    """Charge what was set aside: only the run's own account moves, from held to spent."""
+    organisation_id = command.organisation_id
+    path = work.ancestors(organisation_id, run.account_id)
+    own = path[-1]
+    priced = work.quote(organisation_id, own, steps, command.ready)
+    cost = total_cost(priced)
+    held = released(own.held, cost)
+    after = own.settled(cost, work.held_by(taken, own, command.ready) if held is None else held)
+    left = {item.event: item.left for item in taken.items}
+    outcome = Admission((after,), reading_of((*path[:-1], after)), left[steps[-1].event], after)
+    decision = replace(_decision(command, run, steps, asked, outcome), reservation_id=taken.id)
+    work.reservations[organisation_id, run.account_id] = taken
+    work.change(organisation_id, (after,), command.now)
+    return work.append(organisation_id, run, decision)
+
+
+def _by_the_accounts(
+    work: WorkingSet,
+    command: Command,
+    run: Run,
+    path: tuple[Account, ...],
+    steps: tuple[StepEvent, ...],
+    asked: str,
+) -> Decision:
+    """Ask every account of the path."""
+    organisation_id, request, ready = command.organisation_id, command.request, command.ready
+    for account in path:
+        if not account.weights_frozen:  # only accounts of an early release still have to price their plan
+            ready.require(account, [step.event for step in account.planned])
+    priced = work.quote(organisation_id, path[0], steps, ready)
+    outcome: Admission | Refusal
+    if request.mode is Mode.REPORT:
+        outcome = record(path, priced)
+    else:
+        fitting = first_that_fit(path, priced) if request.on_exceed is OnExceed.TRUNCATE else 0
+        if fitting:
+            steps = _first(steps, fitting)
+            priced = work.quote(organisation_id, path[0], steps, ready)
+        outcome = admit(path, priced, ready.noise_that_fits)
+    decision = _decision(command, run, steps, asked, outcome)
+    if isinstance(outcome, Refusal):
+        work.remember_events(organisation_id, steps)
+        return work.append(organisation_id, run, decision)
+    work.remember_prices(organisation_id, path[0], priced)
+    work.change(organisation_id, outcome.accounts, command.now)
+    return work.append(
+        organisation_id, replace(run, status=RunStatus.OVERDRAWN) if outcome.overdrawn else run, decision
+    )
+
+
+def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
+    """The first steps, so many in all."""
+    kept = []
+    for step in steps:
+        if count <= 0:
+            break
+        kept.append(StepEvent(step.event, min(step.count, count)))
+        count -= step.count
+    return tuple(kept)
+
+
+def _decision(
+    command: Command, run: Run, steps: tuple[StepEvent, ...], asked: str, outcome: Admission | Refusal
+) -> Decision:
+    """What is decided, as it will be kept; its hash is not known yet."""
+    request = command.request
+    facts, remaining = None, None
+    kind = Outcome.REPORTED if request.mode is Mode.REPORT else Outcome.ADMITTED
+    if isinstance(outcome, Refusal):
+        kind, facts = Outcome.REFUSED, json.dumps(facts_of(outcome))
+    elif not outcome.overdrawn:
+        remaining = outcome.steps_remaining
+    return Decision(
+        run_id=run.account_id,
+        position=run.decisions,
+        attempt=run.attempt,
+        outcome=kind,
+        steps=steps,
+        first_step=run.next_step,
+        step_count=sum(step.count for step in steps),
+        requested_count=sum(count for _, count in request.items),
+        reading=outcome.reading,
+        steps_remaining=remaining,
+        binding_account_id=outcome.binding.id,
+        binding_account_path=outcome.binding.path,
+        refusal=facts,
+        request_fingerprint=asked,
+        idempotency_key=request.idempotency_key,
+        reservation_id=None,
+        created_at=command.now,
+        opens_attempt=run.next_step == run.attempt_first_step,
+    )

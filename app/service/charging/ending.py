@@ -1,0 +1,103 @@
+"""The end of a reservation: what was used stays spent, what was executed besides is charged, the rest is given back.
+
+Or it is forfeited: where nobody can say that it was not released, all that was set aside is spent.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.admission import reading_of, repetitions_left
+from app.ledger.reservations import Closing, Reservation, released
+from app.ledger.runs import Run
+from app.persistence.repositories import reservations
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.charging.working import WorkingSet
+from app.service.pricing import Prepared
+
+
+def end(work: WorkingSet, organisation_id: str, before: Reservation, closing: Closing, now: datetime) -> None:
+    """Note what the end of a reservation changes, and write the end itself.
+
+    Args:
+        work: has the run's whole path, locked.
+        organisation_id: whose ledger.
+        before: the reservation while it was active.
+        closing: how it ends.
+        now: in UTC.
+    """
+    path = work.path(organisation_id, before.run_id)
+    assert path is not None, "whoever ends a reservation has locked the whole path"
+    run = work.run(organisation_id, before.run_id)
+    # Every event of a plan got its price when the plan was made, so nothing has to be prepared.
+    used = [StepEvent(item.event, item.used) for item in before.items if item.used]
+    spent_before = _cost(work, organisation_id, path[0], used)
+    further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.forfeited))
+    above = [
+        account.settled(spent_before + further, _held_after(work, organisation_id, account, before))
+        for account in path[:-1]
+    ]
+    own = path[-1].settled(further, zero_curve(path[-1].grid_version))
+    work.change(organisation_id, (*above, own), now)
+    for outcome, steps in ((Outcome.ADMITTED, closing.charged), (Outcome.FORFEITED, closing.forfeited)):
+        if steps:
+            priced = work.quote(organisation_id, path[0], steps, Prepared())
+            work.append(organisation_id, run, _decision((*above, own), run, before, outcome, priced, now))
+            run = work.run(organisation_id, before.run_id)
+    work.move(organisation_id, replace(run, reservation_id=None))
+    del work.reservations[organisation_id, before.run_id]
+    reservations.close(work.tx, organisation_id, closing.reservation, now)
+
+
+def _cost(work: WorkingSet, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> RdpCurve:
+    if not steps:
+        return zero_curve(account.grid_version)
+    return total_cost(work.quote(organisation_id, account, steps, Prepared()))
+
+
+def _held_after(work: WorkingSet, organisation_id: str, account: Account, ended: Reservation) -> RdpCurve:
+    """What an account above the run holds for the other reservations beneath it."""
+    held = released(account.held, ended.reserved)
+    if held is not None:
+        return held
+    others = reservations.reserved_beneath(work.tx, organisation_id, account.id)
+    total = zero_curve(account.grid_version)
+    for reservation_id, reserved in others:
+        if reservation_id != ended.id:
+            total = total + reserved
+    return total
+
+
+def _decision(
+    path: Sequence[Account], run: Run, ended: Reservation, outcome: Outcome, steps: Sequence[PricedStep], now: datetime
+) -> Decision:
+    """An entry of the run's chain; the accounts are as they are afterwards."""
+    remaining, binding = None, path[-1]
+    if outcome is Outcome.ADMITTED:
+        remaining, binding = repetitions_left(path, steps[-1])
+    count = sum(priced.step.count for priced in steps)
+    asked = json.dumps([ended.id, str(outcome), count])
+    return Decision(
+        run_id=run.account_id,
+        position=run.decisions,
+        attempt=run.attempt,
+        outcome=outcome,
+        steps=tuple(priced.step for priced in steps),
+        first_step=run.next_step,
+        step_count=count,
+        requested_count=count,
+        reading=reading_of(path),
+        steps_remaining=remaining,
+        binding_account_id=binding.id,
+        binding_account_path=binding.path,
+        refusal=None,
+        request_fingerprint=hashlib.sha256(asked.encode()).hexdigest(),
+        idempotency_key=None,
+        reservation_id=ended.id,
+        created_at=now,
+        opens_attempt=outcome is Outcome.ADMITTED and run.next_step == run.attempt_first_step,
+    )

@@ -1,0 +1,76 @@
+"""A group of commands in one transaction: lock, look for earlier answers, decide in order, write, commit.
+
+This is the only place that charges. Its order is what keeps the promise "never past the budget":
+
+1. every account of every path is locked, in one global order, before anything about it is believed;
+2. what the process remembers of an account counts only if the locked row names the same version and time of change;
+3. commands are decided one after the other, each on what the ones before it leave;
+4. decisions and balances are written in the same transaction, and nobody is answered before it is durable.
+"""
+
+from collections.abc import Sequence
+
+from app.accounting.errors import AccountingError
+from app.ledger.errors import LedgerError
+from app.persistence.engine import Database
+from app.service.charging.deciding import decide
+from app.service.charging.memory import Memory
+from app.service.charging.requests import Answered, Command
+from app.service.charging.saving import remember, save
+from app.service.charging.working import WorkingSet, load
+from app.service.pricing import UnpreparedError
+
+Outcome = Answered | LedgerError | AccountingError | UnpreparedError
+"""An answer, a rule that says no, or what is to be computed before the command may come again."""
+
+
+def commit_group(db: Database, memory: Memory, commands: Sequence[Command], *, wait: bool = True) -> list[Outcome]:
+    """Decide about commands and make the decisions durable, all in one transaction.
+
+    Args:
+        db: the database of all their organisations.
+        memory: of this process.
+        commands: in the order in which they are decided.
+        wait: whether to wait for other writers.
+
+    Returns:
+        An outcome for each command; one that fails leaves no trace and does not fail its neighbours.
+
+    Raises:
+        WriterBusyError: others are writing, and `wait` is false; nothing was done.
+        SQLAlchemyError: the database failed; unless it failed at the commit itself, nothing was done, and in any
+            case all of it may be asked again.
+    """
+    with db.write(wait=wait) as tx:
+        work = load(tx, memory, [command.wanted for command in commands])
+        outcomes = [_outcome(work, command) for command in commands]
+        save(work)
+    remember(memory, work)
+    return outcomes
+
+
+def preview(db: Database, memory: Memory, command: Command) -> Answered:
+    """Decide about a command as it would be decided now, and write nothing.
+
+    Args:
+        db: the database of its organisation.
+        memory: of this process.
+        command: what is asked.
+
+    Returns:
+        The answer.
+
+    Raises:
+        LedgerError: as `decide`.
+        AccountingError: as `decide`.
+        UnpreparedError: something is to be computed first.
+    """
+    with db.read() as tx:
+        return decide(load(tx, memory, [command.wanted]), command)
+
+
+def _outcome(work: WorkingSet, command: Command) -> Outcome:
+    try:
+        return decide(work, command)
+    except (LedgerError, AccountingError, UnpreparedError) as reason:
+        return reason

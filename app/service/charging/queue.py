@@ -1,0 +1,163 @@
+"""Commands of many requests, written in groups: whoever comes while a group is written is in the next one."""
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence.engine import Database, WriterBusyError
+from app.service.access import Role
+from app.service.call import Call
+from app.service.charging.group import Outcome, commit_group, preview
+from app.service.charging.memory import Memory
+from app.service.charging.requests import Answered, Command, StepRequest
+from app.service.pricing import Prepared, UnpreparedError
+
+MOST_WAITING = 2048
+"""Commands that wait at the most; further ones are told to come again."""
+
+MOST_COMMANDS = 256
+MOST_ITEMS = 4000
+"""What one transaction takes at the most: commands, and step events in them."""
+
+_CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    command: Command
+    answer: "asyncio.Future[Outcome | Exception]"
+
+
+@dataclass
+class CommitQueue:
+    """The way to charge a database; one for each database and process, used from one event loop.
+
+    Args:
+        db: the database.
+        memory: what this process remembers of it.
+    """
+
+    db: Database
+    memory: Memory = field(default_factory=Memory)
+    _waiting: deque[_Waiting] = field(default_factory=deque)
+    _writer: "asyncio.Task[None] | None" = None
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "group"))
+
+    async def take_steps(self, call: Call, request: StepRequest) -> Answered:
+        """Decide about a run's next steps, and record the decision.
+
+        Args:
+            call: needs the role trainer.
+            request: whose steps, and what they cost.
+
+        Returns:
+            The decision, durable; the first one if these steps, or this key, were answered before.
+
+        Raises:
+            LedgerUnavailableError: too many commands wait, or others kept the database busy; nothing was changed.
+            LedgerError: as `decide`.
+            AccountingError: as `decide`.
+            SQLAlchemyError: the database failed; it is safe to ask again.
+        """
+        command = _command(call, request)
+        while True:
+            outcome = await self._submit(command)
+            if isinstance(outcome, Answered):
+                return outcome
+            if not isinstance(outcome, UnpreparedError):
+                raise outcome
+            await asyncio.to_thread(outcome.compute)
+
+    async def preview(self, call: Call, request: StepRequest) -> Answered:
+        """Decide as `take_steps` would, and record nothing.
+
+        Args:
+            call: needs the role trainer.
+            request: whose steps, and what they cost.
+
+        Returns:
+            The decision.
+
+        Raises:
+            LedgerError: as `decide`.
+            AccountingError: as `decide`.
+            SQLAlchemyError: the database failed.
+        """
+        command = _command(call, request)
+        while True:
+            try:
+                return await asyncio.to_thread(preview, self.db, self.memory, command)
+            except UnpreparedError as missing:
+                await asyncio.to_thread(missing.compute)
+
+    async def close(self) -> None:
+        """Write what still waits, and end."""
+        if self._writer is not None:
+            await self._writer
+        self._thread.shutdown()
+
+    async def _submit(self, command: Command) -> Outcome | Exception:
+        if len(self._waiting) >= MOST_WAITING:
+            raise LedgerUnavailableError("Too many requests wait to be written. Repeat the request in a moment.")
+        waiting = _Waiting(command, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        return await waiting.answer
+
+    async def _write(self) -> None:
+        """Write group after group until nobody waits."""
+        while self._waiting:
+            size = -1
+            while size != len(self._waiting):  # who is being read joins; a lone request waits one turn of the loop
+                size = len(self._waiting)
+                await asyncio.sleep(0)
+            group = self._next_group()
+            outcomes: list[Outcome | Exception] = [LedgerUnavailableError(_CRASHED)] * len(group)
+            try:
+                outcomes = await self._committed([waiting.command for waiting in group])
+            finally:  # whatever becomes of the writer, nobody waits for ever
+                for waiting, outcome in zip(group, outcomes, strict=True):
+                    if not waiting.answer.done():  # its request may have been cancelled; what was decided stays
+                        waiting.answer.set_result(outcome)
+
+    def _next_group(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        items = 0
+        while self._waiting and len(group) < MOST_COMMANDS and items < MOST_ITEMS:
+            group.append(self._waiting.popleft())
+            items += len(group[-1].command.request.items)
+        return group
+
+    async def _committed(self, commands: list[Command]) -> "list[Outcome | Exception]":
+        """Commit a group; if it fails by what may be one command's fault, each command by itself."""
+        try:
+            return await self._tried(commands)
+        except Exception as error:
+            _logger.exception("A group of %d commands could not be written", len(commands))
+            if len(commands) == 1 or isinstance(error, LedgerUnavailableError | OperationalError | InterfaceError):
+                return [error] * len(commands)
+        return [(await self._committed([command]))[0] for command in commands]
+
+    async def _tried(self, commands: list[Command]) -> "list[Outcome | Exception]":
+        if self.db.dialect == "sqlite":
+            # On this thread: handing a group to another one of this interpreter takes longer than writing it.
+            try:
+                return list(commit_group(self.db, self.memory, commands, wait=False))
+            except WriterBusyError:
+                pass
+        work = partial(commit_group, self.db, self.memory, commands)
+        return list(await asyncio.get_running_loop().run_in_executor(self._thread, self.db.retried, work))
+
+
+def _command(call: Call, request: StepRequest) -> Command:
+    call.require(Role.TRAINER)
+    return Command(call.organisation_id, call.now, request, Prepared())

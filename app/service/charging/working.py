@@ -1,0 +1,284 @@
+"""What one transaction has read of the ledger, as it stands after the decisions made so far."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, fingerprint
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.errors import AccountQuarantinedError, NotFoundError
+from app.ledger.reservations import Reservation, remaining_items
+from app.ledger.runs import Run
+from app.persistence.repositories import accounts, decisions, events, replies, reservations, runs
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.decisions import Decision, sealed
+from app.persistence.repositories.events import PriceList
+from app.service.charging.memory import Key, Memory
+from app.service.pricing import Prepared
+
+
+@dataclass
+class WorkingSet:
+    """The rows that a group of commands needs, and what is to be written.
+
+    Args:
+        tx: the transaction.
+        memory: of this process.
+        paths: of each run that exists, root first.
+        accounts: those that were read; all of them locked if the transaction writes.
+        runs: by key.
+        reservations: the active one of a run.
+        pinned: decisions by organisation and idempotency key.
+        reused: idempotency keys that belong to requests of other kinds.
+        decided: what is to be appended.
+        changed: accounts to be written, and when they changed.
+        moved: runs to be written.
+        listed: curves of the ledger's price list.
+        prices: curves that are new to it.
+        mentioned: events of refusals, which are remembered without a price.
+    """
+
+    tx: Connection
+    memory: Memory
+    paths: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+    accounts: dict[Key, AccountRecord] = field(default_factory=dict)
+    runs: dict[Key, Run] = field(default_factory=dict)
+    reservations: dict[Key, Reservation] = field(default_factory=dict)
+    pinned: dict[Key, Decision] = field(default_factory=dict)
+    reused: set[Key] = field(default_factory=set)
+    decided: list[tuple[str, Decision]] = field(default_factory=list)
+    changed: dict[Key, datetime] = field(default_factory=dict)
+    moved: set[Key] = field(default_factory=set)
+    listed: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    prices: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    mentioned: dict[str, set[DpEvent]] = field(default_factory=dict)
+
+    def run(self, organisation_id: str, run_id: str) -> Run:
+        """A run as it stands.
+
+        Raises:
+            NotFoundError: the organisation has none such.
+        """
+        found = self.runs.get((organisation_id, run_id))
+        if found is None:
+            raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
+        return found
+
+    def path(self, organisation_id: str, run_id: str) -> tuple[Account, ...] | None:
+        """A run's account and its ancestors as they stand, root first; None where only the run's own was locked.
+
+        Raises:
+            AccountQuarantinedError: verification found one of them wrong.
+        """
+        found = [self.accounts.get((organisation_id, at)) for at in self.paths[organisation_id, run_id]]
+        for record in found:
+            if record is not None and record.quarantine is not None:
+                raise AccountQuarantinedError(
+                    f"Nothing is charged to {record.account.path}: verification found that its balance does not follow "
+                    "from its charges. Run `epsilon-ledger verify`, and restore the rows that it names.",
+                    account=record.account.id,
+                )
+        whole = [record.account for record in found if record is not None]
+        return tuple(whole) if len(whole) == len(found) else None
+
+    def ancestors(self, organisation_id: str, run_id: str) -> tuple[Account, ...]:
+        """A run's account as it stands, below the accounts above it, which are only looked at for their limits."""
+        path = self.paths[organisation_id, run_id]
+        unlocked = [at for at in path if (organisation_id, at) not in self.accounts]
+        seen = {at: self.memory.accounts.get((organisation_id, at)) for at in unlocked}
+        # Nobody vouches for these: a filter that was not frozen when it was seen may be by now.
+        unknown = [at for at, record in seen.items() if record is None or not record.account.weights_frozen]
+        if unknown:
+            for record in accounts.find_many(self.tx, organisation_id, unknown):
+                seen[record.account.id] = record
+                self.memory.accounts.put((organisation_id, record.account.id), record)
+        records = [self.accounts.get((organisation_id, at)) or seen[at] for at in path]
+        return tuple(record.account for record in records if record is not None)
+
+    def taken_at(self, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
+        """The decision that admitted the steps which begin here."""
+        for owner, decision in self.decided:
+            if (owner, decision.run_id, decision.attempt, decision.first_step) == (
+                organisation_id,
+                run_id,
+                attempt,
+                first_step,
+            ) and decision.admitted:
+                return decision
+        return decisions.find_admitted(self.tx, organisation_id, run_id, attempt, first_step)
+
+    def held_by(self, reservation: Reservation, account: Account, ready: Prepared) -> RdpCurve:
+        """What a run's own account holds for what is left of its reservation's plan, added up anew."""
+        left = remaining_items(reservation)
+        if not left:
+            return zero_curve(account.grid_version)
+        [organisation_id] = {owner for owner, run_id in self.reservations if run_id == reservation.run_id}
+        return total_cost(self.quote(organisation_id, account, left, ready))
+
+    def quote(
+        self, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: Prepared
+    ) -> list[PricedStep]:
+        """Price step events by the ledger's price list, or by what was computed for it.
+
+        Raises:
+            UnpreparedError: neither the list nor `ready` has an event.
+        """
+        kept = PriceList(organisation_id, account.relation, account.grid_version)
+        listed = self.listed.setdefault(kept, {})
+        new = self.prices.get(kept, {})
+        unknown = []
+        for event in {step.event for step in steps} - listed.keys() - new.keys():
+            remembered = self.memory.prices.get((kept, event))
+            if remembered is None:
+                unknown.append(event)
+            else:
+                listed[event] = remembered
+        if unknown:
+            found = events.find_curves(self.tx, kept, unknown)
+            for event in unknown:
+                if fingerprint(event) in found:
+                    listed[event] = found[fingerprint(event)]
+                    self.memory.prices.put((kept, event), listed[event])
+            ready.require(account, [event for event in unknown if event not in listed])
+        return [
+            PricedStep(step, listed.get(step.event) or new.get(step.event) or ready.prices[step.event])
+            for step in steps
+        ]
+
+    def remember_prices(self, organisation_id: str, account: Account, steps: Iterable[PricedStep]) -> None:
+        """Have those prices appended to the ledger's list that it lacks."""
+        kept = PriceList(organisation_id, account.relation, account.grid_version)
+        listed = self.listed.get(kept, {})
+        new = {priced.step.event: priced.curve for priced in steps if priced.step.event not in listed}
+        if new:
+            self.prices.setdefault(kept, {}).update(new)
+
+    def remember_events(self, organisation_id: str, steps: Iterable[StepEvent]) -> None:
+        """Have events appended to those that the organisation has used."""
+        self.mentioned.setdefault(organisation_id, set()).update(step.event for step in steps)
+
+    def change(self, organisation_id: str, charged: Iterable[Account], now: datetime) -> None:
+        """Put accounts in the place of what they were."""
+        for account in charged:
+            key = (organisation_id, account.id)
+            self.accounts[key] = self.accounts[key].changed_to(account, now)
+            self.changed[key] = now
+
+    def append(self, organisation_id: str, run: Run, decision: Decision) -> Decision:
+        """Append a decision to its run's chain, with the hash that it gets there; the run goes on behind it."""
+        whole = sealed(organisation_id, decision, run.chain_head)
+        self.decided.append((organisation_id, whole))
+        if whole.idempotency_key is not None:
+            self.pinned[organisation_id, whole.idempotency_key] = whole
+        self.move(
+            organisation_id,
+            replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash),
+        )
+        return whole
+
+    def move(self, organisation_id: str, run: Run) -> None:
+        """Put a run in the place of what it was."""
+        key = (organisation_id, run.account_id)
+        self.runs[key] = run
+        self.moved.add(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody needs of the ledger.
+
+    Args:
+        organisation_id: whose.
+        run_id: a run.
+        idempotency_key: whose earlier answer is wanted too.
+        path: whether the accounts above the run must be locked although a reservation is believed to cover it.
+    """
+
+    organisation_id: str
+    run_id: str
+    idempotency_key: str | None = None
+    path: bool = True
+
+
+def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet:
+    """Read, and in a writer's transaction lock, what is wanted.
+
+    Locks are taken in the one global order: by organisation, depth and id (ADR 0003).
+
+    Args:
+        tx: the caller's transaction.
+        memory: of this process.
+        wanted: of any organisations.
+
+    Returns:
+        The rows; a run that does not exist has none.
+    """
+    work = WorkingSet(tx, memory)
+    for organisation_id in sorted({each.organisation_id for each in wanted}):
+        theirs = [each for each in wanted if each.organisation_id == organisation_id]
+        keys = {each.idempotency_key for each in theirs if each.idempotency_key is not None}
+        replies.lock_keys(tx, organisation_id, keys)
+        _load_paths(work, organisation_id, {each.run_id for each in theirs})
+        _load_accounts(work, organisation_id, theirs)
+        _load_runs(work, organisation_id)
+        _load_pinned(work, organisation_id, list(keys))
+    return work
+
+
+def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> None:
+    unknown = []
+    for run_id in run_ids:
+        path = work.memory.paths.get((organisation_id, run_id))
+        if path is None:
+            unknown.append(run_id)
+        else:
+            work.paths[organisation_id, run_id] = path
+    if unknown:
+        for run_id, path in accounts.paths(work.tx, organisation_id, unknown).items():
+            work.memory.paths.put((organisation_id, run_id), path)
+            work.paths[organisation_id, run_id] = path
+
+
+def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Wanted]) -> None:
+    ids: set[str] = set()
+    for each in wanted:
+        key = (organisation_id, each.run_id)
+        path = work.paths.get(key, ())
+        ids.update(path if each.path or not work.memory.reserved.get(key) else path[-1:])
+    stale = []
+    for seen in accounts.lock(work.tx, organisation_id, ids):
+        record = work.memory.accounts.get((organisation_id, seen.id))
+        if record is None or not seen.is_of(record):
+            stale.append(seen.id)
+        else:
+            work.accounts[organisation_id, seen.id] = record
+    if stale:
+        for record in accounts.find_many(work.tx, organisation_id, stale):
+            work.accounts[organisation_id, record.account.id] = record
+
+
+def _load_runs(work: WorkingSet, organisation_id: str) -> None:
+    run_ids = [run_id for owner, run_id in work.paths if owner == organisation_id]
+    held = []
+    for run in runs.get_many(work.tx, organisation_id, run_ids):
+        key = (organisation_id, run.account_id)
+        work.runs[key] = run
+        if run.reservation_id is None:
+            work.memory.reserved.forget(key)
+        else:
+            work.memory.reserved.put(key, True)  # noqa: FBT003 - a hint is no flag
+            held.append(run.reservation_id)
+    if held:
+        for reservation in reservations.get_many(work.tx, organisation_id, held):
+            work.reservations[organisation_id, reservation.run_id] = reservation
+
+
+def _load_pinned(work: WorkingSet, organisation_id: str, keys: Sequence[str]) -> None:
+    if keys:
+        for decision in decisions.find_by_keys(work.tx, organisation_id, keys):
+            assert decision.idempotency_key is not None, "it was found by its key"
+            work.pinned[organisation_id, decision.idempotency_key] = decision
+        work.reused.update((organisation_id, key) for key in replies.known(work.tx, organisation_id, keys))

@@ -1,0 +1,113 @@
+"""The life of a run after its registration: pause, resume, end, and the attempts that follow one another."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import InvalidInputError
+from app.ledger.runs import ENDS, Run, RunAction, after, require_going
+from app.persistence.repositories import runs
+from app.service.access import Role
+from app.service.call import Call
+from app.service.charging.memory import Memory
+from app.service.charging.saving import save
+from app.service.charging.working import Wanted, WorkingSet, load
+from app.service.idempotency import Answer, Identity, create_once
+from app.service.pricing import Prepared, prepared
+from app.service.reservations import end_with_the_run
+from app.service.runs import RunRecord, read_run
+
+
+def change_state(call: Call, run_id: str, action: RunAction, steps_executed: int | None = None) -> RunRecord:
+    """Pause, resume, complete or abort a run.
+
+    Args:
+        call: needs the role trainer.
+        run_id: its id.
+        action: what to do; doing it again changes nothing.
+        steps_executed: to the end of a run with an active reservation: how many of its steps were executed. A run is
+            not completed without it; an aborted run forfeits what is left of the plan.
+
+    Returns:
+        The run afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        RunStateConflictError: a completed or aborted run stays what it is.
+        ReservationConflictError: `steps_executed` is missing, or nothing is reserved.
+        InvalidInputError: it is fewer steps than were authorised, or more than were planned.
+    """
+    call.require(Role.TRAINER)
+
+    def change(ready: Prepared) -> RunRecord:
+        with call.db.write() as tx:
+            work = load(tx, Memory(), [Wanted(call.organisation_id, run_id)])
+            run = work.run(call.organisation_id, run_id)
+            reached = after(run.status, action)
+            if reached is not run.status:
+                if action in ENDS:
+                    needed = action is RunAction.COMPLETE
+                    end_with_the_run(work, call, run_id, steps_executed, attested_only=needed)
+                _go_on(work, call, replace(work.run(call.organisation_id, run_id), status=reached))
+            return read_run(tx, call, run_id, ready)
+
+    return prepared(lambda ready: call.db.retried(lambda: change(ready)))
+
+
+def open_attempt(
+    call: Call,
+    run_id: str,
+    first_step: int | None,
+    steps_executed: int | None,
+    identity: Identity,
+    render: Callable[[RunRecord], str],
+) -> Answer:
+    """Let a run go on from a checkpoint: the trainer before is fenced off, and what it spent stays spent.
+
+    Args:
+        call: needs the role trainer.
+        run_id: its id.
+        first_step: the number of the first step after the checkpoint; None: none is repeated.
+        steps_executed: of the active reservation's plan, if there is one: it is committed with them. Without, what is
+            left of it is forfeited.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply; the run's `attempt` is the new fencing token.
+
+    Raises:
+        NotFoundError: the organisation has no such run.
+        RunStateConflictError: the run has ended, or is overdrawn.
+        InvalidInputError: `first_step` was not reached yet.
+        ReservationConflictError: `steps_executed` is given, and nothing is reserved.
+    """
+    call.require(Role.TRAINER)
+
+    def create(tx: Connection, ready: Prepared) -> str:
+        work = load(tx, Memory(), [Wanted(call.organisation_id, run_id)])
+        run = work.run(call.organisation_id, run_id)
+        require_going(run)
+        end_with_the_run(work, call, run_id, steps_executed, attested_only=False)
+        run = work.run(call.organisation_id, run_id)
+        start = run.next_step if first_step is None else first_step
+        if start > run.next_step:
+            raise InvalidInputError(
+                f"No checkpoint can lie before step {start}: the run's next step is {run.next_step}. "
+                f"Send a `first_step` of at most {run.next_step}."
+            )
+        opened = replace(run, attempt=run.attempt + 1, next_step=start, attempt_first_step=start)
+        runs.add_attempt(tx, call.organisation_id, opened, call.now)
+        _go_on(work, call, opened)
+        return render(read_run(tx, call, run_id, ready))
+
+    return create_once(call, identity, create)
+
+
+def _go_on(work: WorkingSet, call: Call, run: Run) -> None:
+    """Write a run as it is now, and a new version of its account, so that nobody believes an older one."""
+    own = work.accounts[call.organisation_id, run.account_id].account
+    work.move(call.organisation_id, run)
+    work.change(call.organisation_id, [replace(own, version=own.version + 1)], call.now)
+    save(work)

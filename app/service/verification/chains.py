@@ -1,0 +1,205 @@
+"""Are a run's decisions those that were made, all of them, and do its steps follow one another?"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from app.ledger.audit import entry_hash, genesis
+from app.ledger.reservations import ReservationStatus
+from app.persistence.repositories import entries
+from app.persistence.repositories.entries import KeptEntry, KeptReservation, KeptRun, Key
+from app.service.verification.findings import Audit
+
+STEPS_TAKEN = frozenset({"admitted", "reported"})
+CHARGED = STEPS_TAKEN | {"forfeited"}
+"""Outcomes that cost something."""
+
+
+@dataclass
+class _Walk:
+    """How far a run's chain was walked.
+
+    Args:
+        head: the hash of the last decision.
+        decisions: how many there were.
+        broken: whether a bad one was named already; those behind it are not judged by its hash.
+        attempt: of the last decision.
+        next_step: after the last step taken, in that attempt.
+        begun: whether the attempt has taken a step.
+        used: repetitions taken under each reservation, by event.
+        forfeited: as `used`.
+    """
+
+    head: bytes
+    decisions: int = 0
+    broken: bool = False
+    attempt: int = 1
+    next_step: int = 0
+    begun: bool = False
+    used: dict[str, Counter[str]] = field(default_factory=dict)
+    forfeited: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def replay(tx: Connection, audit: Audit, run: KeptRun) -> None:
+    """Walk a run's chain, count its charges upwards to its population, and balance its reservations.
+
+    Args:
+        tx: the verification's transaction.
+        audit: has the run's account.
+        run: as it is kept.
+    """
+    key = (run.organisation_id, run.id)
+    audit.runs += 1
+    walk = _Walk(genesis(*key), next_step=run.attempts.get(1, 0))
+    closed: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
+    try:
+        for kept in entries.entries(tx, *key):
+            _check_link(audit, key, walk, kept)
+            if kept.entry.outcome in CHARGED:
+                _check_steps(audit, key, run, walk, kept)
+                _count(audit, key, walk, kept, closed, reported)
+    except (AssertionError, TypeError, ValueError) as fault:
+        audit.add(key, f"a decision behind the {walk.decisions} first ones cannot be read: {fault}")
+        return
+    _check_end(audit, key, run, walk)
+    own, *above = audit.upwards(key)
+    own.reported.update(reported)
+    for balance in above:
+        balance.spent.update(closed)
+        balance.reported.update(reported)
+        balance.workloads.update(closed)
+    own.workloads.update(own.spent)
+    _balance_reservations(audit, key, run, walk)
+
+
+def _check_link(audit: Audit, key: Key, walk: _Walk, kept: KeptEntry) -> None:
+    """Name the first decision that is missing, or is not what was hashed."""
+    entry = kept.entry
+    problem = None
+    if entry.position != walk.decisions:
+        problem = f"decision {walk.decisions} is missing from its chain."
+    elif entry_hash(walk.head, entry) != kept.entry_hash:
+        problem = f"decision {entry.position} is not the one that was made: its hash is that of another."
+    if problem and not walk.broken:
+        walk.broken = True
+        audit.add(key, problem, min(walk.decisions, entry.position))
+    walk.head = kept.entry_hash
+    walk.decisions = entry.position + 1
+    audit.decisions += 1
+
+
+def _check_steps(audit: Audit, key: Key, run: KeptRun, walk: _Walk, kept: KeptEntry) -> None:
+    """Hold the steps of a decision against those before them, and against its items."""
+    entry = kept.entry
+    counted = sum(count for _, count in entry.items)
+    if counted != entry.step_count:
+        detail = f"decision {entry.position} says that it takes {entry.step_count} steps; its charges are {counted}."
+        audit.add(key, detail, entry.position)
+    if entry.outcome not in STEPS_TAKEN:
+        return
+    if entry.attempt != walk.attempt:
+        _open_attempt(audit, key, run, walk, entry.attempt, entry.position)
+    expected = walk.next_step
+    ties = (None, expected) if not walk.begun else (expected, None)
+    if entry.first_step != expected or (kept.follows_step, kept.opens_step) != ties:
+        detail = (
+            f"decision {entry.position} begins at step {entry.first_step}; the steps before it end at {expected}."
+            if entry.first_step != expected
+            else f"decision {entry.position} does not say that it follows the steps before it."
+        )
+        audit.add(key, detail, entry.position)
+    if kept.next_step != entry.first_step + entry.step_count:
+        audit.add(key, f"decision {entry.position} says that it ends at step {kept.next_step}.", entry.position)
+    walk.begun = True
+    walk.next_step = entry.first_step + counted
+
+
+def _open_attempt(audit: Audit, key: Key, run: KeptRun, walk: _Walk, attempt: int, position: int | None) -> None:
+    """Go on to another attempt: a later one, that begins no further than the steps taken before."""
+    first_step = run.attempts.get(attempt)
+    if attempt < walk.attempt or first_step is None or first_step > walk.next_step:
+        audit.add(key, f"attempt {attempt} does not follow attempt {walk.attempt} at step {walk.next_step}.", position)
+    walk.attempt, walk.begun = attempt, False
+    walk.next_step = walk.next_step if first_step is None else first_step
+
+
+def _count(audit: Audit, key: Key, walk: _Walk, kept: KeptEntry, closed: Counter[str], reported: Counter[str]) -> None:
+    """Add a decision's charges to the run's own, and to those of its ancestors unless a reservation holds them."""
+    entry = kept.entry
+    audit.charges += len(entry.items)
+    if entry.outcome in STEPS_TAKEN:
+        audit.steps += sum(count for _, count in entry.items)
+    reservation = None
+    if entry.reservation_id is not None:
+        reservation = audit.reservations.get((key[0], entry.reservation_id))
+        if reservation is None or reservation.run_id != key[1]:
+            detail = f"decision {entry.position} is under a reservation {entry.reservation_id} that the run has not."
+            audit.add(key, detail, entry.position)
+            reservation = None
+        else:
+            taken = walk.forfeited if entry.outcome == "forfeited" else walk.used
+            _add(taken.setdefault(reservation.id, Counter()), entry.items)
+    _add(audit.balances[key].spent, entry.items)
+    if reservation is None or reservation.status != ReservationStatus.ACTIVE:
+        _add(closed, entry.items)
+        if entry.outcome == "reported" and reservation is None:
+            _add(reported, entry.items)
+
+
+def _add(counts: Counter[str], items: tuple[tuple[str, int], ...]) -> None:
+    for fingerprint, count in items:
+        counts[fingerprint] += count
+
+
+def _check_end(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:
+    """Hold what the run's row says against its decisions."""
+    if not walk.broken and walk.head != run.chain_head:
+        last = f"at decision {walk.decisions - 1}" if walk.decisions else "before the first decision"
+        audit.add(key, f"its chain ends {last}, but not with the run's head: decisions are missing.", walk.decisions)
+    if walk.decisions != run.decisions:
+        audit.add(key, f"{walk.decisions} decisions are kept, but {run.decisions} were made.")
+    if set(run.attempts) != set(range(1, run.attempt + 1)):
+        audit.add(key, f"its attempts are {sorted(run.attempts)}, but its current one is {run.attempt}.")
+    for attempt in range(walk.attempt + 1, run.attempt + 1):
+        _open_attempt(audit, key, run, walk, attempt, None)
+    if run.next_step != walk.next_step:
+        audit.add(key, f"its steps end at {walk.next_step}, but its next step is {run.next_step}.")
+
+
+def _balance_reservations(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:
+    """Hold a run's reservations against what was taken under them: reserved = committed + returned + forfeited."""
+    active = None
+    for reservation in audit.plans.get(key, ()):
+        _check_plan(audit, key, reservation, walk)
+        own, *above = audit.upwards(key)
+        for balance in (own, *above):
+            balance.workloads.update(reservation.items)
+        if reservation.status == ReservationStatus.ACTIVE:
+            active = reservation.id
+            _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
+            for balance in above:
+                _add(balance.held, tuple((event, count) for event, (count, _) in reservation.items.items()))
+    if run.reservation_id != active:
+        audit.add(key, f"it names the reservation {run.reservation_id}, but its active one is {active}.")
+
+
+def _check_plan(audit: Audit, key: Key, reservation: KeptReservation, walk: _Walk) -> None:
+    account = audit.balances[key].account
+    name = f"reservation {reservation.id}"
+    reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
+    if reserved is None or reserved.to_bytes() != reservation.reserved or reserved.delta != reservation.reserved_delta:
+        audit.add(key, f"the curve of {name} is not that of its plan.")
+    used = {event: used for event, (_, used) in reservation.items.items() if used}
+    if used != walk.used.get(reservation.id, Counter()):
+        audit.add(key, f"what {name} says to be used of its plan is not what was charged under it.")
+    status, executed = reservation.status, reservation.steps_executed
+    left = {event: count - used for event, (count, used) in reservation.items.items() if count != used}
+    due = left if status == ReservationStatus.FORFEITED else {}
+    if walk.forfeited.get(reservation.id, Counter()) != due:
+        audit.add(key, f"what is left of the plan of {name}, which is {status}, is not what was forfeited.")
+    if status == ReservationStatus.VOIDED and used:
+        audit.add(key, f"{name} is voided, and yet steps were charged under it.")
+    if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
+        audit.add(key, f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")

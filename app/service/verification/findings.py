@@ -1,0 +1,161 @@
+"""What a verification knows so far, and what it finds."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, zero_curve
+from app.persistence.repositories.entries import KeptReservation, Key
+from app.persistence.repositories.events import PriceList
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that does not agree.
+
+    Args:
+        organisation_id: whose ledger; None for an event's description, which is nobody's own.
+        account_id: the account whose balance is not proven by it; None for a price.
+        position: the first bad decision of the run's chain; None where it is no decision.
+        detail: a sentence for a person.
+    """
+
+    organisation_id: str | None
+    account_id: str | None
+    position: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was recomputed, and what did not agree.
+
+    Args:
+        accounts: how many were recomputed.
+        runs: how many of them are runs.
+        decisions: how many were hashed again.
+        reservations: how many were balanced.
+        charges: how many charged step events were summed.
+        steps: how many steps these stand for.
+        faults: everything that disagrees; none if the ledger is sound.
+        quarantined: why writes to an account are stopped, when the ledger was read.
+        organisation_id: whose ledger; None: of every organisation.
+    """
+
+    accounts: int
+    runs: int
+    decisions: int
+    reservations: int
+    charges: int
+    steps: int
+    faults: tuple[Fault, ...]
+    quarantined: Mapping[Key, str]
+    organisation_id: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything agrees."""
+        return not self.faults
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for each disagreement."""
+        return tuple(fault.detail for fault in self.faults)
+
+    @property
+    def unproven(self) -> dict[Key, str]:
+        """Why writes to an account are to be stopped: its first fault."""
+        found: dict[Key, str] = {}
+        for fault in self.faults:
+            if fault.organisation_id is not None and fault.account_id is not None:
+                found.setdefault((fault.organisation_id, fault.account_id), fault.detail)
+        return found
+
+
+def together(found: Sequence[Verification]) -> Verification:
+    """What was found on several databases, each of which has organisations of its own."""
+    return Verification(
+        accounts=sum(one.accounts for one in found),
+        runs=sum(one.runs for one in found),
+        decisions=sum(one.decisions for one in found),
+        reservations=sum(one.reservations for one in found),
+        charges=sum(one.charges for one in found),
+        steps=sum(one.steps for one in found),
+        faults=tuple(fault for one in found for fault in one.faults),
+        quarantined={key: why for one in found for key, why in one.quarantined.items()},
+    )
+
+
+@dataclass
+class Balance:
+    """An account, and how many repetitions of which event its rows add up to.
+
+    Counts are exact and few; a curve is what they cost, in the end.
+
+    Args:
+        account: as it is kept.
+        spent: charged, by the event's fingerprint.
+        reported: those of them that nobody was asked for beforehand: they may lie over the limit.
+        held: set aside by reservations.
+        workloads: events by which the weights of its filter may have been chosen.
+    """
+
+    account: Account
+    spent: Counter[str] = field(default_factory=Counter)
+    reported: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
+    workloads: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """Its path and its id."""
+        return f"{self.account.path} ({self.account.id})"
+
+
+@dataclass
+class Audit:
+    """What a verification has read and found so far.
+
+    Args:
+        prices: of events whose price is sound.
+        balances: of accounts whose row can be read.
+        reservations: every one.
+        plans: the same, by run.
+        faults: what does not agree.
+    """
+
+    prices: dict[tuple[PriceList, str], RdpCurve] = field(default_factory=dict)
+    balances: dict[Key, Balance] = field(default_factory=dict)
+    reservations: dict[Key, KeptReservation] = field(default_factory=dict)
+    plans: dict[Key, list[KeptReservation]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    runs: int = 0
+    decisions: int = 0
+    charges: int = 0
+    steps: int = 0
+
+    def add(self, key: Key, detail: str, position: int | None = None) -> None:
+        """Note what does not agree about an account, named by its path and id."""
+        name = self.balances[key].name
+        self.faults.append(Fault(key[0], key[1], position, f"{name}: {detail}"))
+
+    def upwards(self, key: Key) -> Iterator[Balance]:
+        """An account and those above it, by their parents."""
+        seen: set[str] = set()
+        balance = self.balances.get(key)
+        while balance is not None and balance.account.id not in seen:  # a damaged tree may hold a circle
+            yield balance
+            seen.add(balance.account.id)
+            balance = self.balances.get((key[0], balance.account.parent_id or ""))
+
+    def cost(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> RdpCurve | None:
+        """What repetitions of events cost under an account's rules, exactly; None if one has no sound price."""
+        prices = PriceList(organisation_id, account.relation, account.grid_version)
+        total = zero_curve(account.grid_version)
+        for fingerprint, count in counts.items():
+            price = self.prices.get((prices, fingerprint))
+            if price is None:
+                return None
+            total = total + price.times(count)
+        return total

@@ -1,0 +1,211 @@
+"""The hot route binds as FastAPI would: the same endpoint behind a plain route gets the same answer to everything."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from app.api.route import LedgerRoute, StepsRoute, router
+from app.api.routers import steps
+from tests.api.conftest import House, furnish
+from tests.api.trainer import LOUD, QUIET, counted
+from tests.conftest import SAMPLED, open_ledger
+
+JSON = {"content-type": "application/json"}
+SMALL, VAST = b"{}", b'{"count": 1000000000}'
+BOTH = ("/v1/runs/{run}/steps", "/v1/plain/{run}/steps")
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[House]:
+    """A furnished ledger that serves the steps' endpoint in both ways."""
+    with open_ledger(tmp_path_factory.mktemp("house"), module_database_url) as ledger:
+        app = ledger.http.app
+        assert isinstance(app, FastAPI)
+        plain = router(LedgerRoute)
+        plain.post("/plain/{run_id}/steps")(steps.take_steps)
+        app.include_router(plain)
+        yield furnish(ledger)
+
+
+def _ask(
+    house: House, place: str, content: bytes, query: str, headers: dict[str, str] | list[tuple[bytes, bytes]]
+) -> httpx2.Response:
+    known = list(house.ledger.headers("trainer").items())
+    sent: Any = [*known, *(headers.items() if isinstance(headers, dict) else headers)]
+    sent = [
+        (name.encode() if isinstance(name, str) else name, value.encode() if isinstance(value, str) else value)
+        for name, value in sent
+    ]
+    reply: httpx2.Response = house.ledger.http.post(place.format(run=house.run) + query, content=content, headers=sent)
+    return reply
+
+
+def _same(
+    house: House, content: bytes, query: str = "", headers: dict[str, str] | list[tuple[bytes, bytes]] | None = None
+) -> httpx2.Response:
+    """Ask both ways, and compare all of the answers."""
+    hot, plain = (_ask(house, place, content, query, JSON if headers is None else headers) for place in BOTH)
+    assert hot.status_code == plain.status_code, (hot.text, plain.text)
+    assert hot.json() == plain.json()
+    kept = [{name: reply.headers.get(name) for name in ("content-type", "retry-after")} for reply in (hot, plain)]
+    assert kept[0] == kept[1]
+    return hot
+
+
+def test_the_two_ways_are_two(house: House) -> None:
+    """What is compared here is not one route with itself."""
+    [hot] = [route for route in steps.routes.routes if getattr(route, "name", "") == "take_steps"]
+    assert type(hot) is StepsRoute
+    assert {_ask(house, place, SMALL, "?dry_run=true", JSON).status_code for place in BOTH} == {200}
+
+
+GOOD: list[bytes] = [
+    b"{}",
+    b' {"count" : 3 }\n',
+    b'{"count": null, "event": null, "events": null, "first_step": null}',
+    b'{"first_step": 1, "attempt": 1, "mode": "authorize", "on_exceed": "refuse"}',
+    b'{"on_exceed": "truncate", "count": 1000000000}',
+    b'{"mode": "report", "count": 100000}',
+    httpx2.Request("POST", "http://x", json={"event": LOUD, "count": 2}).content,
+    httpx2.Request("POST", "http://x", json={"events": counted((LOUD, 2), (SAMPLED, 1), (QUIET, 4))}).content,
+]
+
+
+@pytest.mark.parametrize("content", GOOD)
+def test_good_bodies(house: House, content: bytes) -> None:
+    assert _same(house, content, "?dry_run=true").status_code == 200
+
+
+BAD: list[bytes] = [
+    *(b"", b" ", b"null", b"[]", b"[{}]", b"1", b"1.5", b"true", b'"{}"', b'""', b"{", b"{}{}", b"{'a': 1}"),
+    *(b'{"count": 1, "count": 1}', b'{"count": NaN}', b'{"count": Infinity}', b'{"count": 1e400}', b'{"count": 1.0}'),
+    *(b'{"count": 0}', b'{"count": -1}', b'{"count": 1000000001}', b'{"count": true}', b'{"count": "1"}'),
+    *(b'{"first_step": -1}', b'{"first_step": 9007199254740993}', b'{"first_step": 1.5}', b'{"attempt": 0}'),
+    *(b'{"attempt": null}', b'{"mode": "ask"}', b'{"mode": null}', b'{"on_exceed": "cut"}', b'{"nothing": 1}'),
+    *(b'{"mode": "report", "on_exceed": "truncate"}', b'{"count": 1, "events": []}', b'{"events": []}'),
+    *(b'{"event": {}}', b'{"event": {"type": "none"}}', b'{"event": {"type": "gaussian"}}', b'{"event": []}'),
+    b'{"event": {"type": "gaussian", "noise_multiplier": 0}}',
+    b'{"event": {"type": "gaussian", "noise_multiplier": "1"}}',
+    b'{"event": {"type": "gaussian", "noise_multiplier": 1, "more": 2}}',
+    b'{"event": {"type": "poisson_sampled", "sampling_probability": 2, "event": {"type": "gaussian"}}}',
+    b'{"events": [{"event": {"type": "gaussian", "noise_multiplier": 1}, "count": 0}, 7, {"count": 1}]}',
+    b'{"events": {"0": 1}}',
+    b'{"events": "all"}',
+    b"\xef\xbb\xbf{}",
+    b'{"\xff": 1}',
+    b'{"count": "\\ud800"}',
+    b'{"\x00": 1}',
+    b"[" * 5000,
+    b'{"count": ' + b"9" * 5000 + b"}",
+    b'{"a": "' + b"x" * 1_100_000 + b'"}',
+    b'{"events": [' + b",".join([b'{"event": {"type": "gaussian", "noise_multiplier": 50}}'] * 1001) + b"]}",
+]
+
+
+@pytest.mark.parametrize("content", BAD, ids=lambda content: repr(content[:40]))
+def test_bad_bodies(house: House, content: bytes) -> None:
+    before = house.rows()
+    assert 400 <= _same(house, content).status_code < 500
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        *(
+            "application/json",
+            "APPLICATION/JSON",
+            "application/json; charset=utf-8",
+            "application/json;charset=latin-1",
+        ),
+        *("application/merge-patch+json", "application/problem+json", "text/json", "text/plain", "application/jsonx"),
+        *("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json", "", "/", "application/"),
+        *(" application/json ", "application/json, text/plain", "*/*", "application/+json"),
+    ],
+)
+@pytest.mark.parametrize("content", [VAST, b"", b"{", b"null"])
+def test_content_types(house: House, content_type: str, content: bytes) -> None:
+    _same(house, content, headers={"content-type": content_type})
+
+
+@pytest.mark.parametrize("content", [VAST, b"", b"{"])
+def test_no_content_type(house: House, content: bytes) -> None:
+    _same(house, content, headers={})
+
+
+@pytest.mark.parametrize(
+    "key", [b"k", b"!", b"~" * 10, b"", b" ", b"a b", b"a\tb", b"\xe4", b"\x7f", b"k" * 255, b"k" * 256, b"k" * 5000]
+)
+def test_keys(house: House, key: bytes) -> None:
+    """A good key is used up by the first way: the second one gets the first answer."""
+    good = key in {b"k", b"!", b"~" * 10, b"k" * 255}
+    reply = _same(house, VAST, headers=[(b"content-type", b"application/json"), (b"idempotency-key", key)])
+    assert reply.status_code == (403 if good else 422)
+    again = _same(house, b"{}", headers=[(b"content-type", b"application/json"), (b"idempotency-key", key)])
+    assert again.status_code == 422
+
+
+def test_two_keys(house: House) -> None:
+    headers = [(b"content-type", b"application/json"), (b"idempotency-key", b"one"), (b"idempotency-key", b"two")]
+    _same(house, VAST, headers=headers)
+    _same(house, b"{}", headers=[headers[0], (b"idempotency-key", b"")])
+
+
+TRUE, FALSE = ["true", "True", "TRUE", "1", "yes", "on", "t", "y"], ["false", "0", "no", "off", "f", "N"]
+NEITHER = ["", "2", "-1", "1.0", "null", "tru", "%20true", "true%20", "%00", "%FF", "true&dry_run=true", "1&x=1"]
+
+
+@pytest.mark.parametrize("value", [*TRUE, *FALSE, *NEITHER])
+def test_dry_run(house: House, value: str) -> None:
+    reply = _same(house, VAST, f"?dry_run={value}")
+    if value in NEITHER:
+        assert reply.status_code == 422
+    else:
+        assert (reply.status_code, reply.json()["dry_run"]) == (403, value in TRUE)
+
+
+@pytest.mark.parametrize(
+    "query", ["?", "?&", "?dryrun=true", "?Dry_run=1", "?dry_run", "?=1", "?dry_run=1;x=1", "?a&b"]
+)
+def test_other_queries(house: House, query: str) -> None:
+    before = house.rows()
+    reply = _same(house, VAST, query)
+    assert reply.status_code in {403, 422}
+    assert (house.rows() == before) == (reply.status_code == 422)
+
+
+@pytest.mark.parametrize("content", [b'{"count": 0, "first_step": -1, "x": 1}', b"null", b"", b"[]", b"{"])
+@pytest.mark.parametrize("query", ["?dry_run=maybe", "?dry_run=maybe&x=1", "?dry_run=true"])
+@pytest.mark.parametrize("key", ["a b", "good"])
+def test_all_at_once(house: House, content: bytes, query: str, key: str) -> None:
+    """What is wrong is told in the same order."""
+    _same(house, content, query, {"content-type": "application/json", "idempotency-key": key})
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer nothing"}, {"authorization": "Basic x"}])
+def test_who_asks_is_found_out_first(house: House, headers: dict[str, str]) -> None:
+    replies = [
+        house.ledger.http.post(place.format(run=house.run) + "?x=1", content=b"{", headers=headers) for place in BOTH
+    ]
+    assert {reply.status_code for reply in replies} == {401}
+    assert replies[0].content == replies[1].content
+
+
+@pytest.mark.parametrize("run", ["run_nothing", "%20", "run_%C3%A9", "a%2Fb", "%00", "run_x%0A"])
+def test_runs_that_are_not_there(house: House, run: str) -> None:
+    replies = [
+        house.ledger.http.post(place.format(run=run), content=SMALL, headers=house.ledger.headers("trainer") | JSON)
+        for place in BOTH
+    ]
+    assert [reply.status_code for reply in replies] == [404, 404]
+    assert replies[0].text.replace("/plain/", "/runs/") == replies[1].text.replace("/plain/", "/runs/")
+
+
+def test_a_viewer_is_told_the_same(house: House) -> None:
+    headers = house.ledger.headers("viewer") | JSON
+    replies = [house.ledger.http.post(place.format(run=house.run), content=SMALL, headers=headers) for place in BOTH]
+    assert [reply.status_code for reply in replies] == [403, 403]
+    assert replies[0].content == replies[1].content

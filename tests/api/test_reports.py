@@ -1,0 +1,159 @@
+"""Reports: what has happened is charged, whatever the limits and the run's state say."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused
+from tests.conftest import Ledger
+
+
+@pytest.fixture
+def trainer(ledger: Ledger) -> Trainer:
+    """A trainer that took two steps."""
+    trainer = hired(ledger)
+    assert trainer.steps(count=2).status_code == 200
+    return trainer
+
+
+def test_what_fits_is_charged_as_if_it_had_been_asked_for(trainer: Trainer) -> None:
+    told = trainer.steps(mode="report", count=5, first_step=2).json()
+    assert (told["decision"], told["overdrawn"], told["next_step"]) == ("reported", False, 7)
+    assert told["steps_remaining"] == trainer.read()["steps_remaining"]
+    assert trainer.read()["status"] == "active"
+    assert trainer.history()[-1]["decision"] == "reported"
+    assert {spent for spent, _ in trainer.balance()} == {trainer.price((LOUD, 7))}
+    assert trainer.steps(first_step=7).status_code == 200
+    assert trainer.sound()
+
+
+def test_what_is_too_much_is_charged_and_freezes_the_run(trainer: Trainer) -> None:
+    told = trainer.steps(mode="report", count=1000).json()
+    assert (told["decision"], told["overdrawn"], told["steps_remaining"]) == ("reported", True, 0)
+    assert told["epsilon"] > told["epsilon_limit"]
+    assert {spent for spent, _ in trainer.balance()} == {trainer.price((LOUD, 1002))}
+    assert trainer.read()["status"] == "overdrawn"
+    for action in ("pause", "resume"):
+        assert is_refused(trainer.act(action), 409, "run_state_conflict")["run_status"] == "overdrawn"
+    for asked in (trainer.steps(), trainer.reserve((QUIET, 1)), trainer.act("attempts", {})):
+        assert is_refused(asked, 409, "run_state_conflict")["run_status"] == "overdrawn"
+    assert trainer.steps(mode="report", count=3).json()["overdrawn"]
+    assert trainer.path()[0].spent == trainer.price((LOUD, 1005))
+    assert trainer.act("complete").json()["status"] == "completed"
+    assert trainer.sound()
+
+
+@pytest.mark.parametrize("state", ["pause", "complete", "abort"])
+def test_no_state_drops_a_report(trainer: Trainer, state: str) -> None:
+    reached = trainer.act(state).json()["status"]
+    told = trainer.steps(mode="report", count=5)
+    assert (told.status_code, told.json()["decision"]) == (200, "reported")
+    assert trainer.read()["status"] == reached
+    assert trainer.path()[0].spent == trainer.price((LOUD, 7))
+    assert trainer.steps(mode="report", count=1000).json()["overdrawn"]
+    assert trainer.path()[0].spent == trainer.price((LOUD, 1007))
+    assert trainer.sound()
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_a_report_is_pinned_by_number_and_key(trainer: Trainer, count: int) -> None:
+    body: dict[str, Any] = {"mode": "report", "count": count, "first_step": 2}
+    first = trainer.steps(**body, key="k-1")
+    before = trainer.rows()
+    for key in (None, "k-1", "k-2"):
+        again = trainer.steps(**body, key=key)
+        assert (again.status_code, again.content) == (200, first.content)
+        assert again.headers["idempotent-replayed"] == "true"
+    is_refused(trainer.steps(count=count, first_step=2), 409, "sequence_conflict")
+    is_refused(trainer.steps(count=count, first_step=2, key="k-1"), 422, "idempotency_key_reused")
+    is_refused(trainer.steps(**body | {"count": count + 1}), 409, "sequence_conflict")
+    is_refused(trainer.steps(**body | {"first_step": count + 3}), 409, "sequence_gap")
+    assert trainer.rows() == before
+
+
+def test_a_report_without_a_number_is_taken_from_an_attempt_that_was_fenced_off(trainer: Trainer) -> None:
+    assert trainer.act("attempts", {"first_step": 1}).json()["attempt"] == 2
+    late = {"mode": "report", "count": 3, "attempt": 1}
+    is_refused(trainer.steps(**late, first_step=2), 412, "attempt_superseded")
+    told = trainer.steps(**late, key="k")
+    assert (told.status_code, told.json()["attempt"], told.json()["first_step"]) == (200, 2, 1)
+    assert trainer.steps(**late, key="k").content == told.content
+    assert trainer.path()[0].spent == trainer.price((LOUD, 5))
+    assert trainer.sound()
+
+
+def test_a_preview_of_a_report_records_nothing(trainer: Trainer) -> None:
+    before = trainer.rows()
+    told = trainer.steps(mode="report", count=1000, dry_run=True).json()
+    assert (told["decision"], told["overdrawn"], told["dry_run"]) == ("reported", True, True)
+    assert trainer.rows() == before
+
+
+def test_who_shares_an_overdrawn_account_is_refused(trainer: Trainer) -> None:
+    """The population has room for the budget's epsilon 1 and for more; the report takes all of it."""
+    ledger = trainer.ledger
+    ledger.budget("other")
+    other = Trainer(ledger, ledger.run("mimic/other", event=LOUD))
+    assert other.steps().status_code == 200
+    assert trainer.steps(mode="report", count=2000).json()["overdrawn"]
+    told = is_refused(other.steps(), 403, "budget_exceeded")
+    assert told["binding_account_path"] == "mimic"
+    assert (told["max_count_that_fits"], told["noise_multiplier_that_fits"]) == (0, None)
+    assert is_refused(other.reserve((QUIET, 1)), 403, "budget_exceeded")["binding_account_path"] == "mimic"
+    is_refused(other.steps(event=QUIET, on_exceed="truncate"), 403, "budget_exceeded")
+    assert other.read()["status"] == "active"
+    assert other.read()["steps_remaining"] == 0
+    assert trainer.sound()
+
+
+def test_a_report_takes_nothing_out_of_a_plan(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, 5))
+    told = trainer.steps(mode="report", count=3).json()
+    assert told["reservation"] is None
+    assert trainer.path()[-1].held == trainer.price((LOUD, 5))
+    assert trainer.steps(mode="report", count=1000).json()["overdrawn"]
+    assert trainer.end(held, "commit", 4).json()["status"] == "committed"
+    assert trainer.path()[0].spent == trainer.price((LOUD, 1009))
+    assert trainer.sound()
+
+
+def test_what_is_reported_is_not_cut(trainer: Trainer) -> None:
+    before = trainer.rows()
+    told = is_refused(trainer.steps(mode="report", on_exceed="truncate"), 422, "invalid_request")
+    assert "on_exceed" in told["detail"]
+    assert trainer.rows() == before
+
+
+def _infinite(answer: dict[str, Any]) -> bool:
+    return (answer["epsilon"], answer["epsilon_infinite"]) == (None, True)
+
+
+def test_an_infinite_loss_is_null_with_a_flag(trainer: Trainer) -> None:
+    told = trainer.steps(mode="report", event=HUGE, count=10**9).json()
+    assert told["overdrawn"]
+    assert _infinite(told)
+    assert _infinite(trainer.history()[-1])
+    assert trainer.sound()
+
+
+@pytest.mark.parametrize("where", ["runs", "budgets", "populations"])
+def test_an_infinite_loss_can_be_read_and_listed(trainer: Trainer, where: str) -> None:
+    """Compared with the document by the witness; the numbers are null, and a flag says why."""
+    trainer.steps(mode="report", event=HUGE, count=10**9)
+    listed = trainer.ledger.get(f"/v1/{where}").json()["items"]
+    read = [trainer.ledger.get(f"/v1/{where}/{item['id']}").json() for item in listed]
+    assert read == listed
+    assert all(_infinite(item) for item in read)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"count": 7}, {"events": counted((QUIET, 1), (LOUD, 1))}, {"on_exceed": "truncate"}]
+)
+def test_after_an_infinite_loss_all_are_refused_with_numbers(trainer: Trainer, body: dict[str, Any]) -> None:
+    other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
+    trainer.steps(mode="report", event=HUGE, count=10**9)
+    for dry_run in (True, False):
+        told = is_refused(other.steps(**body, dry_run=dry_run), 403, "budget_exceeded")
+        assert told["max_count_that_fits"] == 0
+    is_refused(other.reserve((QUIET, 1)), 403, "budget_exceeded")
+    assert trainer.sound()

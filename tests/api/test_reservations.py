@@ -1,0 +1,292 @@
+"""Reservations: what is set aside is exact, is used step by step, and ends for ever in one of three ways."""
+
+from typing import Any
+
+import pytest
+
+from app.accounting.curves import RdpCurve
+from app.service.reservations import forfeit_lapsed
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
+from tests.conftest import Ledger
+from tests.persistence.dump import changed
+
+PLAN = ((LOUD, 5), (QUIET, 3), (LOUD, 2))
+MEMBERS = {
+    *("type", "title", "status", "detail", "code", "decision", "count", "binding_account", "binding_account_path"),
+    *("epsilon", "epsilon_requested", "epsilon_requested_infinite", "epsilon_limit", "delta", "order", "spent", "held"),
+    *("requested", "requested_infinite", "limit", "delta_requested", "delta_left"),
+    *("max_count_that_fits", "noise_multiplier_that_fits"),
+}
+
+
+@pytest.fixture
+def trainer(ledger: Ledger) -> Trainer:
+    """A trainer whose run has a limit of its own and took two steps."""
+    trainer = hired(ledger, limit={"epsilon": 0.9, "delta": 1e-5})
+    assert trainer.steps(count=2).status_code == 200
+    return trainer
+
+
+def _after(trainer: Trainer, spent: RdpCurve, held: RdpCurve) -> None:
+    """Every account of the path has spent and holds the same."""
+    assert trainer.balance() == [(spent, held)] * 3
+    assert trainer.sound()
+
+
+def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer) -> None:
+    before = trainer.rows()
+    made = trainer.reserve(*PLAN, lease_seconds=60).json()
+    after = trainer.rows()
+    tables = {"accounts", "runs", "reservations", "reservation_items", "dp_events", "event_curves"}
+    assert changed(before, after) == tables
+    assert made["plan"] == [{"event": LOUD, "count": 7, "used": 0}, {"event": QUIET, "count": 3, "used": 0}]
+    assert (made["status"], made["steps_planned"]) == ("active", 10)
+    assert (made["steps_authorized"], made["steps_executed"]) == (0, None)
+    assert trainer.ledger.get(f"/v1/reservations/{made['id']}").json() == made
+    assert trainer.read()["reservation"] == made["id"]
+    _after(trainer, trainer.price((LOUD, 2)), trainer.price(*PLAN))
+
+
+def test_steps_of_the_plan_touch_the_runs_own_rows_only(trainer: Trainer) -> None:
+    held = trainer.reserved(*PLAN)
+    before, above = trainer.rows(), trainer.balance()[:-1]
+    told = [trainer.steps(event=QUIET).json(), trainer.steps(events=counted((LOUD, 4), (QUIET, 2), (LOUD, 1))).json()]
+    after = trainer.rows()
+    assert [each["reservation"] for each in told] == [held, held]
+    assert [each["steps_remaining"] for each in told] == [2, 2]
+    assert told[-1]["binding_account"] == trainer.run
+    assert changed(before, after) == {"accounts", "runs", "decisions", "step_events", "reservation_items"}
+    moved_rows = {row[1] for row in set(before["accounts"]) ^ set(after["accounts"])}
+    assert moved_rows == {trainer.run}
+    assert trainer.balance()[:-1] == above
+    own_spent, own_held = trainer.balance()[-1]
+    assert (own_spent, own_held) == (trainer.price((LOUD, 7), (QUIET, 3)), trainer.price((LOUD, 2)))
+    assert [row[-1] for row in after["reservation_items"]] == [5, 3]
+    assert trainer.sound()
+
+
+def test_the_epsilon_told_under_a_plan_is_that_of_the_run(trainer: Trainer) -> None:
+    """Also where the process remembers the accounts above from a time when their filters were not frozen."""
+    other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
+    trainer.ledger.budget("fresh")
+    late = Trainer(trainer.ledger, trainer.ledger.run("mimic/fresh", event=LOUD))
+    is_refused(late.steps(event=HUGE), 403, "budget_exceeded")
+    for each in (other, late):
+        each.reserved((LOUD, 9))
+        assert each.steps(dry_run=True).json()["epsilon"] > 0
+        assert each.steps().json()["epsilon"] == each.read()["epsilon"]
+        assert each.steps(count=2).json()["epsilon"] == each.read()["epsilon"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"event": QUIET, "count": 4},
+        {"event": LOUD, "count": 8},
+        {"event": {"type": "gaussian", "noise_multiplier": 80.0}},
+        {"events": counted((LOUD, 1), ({"type": "laplace", "noise_multiplier": 200.0}, 1))},
+        {"events": counted((LOUD, 4), (QUIET, 1), (LOUD, 4))},
+    ],
+)
+def test_what_the_plan_does_not_cover_is_charged_to_the_accounts(trainer: Trainer, body: dict[str, Any]) -> None:
+    trainer.reserved(*PLAN)
+    told = trainer.steps(**body).json()
+    assert (told["decision"], told["reservation"]) == ("admitted", None)
+    charged = [(item["event"], item["count"]) for item in trainer.history()[-1]["events"]]
+    _after(trainer, trainer.price((LOUD, 2), *charged), trainer.price(*PLAN))
+    assert trainer.steps(count=7).json()["reservation"] is not None
+
+
+def test_what_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer) -> None:
+    before = trainer.rows()
+    refused = trainer.reserve((LOUD, 10**6), key="k-1")
+    told = is_refused(refused, 403, "budget_exceeded")
+    assert set(told) >= MEMBERS
+    assert (told["decision"], told["count"], told["held"]) == ("refused", 10**6, 0)
+    assert told["spent"] + told["held"] + told["requested"] > told["limit"]
+    assert told["noise_multiplier_that_fits"] > 60
+    assert changed(before, trainer.rows()) == {"replies"}
+    fitting = told["max_count_that_fits"]
+    is_refused(trainer.reserve((LOUD, fitting + 1)), 403, "budget_exceeded")
+    held = trainer.reserved((LOUD, fitting))
+    again = trainer.reserve((LOUD, 10**6), key="k-1")
+    assert (again.status_code, again.content, again.headers["idempotent-replayed"]) == (403, refused.content, "true")
+    assert again.headers["content-type"] == "application/problem+json"
+    assert trainer.end(held, "void").status_code == 200
+    assert trainer.reserve((LOUD, 10**6), key="k-1").content == refused.content
+    is_refused(trainer.reserve((LOUD, 1), key="k-1"), 422, "idempotency_key_reused")
+    is_refused(trainer.steps(key="k-1"), 422, "idempotency_key_reused")
+
+
+def test_the_noise_that_a_refused_plan_is_told_fits(trainer: Trainer) -> None:
+    noise = trainer.reserve((LOUD, 10**4)).json()["noise_multiplier_that_fits"]
+    quieter = {"type": "gaussian", "noise_multiplier": noise}
+    assert trainer.reserve((quieter, 10**4)).status_code == 201
+    assert within_limits(trainer.path())
+
+
+def test_a_reservation_is_made_once_for_its_key(trainer: Trainer) -> None:
+    first = trainer.reserve(*PLAN, key="k-1")
+    before = trainer.rows()
+    again = trainer.reserve(*PLAN, key="k-1")
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["idempotent-replayed"] == "true"
+    is_refused(trainer.reserve(*PLAN, lease_seconds=5, key="k-1"), 422, "idempotency_key_reused")
+    told = is_refused(trainer.reserve(*PLAN), 409, "reservation_conflict")
+    assert told["reservation"] == first.json()["id"]
+    assert trainer.rows() == before
+
+
+def test_a_plan_at_registration_is_held_with_the_run(trainer: Trainer) -> None:
+    ledger = trainer.ledger
+    other = Trainer(ledger, ledger.run(name="other", plan=counted(*PLAN), event=LOUD, lease_seconds=60))
+    held = other.read()["reservation"]
+    assert ledger.get(f"/v1/reservations/{held}").json()["steps_planned"] == 10
+    assert other.path()[-1].held == other.path()[0].held == other.price(*PLAN)
+    assert other.steps().json()["reservation"] == held
+    assert other.sound()
+
+
+def test_a_plan_that_does_not_fit_leaves_no_run(trainer: Trainer) -> None:
+    ledger = trainer.ledger
+    body = {"name": "other", "budget": "mimic/icu-team", "plan": counted((LOUD, 10**6)), "event": LOUD}
+    before = trainer.rows()
+    refused = trainer.post("runs", body, "k-1")
+    told = is_refused(refused, 403, "budget_exceeded")
+    assert set(told) >= MEMBERS
+    assert changed(before, trainer.rows()) == {"replies"}
+    assert [item["id"] for item in ledger.get("/v1/runs").json()["items"]] == [trainer.run]
+    assert trainer.post("runs", body, "k-1").content == refused.content
+    fitting = counted((LOUD, told["max_count_that_fits"]))
+    is_refused(trainer.post("runs", body | {"plan": fitting}, "k-1"), 422, "idempotency_key_reused")
+    assert trainer.post("runs", body | {"plan": fitting}, "k-2").status_code == 201
+    assert trainer.sound()
+
+
+@pytest.mark.parametrize("executed", [3, 4, 6, 9, 10])
+def test_a_commit_spends_what_was_executed_and_returns_the_rest(trainer: Trainer, executed: int) -> None:
+    """Three steps were authorised: the quiet ones. Further ones are taken in the order of the plan, loud ones first."""
+    held = trainer.reserved(*PLAN)
+    trainer.steps(event=QUIET, count=3)
+    told = trainer.end(held, "commit", executed).json()
+    assert (told["status"], told["steps_executed"], told["steps_authorized"]) == ("committed", executed, executed)
+    assert trainer.read()["next_step"] == 2 + executed
+    assert trainer.read()["reservation"] is None
+    _after(trainer, trainer.price((LOUD, 2 + executed - 3), (QUIET, 3)), trainer.price())
+    before = trainer.rows()
+    assert trainer.end(held, "commit", executed).json() == told
+    assert trainer.rows() == before
+
+
+@pytest.mark.parametrize(("executed", "named"), [(0, "3"), (2, "3"), (11, "10"), (2**53, "10")])
+def test_a_commit_of_what_cannot_be_is_refused(trainer: Trainer, executed: int, named: str) -> None:
+    held = trainer.reserved(*PLAN)
+    trainer.steps(event=QUIET, count=3)
+    before = trainer.rows()
+    told = is_refused(trainer.end(held, "commit", executed), 422, "invalid_request")
+    assert named in told["detail"]
+    assert trainer.rows() == before
+
+
+def test_a_void_gives_everything_back_but_only_what_is_unused(trainer: Trainer) -> None:
+    held = trainer.reserved(*PLAN)
+    assert trainer.end(held, "void").json()["status"] == "voided"
+    _after(trainer, trainer.price((LOUD, 2)), trainer.price())
+    held = trainer.reserved(*PLAN)
+    trainer.steps()
+    before = trainer.rows()
+    assert is_refused(trainer.end(held, "void"), 409, "reservation_conflict")["steps_authorized"] == 1
+    assert trainer.rows() == before
+
+
+def test_a_heartbeat_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer.reserve(*PLAN, lease_seconds=600).json()
+    now = moved(monkeypatch, seconds=500)
+    told = trainer.end(made["id"], "heartbeat").json()
+    assert told | {"expires_at": made["expires_at"]} == made
+    assert told["expires_at"] > made["expires_at"]
+    assert forfeit_lapsed(trainer.ledger.database, now) == 0
+    now = moved(monkeypatch, seconds=1000)
+    assert trainer.steps().json()["reservation"] == made["id"]
+    moved(monkeypatch, seconds=-1000)
+    assert trainer.end(made["id"], "heartbeat").json()["expires_at"] == told["expires_at"]  # shortens none
+    assert forfeit_lapsed(trainer.ledger.database, now) == 0
+
+
+def test_silence_forfeits_and_the_budget_stays_gone(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = trainer.reserved(*PLAN, lease_seconds=600)
+    trainer.steps(count=3)
+    assert forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=590)) == 0
+    now = moved(monkeypatch, seconds=601)
+    assert forfeit_lapsed(trainer.ledger.database, now) == 1
+    assert forfeit_lapsed(trainer.ledger.database, now) == 0
+    assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
+    _after(trainer, trainer.price((LOUD, 2), *PLAN), trainer.price())
+    last = trainer.history()[-1]
+    assert (last["decision"], last["reservation"]) == ("forfeited", held)
+    assert last["events"] == counted((LOUD, 4), (QUIET, 3))
+    assert trainer.read()["next_step"] == 5
+    assert trainer.steps(first_step=5).json()["reservation"] is None
+    _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
+
+
+@pytest.mark.parametrize("how", ["commit", "void", "heartbeat"])
+def test_who_comes_late_forfeits(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    held = trainer.reserved(*PLAN, lease_seconds=600)
+    moved(monkeypatch, seconds=600)
+    late = trainer.steps(first_step=2).json()
+    assert (late["decision"], late["reservation"]) == ("admitted", None)
+    assert trainer.path()[-1].held == trainer.price(*PLAN)
+    executed = 0 if how == "commit" else None
+    for _ in range(2):
+        told = is_refused(trainer.end(held, how, executed), 409, "reservation_terminal")
+        assert told["reservation_status"] == "forfeited"
+    forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=601))
+    _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
+
+
+def test_a_lapsed_plan_gives_way_to_the_next_one(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = trainer.reserved(*PLAN, lease_seconds=600)
+    moved(monkeypatch, seconds=700)
+    refused = is_refused(trainer.reserve((HUGE, 1)), 403, "budget_exceeded")
+    assert refused["held"] == 0
+    assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
+    trainer.reserved((QUIET, 4))
+    _after(trainer, trainer.price((LOUD, 2), *PLAN), trainer.price((QUIET, 4)))
+
+
+ENDS = {"committed": ("commit", 4), "voided": ("void", None), "forfeited": ("abort", None)}
+SAME = {("committed", "commit", 4), ("voided", "void", None)}
+
+
+@pytest.mark.parametrize("ended", ENDS)
+def test_an_end_is_for_ever(trainer: Trainer, ended: str) -> None:
+    held = trainer.reserved(*PLAN)
+    how, executed = ENDS[ended]
+    first = trainer.act("abort") if how == "abort" else trainer.end(held, how, executed)
+    assert first.status_code == 200
+    before = trainer.rows()
+    for asked in (("commit", 4), ("commit", 5), ("commit", 0), ("void", None), ("heartbeat", None)):
+        reply = trainer.end(held, *asked)
+        if (ended, *asked) in SAME:
+            assert reply.json() == first.json()
+        else:
+            assert is_refused(reply, 409, "reservation_terminal")["reservation_status"] == ended
+    assert trainer.rows() == before
+
+
+def test_what_one_run_holds_no_other_gets(trainer: Trainer) -> None:
+    other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
+    free = other.read()["steps_remaining"]
+    held = trainer.reserved((LOUD, 30))
+    assert other.read()["steps_remaining"] == free - 30
+    told = is_refused(other.steps(count=free - 29), 403, "budget_exceeded")
+    assert told["max_count_that_fits"] == free - 30
+    assert told["held"] > 0
+    assert "hold" in told["detail"]
+    assert is_refused(other.reserve((LOUD, free - 29)), 403, "budget_exceeded")["max_count_that_fits"] == free - 30
+    assert other.steps(count=free - 30).status_code == 200
+    assert trainer.steps(count=30).status_code == 200
+    trainer.end(held, "commit", 30)
+    assert within_limits(trainer.path())
+    assert trainer.sound()

@@ -1,0 +1,58 @@
+"""GET /v1/verify: for admins, and of their own organisation only."""
+
+import pytest
+
+from tests.conftest import Ledger
+from tests.service.tampering import MODEL, account, set_run, shift_curve, tampering
+
+
+@pytest.fixture
+def charged(ledger: Ledger) -> Ledger:
+    """A run with three steps."""
+    ledger.population()
+    ledger.budget()
+    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3}).status_code == 200
+    return ledger
+
+
+def test_a_sound_ledger_is_called_sound(charged: Ledger) -> None:
+    reply = charged.get("/v1/verify", role="admin")
+    assert reply.status_code == 200
+    assert reply.json() == {
+        "sound": True,
+        "accounts": 3,
+        "runs": 1,
+        "decisions": 1,
+        "reservations": 0,
+        "charges": 1,
+        "steps": 3,
+        "faults": [],
+    }
+
+
+def test_what_does_not_agree_is_named_and_writes_to_it_stop(charged: Ledger) -> None:
+    with tampering(charged.database) as tx:
+        set_run(tx, chain_head=b"x" * 32)
+        run = account(tx, MODEL).id
+    found = charged.get("/v1/verify", role="admin").json()
+    [fault] = found["faults"]
+    assert (found["sound"], fault["account"], fault["position"]) == (False, run, 1)
+    assert MODEL in fault["detail"]
+    refused = charged.post(f"/v1/runs/{run}/steps", {})
+    assert (refused.status_code, refused.json()["code"]) == (409, "account_quarantined")
+
+
+def test_an_organisation_sees_nothing_of_anothers_ledger(charged: Ledger) -> None:
+    with tampering(charged.database) as tx:
+        shift_curve(tx, "mimic", 1)
+    theirs = charged.get("/v1/verify", role="admin", organisation="clinic").json()
+    assert (theirs["sound"], theirs["accounts"]) == (True, 0)
+    with charged.database.read() as tx:
+        assert account(tx, "mimic").quarantine is None
+    assert not charged.get("/v1/verify", role="admin").json()["sound"]
+
+
+@pytest.mark.parametrize("role", ["viewer", "trainer"])
+def test_only_an_admin_may_verify(charged: Ledger, role: str) -> None:
+    refused = charged.get("/v1/verify", role=role)
+    assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_scope")

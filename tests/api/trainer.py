@@ -1,0 +1,143 @@
+"""A trainer with a run of its own, and what the ledger's rows say about its accounts."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import select
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import canonical, event_from_dict
+from app.ledger.accounts import Account
+from app.persistence.repositories import accounts, events
+from app.persistence.tables import account_paths
+from app.service.verification import verify
+from tests.conftest import Ledger
+from tests.persistence.dump import Dump, dump
+
+
+def gaussian(noise: float) -> dict[str, Any]:
+    return {"type": "gaussian", "noise_multiplier": noise}
+
+
+LOUD, QUIET = gaussian(60.0), gaussian(90.0)
+HUGE = gaussian(1e-3)
+"""Two events that fit many times into a budget of epsilon 1, and one that no budget can bear."""
+
+
+def counted(*items: tuple[dict[str, Any], int]) -> list[dict[str, Any]]:
+    """Step events on the wire."""
+    return [{"event": event, "count": count} for event, count in items]
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Who asks for the steps of one run."""
+
+    ledger: Ledger
+    run: str
+
+    def post(self, path: str, body: object = None, key: str | None = None) -> httpx2.Response:
+        headers = {} if key is None else {"Idempotency_Key": key}
+        return self.ledger.post(f"/v1/{path}", body, "trainer", **headers)
+
+    def steps(self, key: str | None = None, *, dry_run: bool = False, **body: Any) -> httpx2.Response:  # noqa: ANN401 - JSON is anything
+        return self.post(f"runs/{self.run}/steps{'?dry_run=true' if dry_run else ''}", body, key)
+
+    def reserve(self, *items: tuple[dict[str, Any], int], key: str | None = None, **more: Any) -> httpx2.Response:  # noqa: ANN401 - as steps
+        return self.post(f"runs/{self.run}/reservations", {"plan": counted(*items)} | more, key)
+
+    def reserved(self, *items: tuple[dict[str, Any], int], **more: Any) -> str:  # noqa: ANN401 - as steps
+        """A new reservation's id."""
+        made = self.reserve(*items, **more)
+        assert made.status_code == 201, made.text
+        return str(made.json()["id"])
+
+    def act(self, action: str, body: object = None) -> httpx2.Response:
+        return self.post(f"runs/{self.run}/{action}", body)
+
+    def end(self, reservation: str, how: str, executed: int | None = None) -> httpx2.Response:
+        """Commit, void or heartbeat."""
+        body = None if executed is None else {"steps_executed": executed}
+        return self.post(f"reservations/{reservation}/{how}", body)
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.ledger.get(f"/v1/runs/{self.run}").json()
+        return found
+
+    def history(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ledger.get(f"/v1/runs/{self.run}/history").json()["points"]
+        return found
+
+    def rows(self) -> Dump:
+        return dump(self.ledger.database)
+
+    def path(self) -> list[Account]:
+        """The run's account and its ancestors as they are stored, root first."""
+        with self.ledger.database.read() as tx:
+            owner = select(account_paths.c.organisation_id).where(account_paths.c.account_id == self.run).limit(1)
+            found = accounts.path_of(tx, str(tx.execute(owner).scalar_one()), self.run)
+        return [record.account for record in found]
+
+    def price(self, *items: tuple[dict[str, Any], int]) -> RdpCurve:
+        """What step events cost by the ledger's own price list."""
+        with self.ledger.database.read() as tx:
+            listed = {kept.canonical: kept.curve for kept in events.everything(tx)}
+        total = RdpCurve.zero(self.path()[0].spent.values.size)
+        for event, count in items:
+            total = total + listed[canonical(event_from_dict(event))].times(count)
+        return total
+
+    def balance(self) -> list[tuple[RdpCurve, RdpCurve]]:
+        """Spent and held of every account of the path, root first."""
+        return [(account.spent, account.held) for account in self.path()]
+
+    def sound(self) -> bool:
+        found = verify(self.ledger.database)
+        assert found.problems == ()
+        return True
+
+
+def is_refused(reply: httpx2.Response, status: int, code: str) -> dict[str, Any]:
+    """The problem that an answer must be."""
+    told: dict[str, Any] = reply.json()
+    assert (reply.status_code, told["code"]) == (status, code), reply.text
+    return told
+
+
+def within_limits(path: list[Account]) -> bool:
+    """Whether spent + held of every account passes its own filter."""
+    for account in path:
+        if account.limit is None:
+            continue
+        own_delta = account.spent.delta + account.held.delta
+        gate = account.gate(own_delta)
+        if own_delta > gate.room or not bool((gate.left(account.spent, account.held) >= 0).any()):
+            return False
+    return True
+
+
+class Clock(datetime):
+    """The service's clock, which a test moves."""
+
+    ahead = timedelta()
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]  # noqa: ANN401
+        return datetime.now(tz) + cls.ahead
+
+
+def moved(monkeypatch: pytest.MonkeyPatch, **ahead: float) -> datetime:
+    """Let every further request come so much later; returns that moment."""
+    monkeypatch.setattr(Clock, "ahead", timedelta(**ahead))
+    monkeypatch.setattr("app.api.route.datetime", Clock)
+    return Clock.now(UTC)
+
+
+def hired(ledger: Ledger, **terms: Any) -> Trainer:  # noqa: ANN401 - JSON is anything
+    """A population with epsilon 3, a budget with epsilon 1, and a trainer with a run there; LOUD is its default."""
+    ledger.population()
+    ledger.budget()
+    return Trainer(ledger, ledger.run(**({"event": LOUD} | terms)))

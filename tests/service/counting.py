@@ -1,0 +1,128 @@
+"""A model of runs and reservations that counts events, and what such counts cost."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, NeighboringRelation
+from app.accounting.rdp import event_curve
+from app.ledger.accounts import Account, PricedStep, StepEvent, zero_curve
+from app.persistence.repositories.decisions import Decision, Outcome
+
+EVENTS: list[DpEvent] = [Gaussian(40.0), Gaussian(70.0), EpsilonDelta(0.001, 1e-9)]
+PRICES = {event: event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE) for event in EVENTS}
+
+
+def cost(counts: Counter[DpEvent]) -> RdpCurve:
+    total = zero_curve()
+    for event, count in counts.items():
+        total = total + PRICES[event].times(count)
+    return total
+
+
+@dataclass
+class Plan:
+    """A reservation, counted in events."""
+
+    id: str
+    run: str
+    planned: Counter[DpEvent]
+    lease: int
+    until: datetime
+    used: Counter[DpEvent] = field(default_factory=Counter)
+    forfeited: Counter[DpEvent] = field(default_factory=Counter)
+    status: str = "active"
+    executed: int | None = None
+
+    @property
+    def left(self) -> Counter[DpEvent]:
+        return self.planned - self.used
+
+    def said_before(self, how: str, number: int) -> bool:
+        """Whether it has ended in just this way."""
+        return (self.status, how) == ("voided", "void") or (
+            (self.status, how, self.executed) == ("committed", "commit", number)
+        )
+
+    def commit(self, number: int) -> None:
+        """Further steps are taken in the order of the plan."""
+        further = number - self.used.total()
+        for event in self.planned:
+            taken = min(further, self.planned[event] - self.used[event])
+            self.used[event] += taken
+            further -= taken
+        self.status, self.executed = "committed", number
+
+    def forfeit(self) -> None:
+        self.status, self.forfeited = "forfeited", self.left
+
+
+@dataclass
+class Trained:
+    """A run, counted in events."""
+
+    id: str
+    ended: bool = False
+    overdrawn: bool = False
+    attempt: int = 1
+    next_step: int = 0
+    direct: Counter[DpEvent] = field(default_factory=Counter)
+    plans: list[Plan] = field(default_factory=list)
+
+    @property
+    def active(self) -> Plan | None:
+        return next((plan for plan in self.plans if plan.status == "active"), None)
+
+    @property
+    def settled(self) -> Counter[DpEvent]:
+        """What is spent above the run."""
+        closed = [plan.used + plan.forfeited for plan in self.plans if plan.status != "active"]
+        return sum(closed, Counter(self.direct))
+
+    def commit(self, plan: Plan, number: int) -> None:
+        """What was executed without being asked for is numbered with the end."""
+        self.next_step += number - plan.used.total()
+        plan.commit(number)
+
+    def ended_with(self, now: datetime, number: int | None, *, needed: bool) -> bool:
+        """What becomes of the active plan at the end of the run or an attempt; whether that end may be."""
+        plan = self.active
+        if plan is None:
+            return number is None
+        if now >= plan.until:
+            plan.forfeit()
+        elif number is None:
+            if needed:
+                return False
+            plan.forfeit()
+        elif plan.used.total() <= number <= plan.planned.total():
+            self.commit(plan, number)
+        else:
+            return False
+        return True
+
+
+def fits(path: Sequence[Account], asked: Counter[DpEvent]) -> bool:
+    """Whether accounts bear a charge, by their weights, and by what is spent and held."""
+    priced = [PricedStep(StepEvent(event, count), PRICES[event]) for event, count in asked.items()]
+    new = cost(asked)
+    for account in path:
+        if account.limit is None:
+            continue
+        ready = account.prepared_for(priced)
+        own_delta = ready.spent.delta + ready.held.delta + new.delta
+        gate = ready.gate(own_delta)
+        if own_delta > gate.room or not bool((gate.left(ready.spent, ready.held, new) >= 0).any()):
+            return False
+    return True
+
+
+def said(entries: Sequence[Decision], plan: Plan, outcome: Outcome) -> Counter[DpEvent]:
+    """What the run's chain says about a plan."""
+    total: Counter[DpEvent] = Counter()
+    for entry in entries:
+        for step in entry.steps:
+            total[step.event] += step.count * ((entry.reservation_id, entry.outcome) == (plan.id, outcome))
+    return total

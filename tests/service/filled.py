@@ -1,0 +1,62 @@
+"""A ledger that has every kind of row: what is copied, backed up or moved must come out as it went in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+from fastapi.testclient import TestClient
+
+from app.main import create_app
+from app.settings import Settings
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
+from tests.conftest import Ledger
+
+SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
+RANDOMIZED = {"type": "epsilon_delta", "epsilon": 0.01, "delta": 1e-9}
+"""An event with a delta of its own."""
+
+
+def fill(ledger: Ledger) -> Trainer:
+    """Every table gets rows, and every outcome and state its own; returns a trainer whose run has an open reservation.
+
+    Args:
+        ledger: with its organisations, and nothing else.
+    """
+    trainer = hired(ledger)
+    _answered(200, trainer.steps(count=2))
+    _answered(403, trainer.steps("refused", event=HUGE))
+    _answered(201, trainer.act("attempts", {}))
+    several = [{"event": QUIET, "count": 3}, {"event": SAMPLED, "count": 10}, {"event": RANDOMIZED}]
+    _answered(200, trainer.steps("several", events=several, attempt=2))
+    for how, executed in (("commit", 2), ("void", None)):
+        reserved = trainer.reserved((LOUD, 3), (QUIET, 2), attempt=2)
+        if executed is not None:
+            _answered(200, trainer.steps(attempt=2))
+        _answered(200, trainer.end(reserved, how, executed))
+    ledger.population("überall", neighboring_relation="replace_one", size=1000, filter="declared")
+    ledger.budget("all", "überall", filter="declared")
+    lost = _employed(ledger, "überall/all", "lost")
+    assert lost.steps(event=HUGE, mode="report").json()["overdrawn"]
+    silent = _employed(ledger, "mimic/icu-team", "silent")
+    silent.reserved((LOUD, 4))
+    _answered(200, silent.steps())
+    _answered(200, silent.act("abort"))  # what is left of the plan is forfeited
+    trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
+    _answered(200, trainer.steps("planned", attempt=2))
+    return trainer
+
+
+def _answered(status: int, reply: httpx2.Response) -> None:
+    assert reply.status_code == status, reply.text
+
+
+def _employed(ledger: Ledger, budget: str, name: str) -> Trainer:
+    return Trainer(ledger, ledger.run(budget, name=name, event=LOUD))
+
+
+@contextmanager
+def taken_up(url: str, keys: dict[tuple[str, str], str]) -> Iterator[Ledger]:
+    """An application on a database that has a ledger already, with the keys that were issued there."""
+    app = create_app(Settings(database_url=url))
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Ledger(http, app.state.placements.named("default").database, keys)

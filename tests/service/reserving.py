@@ -1,0 +1,171 @@
+"""Reservations written as a use case would write them, row by row, for tests of what is proven about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, select
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.admission import admit, reading_of
+from app.ledger.plans import plan_of
+from app.ledger.reservations import Closing, Reservation, ReservationStatus, Shortfall, remaining_items, take
+from app.ledger.runs import Run
+from app.persistence.engine import Database
+from app.persistence.repositories import accounts, decisions, events, reservations, runs
+from app.persistence.repositories.decisions import Decision, Outcome, sealed
+from app.persistence.repositories.events import PriceList
+from app.persistence.tables import organisations
+
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
+LEASE = 600
+
+
+@dataclass
+class Reserver:
+    """A trainer that works under reservations, of one run."""
+
+    database: Database
+    run_id: str
+    organisation_id: str = ""
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        with self.database.read() as tx:
+            found = select(organisations.c.id).where(organisations.c.name == "hospital")
+            self.organisation_id = self.organisation_id or str(tx.execute(found).scalar_one())
+
+    def reserve(self, *steps: StepEvent) -> Reservation:
+        """Set a plan aside on every account of the path."""
+        with self.database.write() as tx:
+            path, run = self._read(tx)
+            priced = self._priced(tx, path[0], steps)
+            admitted = admit(path, priced)
+            assert hasattr(admitted, "accounts"), "the plan fits"
+            cost = total_cost(priced)
+            self.made += 1
+            reservation = Reservation(
+                id=f"res_{self.made:012x}{self.run_id[-16:]}",
+                run_id=self.run_id,
+                attempt=run.attempt,
+                status=ReservationStatus.ACTIVE,
+                items=plan_of(steps),
+                reserved=cost,
+                lease_seconds=LEASE,
+                expires_at=NOW + timedelta(seconds=LEASE),
+            )
+            reservations.add(tx, self.organisation_id, reservation, NOW)
+            prepared = [account.prepared_for(priced) for account in path]
+            self._save(tx, [replace(account, held=account.held + cost) for account in prepared])
+            runs.save(tx, self.organisation_id, replace(run, reservation_id=reservation.id))
+        return reservation
+
+    def spend(self, *steps: StepEvent) -> Reservation:
+        """Take steps out of the plan: the run's own account alone is charged."""
+        with self.database.write() as tx:
+            path, run = self._read(tx)
+            taken = take(self._active(tx), steps, NOW)
+            assert not isinstance(taken, Shortfall)
+            cost = total_cost(self._priced(tx, path[0], steps))
+            own = replace(path[-1], spent=path[-1].spent + cost, held=self._left(tx, path[-1], taken))
+            self._save(tx, [own])
+            self._append(tx, run, (*path[:-1], own), steps, Outcome.ADMITTED, taken.id)
+            reservations.save_items(tx, self.organisation_id, [taken])
+        return taken
+
+    def close(self, closing: Closing) -> None:
+        """End the reservation: what was used or forfeited is spent everywhere, the rest is set aside no longer."""
+        closed = closing.reservation
+        with self.database.write() as tx:
+            path, run = self._read(tx)
+            charged = (*closing.charged, *closing.forfeited)
+            further = total_cost(self._priced(tx, path[0], charged)) if charged else zero_curve(path[0].grid_version)
+            used = [StepEvent(item.event, item.used) for item in closed.items if item.used]
+            whole = zero_curve(path[0].grid_version)
+            for gone in (used, closing.forfeited):
+                if gone:
+                    whole = whole + total_cost(self._priced(tx, path[0], gone))
+            above = [
+                replace(
+                    account,
+                    spent=account.spent + whole,
+                    held=RdpCurve(
+                        account.held.values - closed.reserved.values, account.held.delta - closed.reserved.delta
+                    ),
+                )
+                for account in path[:-1]
+            ]
+            own = replace(path[-1], spent=path[-1].spent + further, held=zero_curve(path[-1].grid_version))
+            self._save(tx, [*above, own])
+            if charged:
+                outcome = Outcome.FORFEITED if closing.forfeited else Outcome.ADMITTED
+                run = self._append(tx, run, (*above, own), charged, outcome, closed.id)
+            runs.save(tx, self.organisation_id, replace(run, reservation_id=None))
+            reservations.close(tx, self.organisation_id, closed, NOW)
+
+    def _read(self, tx: Connection) -> tuple[tuple[Account, ...], Run]:
+        path = accounts.path_of(tx, self.organisation_id, self.run_id)
+        return tuple(record.account for record in path), runs.get(tx, self.organisation_id, self.run_id)
+
+    def _active(self, tx: Connection) -> Reservation:
+        found = reservations.find_active(tx, self.organisation_id, self.run_id)
+        assert found is not None
+        return found
+
+    def _priced(self, tx: Connection, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
+        kept = PriceList(self.organisation_id, account.relation, account.grid_version)
+        priced = [account.price(step) for step in steps]
+        known = events.find_curves(tx, kept, [step.event for step in steps])
+        new: dict[DpEvent, RdpCurve] = {
+            price.step.event: price.curve for price in priced if price.curve not in known.values()
+        }
+        if new:
+            events.add_curves(tx, kept, new)
+        return priced
+
+    def _left(self, tx: Connection, account: Account, reservation: Reservation) -> RdpCurve:
+        left = remaining_items(reservation)
+        return total_cost(self._priced(tx, account, left)) if left else zero_curve(account.grid_version)
+
+    def _save(self, tx: Connection, changed: Sequence[Account]) -> None:
+        accounts.save_charged(
+            tx, [(self.organisation_id, replace(account, version=account.version + 1), NOW) for account in changed]
+        )
+
+    def _append(
+        self,
+        tx: Connection,
+        run: Run,
+        path: tuple[Account, ...],
+        steps: Sequence[StepEvent],
+        outcome: Outcome,
+        reservation_id: str,
+    ) -> Run:
+        count = sum(step.count for step in steps)
+        decision = Decision(
+            run_id=run.account_id,
+            position=run.decisions,
+            attempt=run.attempt,
+            outcome=outcome,
+            steps=tuple(steps),
+            first_step=run.next_step,
+            step_count=count,
+            requested_count=count,
+            reading=reading_of(path),
+            steps_remaining=0 if outcome is Outcome.ADMITTED else None,
+            binding_account_id=run.account_id,
+            binding_account_path=path[-1].path,
+            refusal=None,
+            request_fingerprint="0" * 64,
+            idempotency_key=None,
+            reservation_id=reservation_id,
+            created_at=NOW,
+            opens_attempt=run.next_step == run.attempt_first_step,
+        )
+        whole = sealed(self.organisation_id, decision, run.chain_head)
+        decisions.add_all(tx, [(self.organisation_id, whole)])
+        after = replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash)
+        runs.save(tx, self.organisation_id, after)
+        return after

@@ -1,0 +1,127 @@
+"""`epsilon-ledger verify` and `epsilon-ledger export`."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection, update
+
+from app.persistence.tables import accounts, dp_events, runs
+from tests.conftest import Ledger
+from tests.persistence.dump import changed, dump
+from tests.service.commands import Run, commands
+from tests.service.tampering import MODEL, TEAM, account, set_account, shift_curve, tampering
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], database_url: str) -> Run:
+    return commands(monkeypatch, capsys, database_url)
+
+
+@pytest.fixture
+def spent(ledger: Ledger) -> Ledger:
+    """A ledger with three steps."""
+    ledger.population()
+    ledger.budget()
+    ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3})
+    return ledger
+
+
+def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
+    before = dump(spent.database)
+    said = run("verify", "--json")
+    facts = json.loads(said.out)
+    assert (said.status, facts.pop("problems"), facts.pop("unproven"), facts.pop("sound")) == (0, [], [], True)
+    assert facts == {"accounts": 3, "runs": 1, "decisions": 1, "reservations": 0, "charges": 1, "steps": 3}
+    told = run("verify")
+    assert (told.status, told.err) == (0, "")
+    for number in facts.values():
+        assert str(number) in told.out
+    assert dump(spent.database) == before
+
+
+def test_verify_exits_1_and_names_what_does_not_agree(run: Run, spent: Ledger) -> None:
+    with spent.database.write() as tx:
+        tx.execute(update(runs).values(next_step=2))
+        model = account(tx, MODEL).id
+    said = run("verify", "--json")
+    facts = json.loads(said.out)
+    assert (said.status, facts["sound"], facts["unproven"]) == (1, False, [model])
+    assert MODEL in facts["problems"][0]
+    told = run("verify")
+    assert told.status == 1
+    assert facts["problems"][0] in told.out
+    assert "Writes to 1 accounts are stopped." in told.out
+    assert "Traceback" not in told.err
+    assert spent.get("/healthz").status_code == 200
+
+
+def test_verify_stops_writes_unless_it_only_reads(run: Run, spent: Ledger) -> None:
+    with tampering(spent.database) as tx:
+        shift_curve(tx, TEAM, 1)
+    before = dump(spent.database)
+    said = run("verify", "--read-only")
+    assert said.status == 1
+    assert "stopped" not in said.out
+    assert dump(spent.database) == before
+    assert run("verify").status == 1
+    assert changed(before, dump(spent.database)) == {"accounts"}
+    with tampering(spent.database) as tx:
+        shift_curve(tx, TEAM, -1)
+    assert run("verify", "--read-only").status == 0
+    assert _quarantine(spent) is not None
+    assert run("verify").status == 0
+    assert _quarantine(spent) is None
+
+
+def _quarantine(ledger: Ledger) -> str | None:
+    with ledger.database.read() as tx:
+        found: str | None = account(tx, TEAM).quarantine
+    return found
+
+
+BROKEN: dict[str, Callable[[Connection], object]] = {
+    "descriptions": lambda tx: tx.execute(update(dp_events).values(canonical="x")),
+    "weights": lambda tx: set_account(tx, TEAM, weights="x"),
+    "a grid": lambda tx: set_account(tx, TEAM, grid_version=9),
+    "curves": lambda tx: set_account(tx, TEAM, spent=bytes(8), held=bytes(8)),
+    "a curve's length": lambda tx: set_account(tx, TEAM, spent=b"x" * 7, held=b""),
+    "a curve's sign": lambda tx: tx.execute(update(accounts).values(spent=np.full(400, -1).tobytes())),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_verify_exits_1_whatever_is_broken(run: Run, spent: Ledger, what: str) -> None:
+    with tampering(spent.database) as tx:
+        BROKEN[what](tx)
+    said = run("verify", "--json")
+    facts = json.loads(said.out)
+    assert (said.status, facts["sound"]) == (1, False)
+    assert facts["problems"]
+    assert spent.get("/healthz").status_code == 200
+
+
+def test_export_prints_lines_of_json(run: Run, spent: Ledger) -> None:
+    with spent.database.read() as tx:
+        model = account(tx, MODEL).id
+    for scope in (("--population", "mimic"), ("--run", model), ("--population", "mimic", "--org", "hospital")):
+        said = run("export", *scope)
+        lines = [json.loads(line) for line in said.out.splitlines()]
+        assert (said.status, said.err, lines[0]["type"], lines[-1]) == (
+            0,
+            "",
+            "header",
+            {"type": "end", "lines": len(lines)},
+        )
+        assert [line["entry"]["step_count"] for line in lines if line["type"] == "decision"] == [3]
+
+
+@pytest.mark.parametrize(
+    "scope", [(), ("--run", "x", "--population", "y"), ("--run", "x"), ("--population", "mimic", "--org", "nobody")]
+)
+def test_export_of_what_is_not_there_is_one_sentence(run: Run, spent: Ledger, scope: tuple[str, ...]) -> None:
+    said = run("export", *scope)
+    assert (said.status, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+    assert spent.get("/healthz").status_code == 200

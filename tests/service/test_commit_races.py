@@ -1,0 +1,89 @@
+"""Queues beside other writers: threads of the same process, and other processes on the same database."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.persistence.engine import Database
+from app.service.charging.queue import CommitQueue
+from app.service.charging.requests import Answered
+from tests.conftest import Ledger
+from tests.service.commanding import LOUD, PATIENCE_SECONDS, Office, another, opened, request, sound, together, within
+
+
+@contextmanager
+def _writing(database: Database) -> Iterator[Callable[[], None]]:
+    """Another writer at work in a thread, until it is told to end."""
+    begun, end = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with database.write():
+            begun.set()
+            assert end.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(write)
+        assert begun.wait(PATIENCE_SECONDS)
+        try:
+            yield end.set
+        finally:
+            end.set()
+            busy.result()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_another_writer_is_waited_for_in_a_thread(ledger: Ledger, *, elsewhere: bool) -> None:
+    """The loop goes on meanwhile: it is what lets the other writer end here."""
+    run, office = opened(ledger), Office(ledger)
+    office.charged(request(run))
+    other = Database(str(ledger.database.engine.url.render_as_string(hide_password=False)))
+    with _writing(other if elsewhere else ledger.database) as end:
+
+        async def work(charges: CommitQueue) -> list[Any]:
+            asked = [asyncio.create_task(charges.take_steps(office.call(), request(run))) for _ in range(3)]
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            waited = not any(task.done() for task in asked)
+            end()
+            return [waited, *await together(*asked)]
+
+        waited, *found = within(work, ledger.database)
+    other.dispose()
+    assert waited or ledger.database.dialect == "postgresql"  # whose writers wait for rows only
+    assert [answered.decision.first_step for answered in found] == [1, 2, 3]
+
+
+def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
+    """Each has a database, a queue and a memory of its own; together they get what there is, and not one step more."""
+    runs, office = [opened(ledger), another(ledger)], Office(ledger)
+    left = office.charged(request(runs[0], (LOUD, 190))).steps_remaining
+    url = ledger.database.engine.url.render_as_string(hide_password=False)
+    assert 10 < left < 40
+
+    def process(place: int) -> list[Any]:
+        database = Database(url)
+
+        async def work(charges: CommitQueue) -> list[Any]:
+            found: list[Any] = []
+            for _ in range(5):
+                asked = [request(run, key=f"{place}-{run}-{len(found)}-{more}") for run in runs for more in range(3)]
+                found += await together(*[charges.take_steps(office.call(), each) for each in asked])
+            return found
+
+        try:
+            return list(within(work, database))
+        finally:
+            database.dispose()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each for part in pool.map(process, range(2)) for each in part]
+    assert all(isinstance(each, Answered) for each in found), found
+    admitted = [each.decision for each in found if each.decision.admitted]
+    assert (len(found), len(admitted)) == (60, left)
+    assert len({(decision.run_id, decision.first_step) for decision in admitted}) == left
+    assert sound(ledger)

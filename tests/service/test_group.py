@@ -1,0 +1,257 @@
+"""Groups: commands of one transaction see each other, do not harm each other, and believe nothing unproven."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from app.accounting.events import Gaussian
+from app.ledger.errors import (
+    AccountQuarantinedError,
+    AttemptSupersededError,
+    IdempotencyKeyReusedError,
+    NotFoundError,
+    SequenceConflictError,
+    SequenceGapError,
+)
+from app.service.charging.memory import Memory, Recent
+from app.service.charging.requests import Answered, StepRequest
+from app.service.pricing import UnpreparedError
+from tests.conftest import Ledger
+from tests.persistence.dump import changed, dump
+from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, organisation, request, sound
+from tests.service.tampering import account, set_account, set_run, tampering
+
+
+def _decisions(outcomes: list[Any]) -> list[Any]:
+    assert all(isinstance(outcome, Answered) for outcome in outcomes), outcomes
+    return [outcome.decision for outcome in outcomes]
+
+
+def test_steps_of_one_run_follow_one_another(ledger: Ledger) -> None:
+    run = opened(ledger)
+    office = Office(ledger)
+    found = _decisions(office.group(*[request(run, (LOUD, count)) for count in (1, 2, 3)], request(run, first=6)))
+    assert [(each.position, each.first_step, each.next_step) for each in found] == [
+        *((0, 0, 1), (1, 1, 3), (2, 3, 6), (3, 6, 7)),
+    ]
+    assert [each.steps_remaining for each in found] == [found[0].steps_remaining - more for more in (0, 2, 5, 6)]
+    assert sound(ledger)
+
+
+def test_one_key_in_one_group_is_one_question(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, office = another(ledger), Office(ledger)
+    first, again, reworded, elsewhere = office.group(
+        *(request(run, key="k"), request(run, key="k"), request(run, (LOUD, 2), key="k"), request(other, key="k"))
+    )
+    assert isinstance(first, Answered)
+    assert again == Answered(first.decision, replayed=True)
+    assert isinstance(reworded, IdempotencyKeyReusedError)
+    assert isinstance(elsewhere, IdempotencyKeyReusedError)
+    assert office.once(request(run, key="k")) == [again]
+    assert sound(ledger)
+
+
+@pytest.mark.parametrize("count", [1, 10**6])
+def test_a_key_that_pins_a_refusal_pins_it_for_the_group(ledger: Ledger, count: int) -> None:
+    run = opened(ledger)
+    office = Office(ledger)
+    outcomes = office.group(*[request(run, (LOUD, count), key="k", first=0)] * 3)
+    assert {outcome.decision.position for outcome in outcomes if isinstance(outcome, Answered)} == {0}
+    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, Answered)] == [False, True, True]
+
+
+def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
+    run = opened(ledger)
+    first, again, other_key, other, gap = Office(ledger).group(
+        request(run, (LOUD, 4), first=0, key="k-1"),
+        request(run, (LOUD, 4), first=0),
+        request(run, (LOUD, 4), first=0, key="k-2"),
+        request(run, (LOUD, 3), first=0),
+        request(run, first=5),
+    )
+    assert isinstance(first, Answered)
+    assert again == other_key == Answered(first.decision, replayed=True)
+    assert isinstance(other, SequenceConflictError)
+    assert isinstance(gap, SequenceGapError)
+    assert (other.members["next_step"], gap.members["expected_step"]) == (4, 4)
+    assert sound(ledger)
+
+
+def test_commands_that_fail_leave_no_trace_and_harm_nobody(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, silent, office = another(ledger), another(ledger, event=None), Office(ledger)
+    office.charged(request(run))
+    bad = [
+        *(request("run_nothing", (LOUD, 1)), request(run, first=99), request(run, attempt=2)),
+        *(request(silent), request(run, (LOUD, 2), first=0)),
+    ]
+    before = dump(ledger.database)
+    alone = [office.once(each)[0] for each in bad]
+    kinds = [NotFoundError, SequenceGapError, AttemptSupersededError, None, SequenceConflictError]
+    assert all(kind is None or type(error) is kind for kind, error in zip(kinds, alone, strict=True))
+    assert not any(isinstance(error, Answered) for error in alone)
+    assert dump(ledger.database) == before
+    mixed = [request(run), bad[0], request(other), *bad[1:4], request(run, first=2)]
+    outcomes = office.group(*mixed)
+    assert [isinstance(outcome, Answered) for outcome in outcomes] == [True, False, True, False, False, False, True]
+    assert [len(rows) for rows in (before["decisions"], dump(ledger.database)["decisions"])] == [1, 4]
+    assert sound(ledger)
+
+
+def test_the_last_step_of_a_budget_goes_to_who_comes_first(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, office = another(ledger), Office(ledger)
+    left = office.charged(request(run)).steps_remaining
+    outcomes = _decisions(
+        office.group(request(run, (LOUD, left - 1)), request(other), request(run), request(other, (LOUD, 2)))
+    )
+    assert [each.admitted for each in outcomes] == [True, True, False, False]
+    assert outcomes[1].steps_remaining == 0
+    assert sound(ledger)
+
+
+def test_truncations_of_one_group_share_what_is_left(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, office = another(ledger), Office(ledger)
+    left = office.charged(request(run)).steps_remaining
+    asked = [request(each, (LOUD, left - 3), on_exceed="truncate") for each in (run, other, run)]
+    found = _decisions(office.group(*asked))
+    assert [(each.admitted, each.step_count) for each in found] == [(True, left - 3), (True, 3), (False, left - 3)]
+    assert sound(ledger)
+
+
+def test_a_report_in_a_group_freezes_its_run_for_the_next_command(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, office = another(ledger), Office(ledger)
+    outcomes = office.group(request(run, (LOUD, 10**4), mode="report"), request(run), request(other))
+    assert [type(outcome).__name__ for outcome in outcomes] == ["Answered", "RunStateConflictError", "Answered"]
+    assert not _decisions([outcomes[2]])[0].admitted
+    assert sound(ledger)
+
+
+def test_a_new_price_is_kept_once_for_a_group(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, office = another(ledger), Office(ledger)
+    asked = [request(run, (QUIET, 1)), request(other, (QUIET, 2), (LOUD, 1)), request(run, (HUGE, 1)), request(run)]
+    found = _decisions(office.group(*asked))
+    assert [each.admitted for each in found] == [True, True, False, True]
+    rows = dump(ledger.database)
+    assert len(rows["event_curves"]) == 2  # what was refused has no price
+    assert len(rows["dp_events"]) == 3
+    assert sound(ledger)
+
+
+def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, office = another(ledger), Office(ledger)
+    office.charged(request(run))
+    command = office.command(request(other, (QUIET, 1)))
+    lacking, done = office.once(command, request(run))
+    assert isinstance(lacking, UnpreparedError)
+    assert isinstance(done, Answered)
+    lacking.compute()
+    assert _decisions(office.once(command))[0].admitted
+    assert sound(ledger)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
+    """A memory so small that prices, paths and accounts go between two groups, or within one."""
+    runs = [opened(ledger), another(ledger), another(ledger)]
+    memory = Memory(Recent(size), Recent(size), Recent(size), Recent(size))
+    office = Office(ledger, memory=memory)
+    events = [LOUD, QUIET, Gaussian(100.0)]
+    _decisions(office.group(*[request(run, (event, 1)) for run in runs for event in events]))
+    before = dump(ledger.database)
+    for _ in range(2):
+        _decisions(office.once(*[request(run, (event, 1)) for run in runs for event in events]))
+    assert "event_curves" not in changed(before, dump(ledger.database))
+    assert office.path(runs[0])[0].spent == office.path(runs[0])[1].spent
+    assert sound(ledger)
+
+
+def test_two_processes_see_what_the_other_one_did(ledger: Ledger) -> None:
+    run = opened(ledger)
+    here, there = Office(ledger), Office(ledger)
+    left = here.charged(request(run)).steps_remaining
+    for more in range(1, 5):
+        assert (here if more % 2 else there).charged(request(run, first=more)).steps_remaining == left - more
+    assert there.once(request(run, first=3)) == here.once(request(run, first=3))
+    assert sound(ledger)
+
+
+Change = Callable[[Any], dict[str, object]]
+BEHIND: dict[str, Change] = {
+    "another version": lambda row: {"version": row.version + 1},
+    "an older version": lambda row: {"version": row.version - 1},
+    "another time": lambda row: {"updated_at": row.updated_at + timedelta(microseconds=1)},
+    "an earlier time": lambda row: {"updated_at": row.updated_at - timedelta(days=1)},
+}
+
+
+@pytest.mark.parametrize("what", BEHIND)
+@pytest.mark.parametrize("path", ["mimic", "mimic/icu-team"])
+def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path: str, what: str) -> None:
+    """As after a backup was restored: the row is another one, and the next charge builds on it."""
+    run = opened(ledger)
+    office = Office(ledger)
+    one = office.charged(request(run)) and office.path(run)[0].spent
+    with tampering(ledger.database) as tx:
+        set_account(tx, path, spent=one.times(9).to_bytes(), **BEHIND[what](account(tx, path)))
+    office.charged(request(run))
+    spent = {each.path: each.spent for each in office.path(run)}
+    assert spent.pop(path) == one.times(10)
+    assert set(spent.values()) == {one.times(2)}
+
+
+@pytest.mark.parametrize("path", ["mimic/icu-team", "mimic"])
+def test_an_account_in_doubt_refuses_whoever_touches_it(ledger: Ledger, path: str) -> None:
+    run = opened(ledger)
+    ledger.budget("other")
+    other, office = another(ledger, budget="mimic/other"), Office(ledger)
+    office.group(request(run, key="k"), request(other))
+    with tampering(ledger.database) as tx:
+        set_account(tx, path, quarantine="its balance is wrong")
+    before = dump(ledger.database)
+    outcomes = office.group(request(run), request(other), request(run, mode="report"), request(run, key="k"))
+    stopped = [isinstance(outcome, AccountQuarantinedError) for outcome in outcomes]
+    assert stopped == [True, path == "mimic", True, False]
+    assert (changed(before, dump(ledger.database)) == set()) == (path == "mimic")
+    with tampering(ledger.database) as tx:
+        set_account(tx, path, quarantine=None)
+    assert _decisions(office.group(request(run), request(other)))[1].admitted
+    assert sound(ledger)
+
+
+def test_a_group_that_cannot_be_written_changes_nothing_and_is_not_remembered(ledger: Ledger) -> None:
+    """A run whose rows were tampered with: its next decision has the place of an earlier one."""
+    run = opened(ledger)
+    other, office = another(ledger), Office(ledger)
+    _decisions(office.group(request(run), request(other)))
+    path = office.path(run)[-1].path
+    with tampering(ledger.database) as tx:
+        set_run(tx, path, decisions=0)
+    before, remembered = dump(ledger.database), office.path(other)
+    with pytest.raises(IntegrityError):
+        office.group(request(other), request(run), request(other, (QUIET, 1)))
+    assert dump(ledger.database) == before
+    assert [office.memory.accounts.get((office.organisation_id, each.id)).account for each in remembered] == remembered  # type: ignore[union-attr]
+    assert _decisions(office.group(request(other), request(other, (QUIET, 1))))[1].next_step == 3
+    assert office.path(other)[0].spent == office.path(other)[-1].spent + office.path(run)[-1].spent
+
+
+def test_organisations_share_a_group_and_nothing_else(ledger: Ledger) -> None:
+    run = opened(ledger)
+    here, clinic = Office(ledger), organisation(ledger, "clinic")
+    there = Office(ledger, clinic, here.memory)
+    asked: list[StepRequest] = [request(run, key="k"), request(run, key="k")]
+    commands = [here.command(asked[0]), there.command(asked[1])]
+    here._prepare(commands[0])
+    mine, theirs = here.once(*commands)
+    assert isinstance(mine, Answered)
+    assert isinstance(theirs, NotFoundError)
+    assert sound(ledger)

@@ -1,0 +1,296 @@
+"""Reservations, steps, attempts and ends in any order, beside a model: balances agree to the byte."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from app.accounting.events import DpEvent
+from app.ledger.accounts import StepEvent
+from app.ledger.errors import InvalidInputError, LedgerError, ReservationConflictError, ReservationTerminalError
+from app.ledger.reservations import Reservation
+from app.ledger.runs import RunAction
+from app.persistence.repositories import decisions, runs
+from app.persistence.repositories.decisions import Outcome
+from app.service import access, lifecycle, reservations
+from app.service.access import Role
+from app.service.charging.requests import Answered
+from app.service.idempotency import Identity, Pinned
+from app.service.pricing import UnpreparedError
+from app.service.reservations import PlanRequest
+from app.service.verification import verify
+from tests.conftest import Ledger
+from tests.reliability.conftest import ROUNDS
+from tests.service.commanding import Office, request
+from tests.service.counting import EVENTS, Plan, Trained, cost, fits, said
+
+NOTHING = Identity(None, "0" * 64)
+START = datetime(2026, 11, 21, tzinfo=UTC)
+
+items = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 6) | st.just(80)), min_size=1, max_size=3)
+places = st.integers(0, 2)
+executed = st.none() | st.integers(0, 14)
+sides = st.booleans()
+
+WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
+    "steps": (
+        7,
+        {
+            "place": places,
+            "asked": items,
+            "share": st.integers(0, 2),
+            "mode": st.sampled_from(["authorize"] * 9 + ["report"]),
+            "number": sides,
+        },
+    ),
+    "reserve": (4, {"place": places, "plan": items, "lease": st.sampled_from([60, 600])}),
+    "settle": (
+        4,
+        {
+            "place": places,
+            "how": st.sampled_from(["commit", "commit", "void", "heartbeat"]),
+            "further": st.integers(-1, 4),
+            "ended": st.sampled_from([False, False, False, True]),
+        },
+    ),
+    "wait": (2, {"seconds": st.sampled_from([1, 59, 60, 601]), "sweep": sides}),
+    "open_attempt": (1, {"place": places, "back": st.none() | st.integers(0, 6), "number": executed}),
+    "end": (1, {"place": places, "action": st.sampled_from(["complete", "abort"]), "number": executed}),
+}
+"""What may happen, how often, and with what; one rule, since hypothesis leaves out rules at random."""
+
+_numbers = itertools.count()
+
+
+class Reserving(RuleBasedStateMachine):
+    """An organisation of its own for each example, in one ledger."""
+
+    ledger: Ledger
+
+    @initialize(
+        kind=st.sampled_from(["adaptive", "declared"]), own=st.booleans(), planned=st.sampled_from([True, True, False])
+    )
+    def opened(self, kind: str, *, own: bool, planned: bool) -> None:
+        name, database = f"organisation{next(_numbers)}", self.ledger.database
+        owner = access.create_organisation(database, name, START)
+        self.ledger.keys[name, "admin"] = access.create_key(database, name, Role.ADMIN, START).key
+        self.offices = [Office(self.ledger, owner), Office(self.ledger, owner)]
+        self.headers = self.ledger.headers("admin", name)
+        self.now = START + timedelta(days=1)
+        workload = (
+            [{"event": {"type": "epsilon_delta", "epsilon": 0.001, "delta": 1e-9}, "count": 99}] if planned else []
+        )
+        self.terms: dict[str, Any] = {"filter": kind, "planned": workload}
+        limit = {"epsilon": 1.0, "delta": 1e-5}
+        unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
+        self.made("populations", name="people", limit=limit, **unit)
+        self.made("budgets", name="team", parent="people", limit={"epsilon": 0.8, "delta": 1e-5})
+        self.own = {"limit": {"epsilon": 0.6, "delta": 1e-5}} if own else {}
+        self.runs = [self.registered() for _ in range(2)]
+
+    def made(self, kind: str, **body: object) -> str:
+        reply = self.ledger.http.post(f"/v1/{kind}", json=self.terms | body, headers=self.headers)
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["id"])
+
+    def registered(self) -> Trained:
+        return Trained(self.made("runs", name="model", budget="people/team", **self.own))
+
+    @property
+    def office(self) -> Office:
+        """One process or the other, in turns."""
+        self.offices.reverse()
+        return self.offices[0]
+
+    @rule(data=st.data())
+    def something(self, data: st.DataObject) -> None:
+        what = data.draw(st.sampled_from([name for name, (weight, _) in WAYS.items() for _ in range(weight)]))
+        getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in WAYS[what][1].items()})
+
+    def steps(self, place: int, asked: list[tuple[DpEvent, int]], mode: str, share: int, *, number: bool) -> None:
+        run = self.runs[place % len(self.runs)]
+        if share and run.active is not None and run.active.left:  # a part of what is planned
+            asked = [(event, max(1, count // share)) for event, count in run.active.left.items()][-share:]
+        total: Counter[DpEvent] = Counter()
+        for event, count in asked:
+            total[event] += count
+        plan = run.active
+        covered = mode == "authorize" and plan is not None and self.now < plan.until and total <= plan.left
+        bearable = fits(self.offices[0].path(run.id), total)
+        frozen = mode == "authorize" and (run.ended or run.overdrawn)
+        before = self.offices[0].path(run.id)[:-1]
+        office = self.office
+        command = office.command(
+            request(run.id, *asked, first=run.next_step if number else None, attempt=run.attempt, mode=mode)
+        )
+        command.now = self.now
+        [outcome] = office.once(command)
+        while isinstance(outcome, UnpreparedError):
+            outcome.compute()
+            [outcome] = office.once(command)
+        if frozen:
+            assert isinstance(outcome, LedgerError)
+            return
+        assert isinstance(outcome, Answered)
+        decision = outcome.decision
+        assert decision.admitted == (covered or bearable or mode == "report")
+        assert (decision.reservation_id is not None) == covered
+        if covered:
+            assert plan is not None
+            plan.used += total
+            assert self.offices[0].path(run.id)[:-1] == before
+        elif decision.admitted:
+            run.direct += total
+            run.overdrawn = run.overdrawn or not bearable
+        if decision.admitted:
+            run.next_step += total.total()
+
+    def reserve(self, place: int, plan: list[tuple[DpEvent, int]], lease: int) -> None:
+        run = self.runs[place % len(self.runs)]
+        asked = PlanRequest(run.id, tuple(StepEvent(*item) for item in plan), lease, run.attempt)
+        total: Counter[DpEvent] = Counter()
+        for event, count in plan:
+            total[event] += count
+        active, can = run.active, not (run.ended or run.overdrawn)
+        lapsed = active is not None and self.now >= active.until
+        answer = self.attempted(
+            lambda: reservations.reserve(
+                self.office.call(self.now), asked, NOTHING, lambda made: made.id, lambda _: Pinned("refused", 403)
+            )
+        )
+        if not can or (active is not None and not lapsed):
+            assert isinstance(answer, LedgerError)
+            return
+        assert not isinstance(answer, LedgerError)
+        if active is not None:
+            active.forfeit()
+        if answer.status == 201:
+            run.plans.append(Plan(answer.body, run.id, total, lease, self.now + timedelta(seconds=lease)))
+
+    def settle(self, place: int, how: str, further: int, *, ended: bool) -> None:
+        plans = [plan for run in self.runs for plan in run.plans if (plan.status != "active") == ended]
+        if not plans:
+            return
+        plan, call = plans[place % len(plans)], self.office.call(self.now)
+        number = max(0, plan.used.total() + (further * plan.left.total() // 3 if further > 0 else further))
+        lapsed = plan.status == "active" and self.now >= plan.until
+        expected: type[LedgerError] | None = None
+        if lapsed or (plan.status != "active" and not plan.said_before(how, number)):
+            expected = ReservationTerminalError
+        elif plan.status == "active" and how == "void" and plan.used:
+            expected = ReservationConflictError
+        elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():
+            expected = InvalidInputError
+        ways: dict[str, Callable[[], Reservation]] = {
+            "commit": lambda: reservations.commit_reservation(call, plan.id, number),
+            "void": lambda: reservations.void_reservation(call, plan.id),
+            "heartbeat": lambda: reservations.renew_reservation(call, plan.id),
+        }
+        answer = self.attempted(ways[how])
+        assert (type(answer) if isinstance(answer, LedgerError) else None) is expected
+        if lapsed and how != "heartbeat":
+            plan.forfeit()
+        if expected is not None or plan.status != "active":
+            return
+        if how == "heartbeat":
+            plan.until = self.now + timedelta(seconds=plan.lease)
+        elif how == "void":
+            plan.status = "voided"
+        else:
+            [run] = [run for run in self.runs if plan in run.plans]
+            run.commit(plan, number)
+
+    def attempted(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is answered
+        try:
+            return ask()
+        except LedgerError as error:
+            return error
+
+    def end(self, place: int, action: str, number: int | None) -> None:
+        run = self.runs[place % len(self.runs)]
+        if run.ended:
+            return
+        may = run.ended_with(self.now, number, needed=action == "complete")
+        answer = self.attempted(
+            lambda: lifecycle.change_state(self.office.call(self.now), run.id, RunAction(action), number)
+        )
+        assert isinstance(answer, LedgerError) == (not may)
+        if may:
+            run.ended = True
+            if len(self.runs) < 3:
+                self.runs.append(self.registered())
+
+    def open_attempt(self, place: int, back: int | None, number: int | None) -> None:
+        run = self.runs[place % len(self.runs)]
+        if run.ended or run.overdrawn:
+            return
+        start = None if back is None else max(0, run.next_step - back)
+        may = run.ended_with(self.now, number, needed=False)
+        answer = self.attempted(
+            lambda: lifecycle.open_attempt(
+                self.office.call(self.now), run.id, start, number, NOTHING, lambda record: str(record.run.attempt)
+            )
+        )
+        assert isinstance(answer, LedgerError) == (not may)
+        if may:
+            run.attempt += 1
+            run.next_step = run.next_step if start is None else start
+            assert answer.body == str(run.attempt)
+
+    def wait(self, seconds: int, *, sweep: bool) -> None:
+        self.now += timedelta(seconds=seconds)
+        if sweep:
+            lapsed = [run.active for run in self.runs if run.active is not None and self.now >= run.active.until]
+            assert reservations.forfeit_lapsed(self.ledger.database, self.now) >= len(lapsed)
+            for plan in lapsed:
+                plan.forfeit()
+
+    @invariant()
+    def balances_agree_to_the_byte(self) -> None:
+        office = self.offices[0]
+        above = sum((run.settled for run in self.runs), Counter())
+        held = sum((run.active.planned for run in self.runs if run.active is not None), Counter())
+        for run in self.runs:
+            active = run.active
+            *ancestors, own = office.path(run.id)
+            assert all((each.spent, each.held) == (cost(above), cost(held)) for each in ancestors)
+            used, left = (active.used, active.left) if active else (Counter(), Counter())
+            assert (own.spent, own.held) == (cost(run.settled + used), cost(left))
+        if not any(run.overdrawn for run in self.runs):
+            assert all(fits(office.path(run.id), Counter()) for run in self.runs)
+        assert verify(self.ledger.database, office.organisation_id).problems == ()
+
+    @invariant()
+    def what_was_reserved_is_committed_returned_or_forfeited(self) -> None:
+        office = self.offices[0]
+        with self.ledger.database.read() as tx:
+            for run in self.runs:
+                kept = runs.get(tx, office.organisation_id, run.id)
+                assert (kept.next_step, kept.attempt) == (run.next_step, run.attempt)
+                assert kept.reservation_id == (run.active and run.active.id)
+                entries = decisions.at_positions(tx, office.organisation_id, run.id, range(kept.decisions))
+                for plan in run.plans:
+                    assert said(entries, plan, Outcome.ADMITTED) == plan.used
+                    assert said(entries, plan, Outcome.FORFEITED) == plan.forfeited
+                    found = reservations.get_reservation(office.call(), plan.id)
+                    assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
+                    rest = plan.left - plan.forfeited  # still held while the plan is active, returned afterwards
+                    assert found.reserved == cost(plan.planned) == cost(plan.used + plan.forfeited + rest)
+
+
+def test_no_sequence_breaks_a_balance_or_a_limit(ledger: Ledger) -> None:
+    Reserving.ledger = ledger
+    run_state_machine_as_test(
+        Reserving,
+        settings=settings(
+            max_examples=20 * ROUNDS,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

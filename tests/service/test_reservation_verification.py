@@ -1,0 +1,157 @@
+"""Reservations: what is held, used, returned and forfeited is balanced, and whatever was tampered with is named."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from sqlalchemy import Connection, delete, update
+
+from app.accounting.events import Gaussian, fingerprint
+from app.ledger.accounts import StepEvent
+from app.ledger.reservations import commit, forfeit, void
+from app.persistence.tables import decisions, reservation_items, reservations
+from app.service.verification import verify
+from tests.conftest import Ledger
+from tests.persistence.dump import dump
+from tests.service.reserving import Reserver
+from tests.service.tampering import (
+    ALL,
+    MODEL,
+    TEAM,
+    account,
+    set_account,
+    set_decision,
+    set_plan,
+    set_reservation,
+    set_run,
+    shift_curve,
+    tampering,
+)
+
+LOUD, QUIET = Gaussian(60.0), Gaussian(90.0)
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """A ledger, and the trainer that has reserved in it."""
+
+    ledger: Ledger
+    trainer: Reserver
+
+
+@pytest.fixture
+def reserved(ledger: Ledger) -> Reserved:
+    """A run with two charged steps and an active plan of 5 loud and 3 quiet steps, 2 of the loud ones used."""
+    ledger.population()
+    ledger.budget()
+    run = ledger.run(limit={"epsilon": 1.0, "delta": 1e-6})
+    ledger.post(f"/v1/runs/{run}/steps", {"event": {"type": "gaussian", "noise_multiplier": 60.0}, "count": 2})
+    trainer = Reserver(ledger.database, run)
+    trainer.reserve(StepEvent(LOUD, 5), StepEvent(QUIET, 3))
+    trainer.spend(StepEvent(LOUD, 2))
+    return Reserved(ledger, trainer)
+
+
+def test_what_is_held_for_a_plan_is_sound(reserved: Reserved) -> None:
+    before = dump(reserved.ledger.database)
+    found = verify(reserved.ledger.database)
+    assert (found.problems, found.reservations, found.steps) == ((), 1, 4)
+    assert dump(reserved.ledger.database) == before
+
+
+@pytest.mark.parametrize("executed", [2, 3, 6, 8])
+def test_a_committed_plan_is_sound(reserved: Reserved, executed: int) -> None:
+    trainer = reserved.trainer
+    with reserved.ledger.database.read() as tx:
+        active = trainer._active(tx)
+    trainer.close(commit(active, executed))
+    found = verify(reserved.ledger.database)
+    assert (found.problems, found.steps) == ((), 2 + executed)
+    trainer.reserve(StepEvent(QUIET, 1))
+    assert verify(reserved.ledger.database).problems == ()
+
+
+def test_a_forfeited_plan_is_sound_and_charged(reserved: Reserved) -> None:
+    with reserved.ledger.database.read() as tx:
+        active = reserved.trainer._active(tx)
+    reserved.trainer.close(forfeit(active))
+    found = verify(reserved.ledger.database)
+    assert (found.problems, found.steps, found.charges) == ((), 4, 4)  # forfeited steps are charged, not taken
+    with reserved.ledger.database.read() as tx:
+        assert account(tx, MODEL).spent == account(tx, TEAM).spent == account(tx, ALL).spent
+
+
+def test_a_voided_plan_leaves_nothing(reserved: Reserved) -> None:
+    with reserved.ledger.database.read() as tx:
+        active = reserved.trainer._active(tx)
+    reserved.trainer.close(commit(active, 2))
+    with reserved.ledger.database.read() as tx:
+        before = account(tx, ALL).spent
+    reserved.trainer.close(void(reserved.trainer.reserve(StepEvent(LOUD, 7))))
+    assert verify(reserved.ledger.database).problems == ()
+    with reserved.ledger.database.read() as tx:
+        assert (account(tx, ALL).spent, account(tx, ALL).held) == (before, b"")
+
+
+def test_two_runs_may_hold_something_of_one_budget(reserved: Reserved) -> None:
+    other = Reserver(reserved.ledger.database, reserved.ledger.run(name="other"))
+    other.reserve(StepEvent(QUIET, 4))
+    other.spend(StepEvent(QUIET, 4))
+    found = verify(reserved.ledger.database)
+    assert (found.problems, found.reservations) == ((), 2)
+
+
+TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
+    "a population's held curve lowered": (lambda tx: shift_curve(tx, ALL, -1, "held"), ALL),
+    "a budget's held curve raised": (lambda tx: shift_curve(tx, TEAM, 1, "held"), TEAM),
+    "a run's held curve emptied": (lambda tx: set_account(tx, MODEL, held=b""), MODEL),
+    "a run's held delta raised": (lambda tx: set_account(tx, MODEL, held_delta=1), MODEL),
+    "a reserved curve": (lambda tx: set_reservation(tx, reserved=account(tx, MODEL).spent), MODEL),
+    "a reserved delta": (lambda tx: set_reservation(tx, reserved_delta=1), MODEL),
+    "a plan made longer": (lambda tx: set_plan(tx, count=6), MODEL),
+    "more used of a plan than was charged": (lambda tx: set_plan(tx, used=3), MODEL),
+    "less used of a plan than was charged": (lambda tx: set_plan(tx, used=0), MODEL),
+    "a plan of another event": (lambda tx: set_plan(tx, event_fingerprint=fingerprint(Gaussian(70.0))), MODEL),
+    "a plan forgotten": (lambda tx: tx.execute(delete(reservation_items)), MODEL),
+    "a reservation forgotten": (lambda tx: tx.execute(delete(reservations)), MODEL),
+    "a reservation ended": (lambda tx: set_reservation(tx, status="committed", steps_executed=2), MODEL),
+    "a reservation voided": (lambda tx: set_reservation(tx, status="voided"), MODEL),
+    "a reservation forfeited": (lambda tx: set_reservation(tx, status="forfeited"), MODEL),
+    "an attestation before the end": (lambda tx: set_reservation(tx, steps_executed=2), MODEL),
+    "a run that no longer knows of its reservation": (lambda tx: set_run(tx, MODEL, reservation_id=None), MODEL),
+    "a charge taken out of its reservation": (lambda tx: set_decision(tx, 1, reservation_id=None), MODEL),
+    "a charge put under the reservation": (
+        lambda tx: tx.execute(update(decisions).values(reservation_id="res_x")),
+        MODEL,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERINGS)
+def test_what_was_tampered_with_is_named(reserved: Reserved, what: str) -> None:
+    tamper, named = TAMPERINGS[what]
+    with tampering(reserved.ledger.database) as tx:
+        tamper(tx)
+    problems = verify(reserved.ledger.database).problems
+    assert any(problem.startswith(f"{named} (") for problem in problems), problems
+
+
+@pytest.mark.parametrize("executed", [1, 3])
+def test_an_attestation_that_is_not_what_was_charged_is_named(reserved: Reserved, executed: int) -> None:
+    with reserved.ledger.database.read() as tx:
+        active = reserved.trainer._active(tx)
+    reserved.trainer.close(commit(active, 2))
+    with tampering(reserved.ledger.database) as tx:
+        set_reservation(tx, steps_executed=executed)
+    [problem] = verify(reserved.ledger.database).problems
+    assert f"attests {executed} steps; 2 were charged" in problem
+
+
+def test_a_forfeit_taken_back_is_named(reserved: Reserved) -> None:
+    with reserved.ledger.database.read() as tx:
+        active = reserved.trainer._active(tx)
+    reserved.trainer.close(forfeit(active))
+    with tampering(reserved.ledger.database) as tx:
+        set_reservation(tx, status="committed", steps_executed=2)
+    [problem] = verify(reserved.ledger.database).problems
+    assert "is not what was forfeited" in problem
