@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test torture check format openapi bench lock clean
+.PHONY: help setup demo run test torture mutations check format openapi bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ test: $(STAMP) ## run every test
 
 torture: $(STAMP) ## run the reliability tests long (EPSILON_LEDGER_TORTURE rounds, default 50)
 	@EPSILON_LEDGER_TORTURE=$${EPSILON_LEDGER_TORTURE:-50} $(BIN)/python -m pytest tests/reliability -x
+
+mutations: $(STAMP) ## break a copy of the repository, rule by rule: do the tests notice?
+	@$(BIN)/python -m tests.mutations
 
 check: $(STAMP) ## format, lint, types, layers: what CI asks for
 	@$(BIN)/ruff format --check .

@@ -1,0 +1,163 @@
+"""Server processes to be measured: the service, the bare endpoint, an MLflow tracking server."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx2
+
+MLFLOW = "MLFLOW"
+"""The environment variable that names MLflow's executable, which is no dependency of this project."""
+
+EVENT = {
+    "type": "poisson_sampled",
+    "sampling_probability": 0.001,
+    "event": {"type": "gaussian", "noise_multiplier": 10.0},
+}
+"""So cheap that a budget of epsilon 10,000 lasts for any benchmark."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that serves.
+
+    Args:
+        process: its id.
+        port: on 127.0.0.1.
+        client: of it.
+    """
+
+    process: int
+    port: int
+    client: httpx2.Client
+
+    def memory(self) -> tuple[float, float]:
+        """Resident memory, now and at most: MB."""
+        status = Path(f"/proc/{self.process}/status").read_text()
+        facts = dict(line.split(":", 1) for line in status.splitlines())
+        return tuple(int(facts[name].split()[0]) / 1000 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
+
+
+@contextmanager
+def serving(command: list[str], environment: dict[str, str], ready: str) -> Iterator[Server]:
+    """Start a server on a free port and stop it afterwards.
+
+    Args:
+        command: without the port.
+        environment: besides this process's.
+        ready: the path that answers when it is up.
+
+    Yields:
+        The server.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [*command, "--port", str(port)],
+            env=os.environ | environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
+                _await(client, ready, process)
+                yield Server(process.pid, port, client)
+        except AssertionError:
+            log.seek(0)
+            print(log.read()[-2000:].decode(errors="replace"), file=sys.stderr)
+            raise
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
+def _await(client: httpx2.Client, ready: str, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            client.get(ready)
+        except httpx2.TransportError:
+            time.sleep(0.05)
+        else:
+            return
+        assert process.poll() is None, "the server did not start"
+    raise AssertionError("the server did not answer")
+
+
+@contextmanager
+def bare() -> Iterator[Server]:
+    """The floor: an endpoint with the same models that stores nothing."""
+    command = [sys.executable, "-m", "uvicorn", "benchmarks.bare:app", "--loop", "uvloop", "--http", "httptools"]
+    with serving([*command, "--no-access-log"], {}, "/steps") as server:
+        yield server
+
+
+@contextmanager
+def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
+    """The service on a new database, with a population `p` and a budget `p/b`; its client is an admin's."""
+    environment = {"EPSILON_LEDGER_DATABASE_URL": database_url}
+
+    def command(*arguments: str) -> dict[str, str]:
+        made = subprocess.run(
+            [sys.executable, "-m", "app.cli", *arguments], env=os.environ | environment, capture_output=True, check=True
+        )
+        facts: dict[str, str] = json.loads(made.stdout)
+        return facts
+
+    command("migrate", "--json")
+    command("org", "create", "bench", "--json")
+    key = command("keys", "create", "--org", "bench", "--role", "admin", "--json")["key"]
+    serve = [sys.executable, "-m", "app.cli", "serve", "--workers", str(workers)]
+    with serving(serve, environment, "/readyz") as server:
+        server.client.headers["Authorization"] = f"Bearer {key}"
+        limit = {"epsilon": 10_000, "delta": 1e-5}
+        population = {"name": "p", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
+        server.client.post("/v1/populations", json=population).raise_for_status()
+        server.client.post("/v1/budgets", json={"name": "b", "parent": "p", "limit": limit}).raise_for_status()
+        yield server
+
+
+def steps_path(server: Server) -> str:
+    """Register a run of `p/b`; returns the path of its steps."""
+    run = server.client.post("/v1/runs", json={"name": "r", "budget": "p/b", "event": EVENT})
+    return f"/v1/runs/{run.raise_for_status().json()['id']}/steps"
+
+
+def mlflow_executable() -> str | None:
+    """Where MLflow is, if it is anywhere."""
+    if named := os.environ.get(MLFLOW):
+        return named
+    return shutil.which("mlflow") if find_spec("mlflow") else None
+
+
+@contextmanager
+def mlflow(executable: str, folder: Path, database_url: str) -> Iterator[Server]:
+    """An MLflow tracking server with one worker, on a new database."""
+    where = ["--backend-store-uri", database_url, "--artifacts-destination", str(folder), "--workers", "1"]
+    with serving([executable, "server", "--host", "127.0.0.1", *where], {}, "/health") as server:
+        yield server
+
+
+def metric_bodies(server: Server, count: int) -> list[dict[str, object]]:
+    """Metrics of a new MLflow run, to be logged one by one."""
+    api = server.client.post("/api/2.0/mlflow/runs/create", json={"experiment_id": "0", "start_time": 0})
+    run = api.raise_for_status().json()["run"]["info"]["run_id"]
+    return [
+        {"run_id": run, "key": "epsilon", "value": step / 1000, "timestamp": 1_700_000_000_000 + step, "step": step}
+        for step in range(count)
+    ]

@@ -1,0 +1,88 @@
+"""What a step costs on PostgreSQL's disk: `python -m benchmarks.sizes`; docs/scaling.md calculates with it.
+
+Charges runs beneath one budget of one population, in several ways, and says how many bytes of write-ahead log each
+step cost between two checkpoints; then what rows take.
+"""
+
+import sys
+
+from benchmarks.load import loaded, request
+from benchmarks.servers import EVENT, Server, ledger, steps_path
+from benchmarks.throughput import postgresql
+from tests.postgres import Cluster
+
+SECONDS = 6.0
+DATABASE = "sizes"
+ONE: dict[str, object] = {"count": 1}
+DIFFERENT: dict[str, object] = {
+    "events": [{"event": EVENT | {"sampling_probability": 0.001 + place / 1e6}} for place in range(1000)]
+}
+WAYS: dict[str, tuple[int, int, bool, dict[str, object]]] = {
+    "1 trainer": (1, 1, False, ONE),
+    "1 trainer, reserved": (1, 1, True, ONE),
+    "64 trainers, each its run": (64, 64, False, ONE),
+    "64 trainers, each its run, reserved": (64, 64, True, ONE),
+    "64 requests at once for one run": (64, 1, False, ONE),
+    "1 trainer, 1,000 different steps in a request": (1, 1, False, DIFFERENT),
+}
+"""By what is done: connections, runs, whether they work under reservations, and what is asked."""
+
+ROWS = """
+    SELECT 'decisions', count(*), pg_table_size('decisions') / count(*), pg_indexes_size('decisions') / count(*)
+    FROM decisions
+    UNION ALL
+    SELECT 'step_events', count(*), pg_table_size('step_events') / count(*), pg_indexes_size('step_events') / count(*)
+    FROM step_events
+    UNION ALL
+    SELECT 'accounts.spent', count(*), avg(pg_column_size(spent))::bigint, 0 FROM accounts
+    UNION ALL
+    SELECT 'accounts.held', count(*), avg(pg_column_size(held))::bigint, 0 FROM accounts WHERE length(held) > 0
+"""
+
+
+def written(cluster: Cluster) -> int:
+    """How many bytes of log the server has written."""
+    return int(cluster.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")[0][0])
+
+
+def decisions(cluster: Cluster) -> int:
+    """How many decisions there are."""
+    return int(cluster.execute("SELECT count(*) FROM decisions", DATABASE)[0][0])
+
+
+def measure(server: Server, cluster: Cluster, how: tuple[int, int, bool, dict[str, object]]) -> tuple[float, float]:
+    """Charge for some seconds; returns requests a second, and the bytes of log for each step."""
+    connections, runs, reserved, body = how
+    headers = {"Authorization": server.client.headers["authorization"]}
+    paths = [steps_path(server) for _ in range(runs)]
+    if reserved:
+        for path in paths:
+            plan = {"plan": [{"event": EVENT, "count": 100_000}]}
+            server.client.post(path.replace("/steps", "/reservations"), json=plan).raise_for_status()
+    requests = [[request(paths[index % runs], body, headers)] for index in range(connections)]
+    server.client.post(paths[0], json=body).raise_for_status()  # new events are priced once
+    loaded(server.port, requests, 2.0)  # a page that is changed first after a checkpoint is logged in full
+    before, bytes_before = decisions(cluster), written(cluster)
+    loaded(server.port, requests, SECONDS)
+    made = decisions(cluster) - before
+    steps = made * len(body.get("events", [None]))  # type: ignore[arg-type]
+    return made / SECONDS, (written(cluster) - bytes_before) / steps
+
+
+def main() -> None:
+    """Print both tables."""
+    with postgresql() as cluster:
+        if cluster is None:
+            sys.exit("no PostgreSQL server can be had")
+        with ledger(cluster.create_database(DATABASE)) as server:
+            print(f"{'':46} {'requests/s':>10} {'log bytes/step':>15}")
+            for what, how in WAYS.items():
+                rate, size = measure(server, cluster, how)
+                print(f"{what:46} {rate:10,.0f} {size:15,.0f}")
+        print(f"\n{'':16} {'rows':>8} {'bytes each':>10} {'of indexes':>10}")
+        for name, rows, size, indexes in cluster.execute(ROWS, DATABASE):
+            print(f"{name:16} {rows:8,} {size:10,} {indexes:10,}")
+
+
+if __name__ == "__main__":
+    main()

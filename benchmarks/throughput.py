@@ -1,0 +1,178 @@
+"""Steps a second over HTTP: `python -m benchmarks.throughput [--seconds S] [--rounds N]`.
+
+One worker each, in turns within one run: the bare FastAPI endpoint with the same models that stores nothing, the
+service on SQLite (synchronous=FULL) and on PostgreSQL (fsync on), if a server can be had, and an MLflow tracking
+server's log-metric on each of them, if MLFLOW names its executable. Medians of the rounds, ratios to the first row.
+"""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.load import Load, Requests, loaded, request
+from benchmarks.servers import EVENT, Server, bare, ledger, metric_bodies, mlflow, mlflow_executable, steps_path
+from tests.postgres import Cluster
+from tests.postgres_binaries import NoServerError
+
+CONNECTIONS = 64
+BATCH_CONNECTIONS = 8
+BATCH = 1000
+LONGER_SECONDS = 4.0
+"""For batches: a reply takes so long that in a second few come back."""
+
+KINDS = 10
+METRICS = 200
+"""Different metrics of a connection; MLflow would not store one twice."""
+
+STEP = {"count": 1}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server, and what is sent to it.
+
+    Args:
+        name: for the table.
+        server: where.
+        requests: makes the requests, given how many connections have a run of their own.
+        stores: whether it is the service, which batches are sent to as well.
+    """
+
+    name: str
+    server: Server
+    requests: Callable[[int, int], Requests]
+    stores: bool = False
+
+
+@contextmanager
+def postgresql() -> Iterator[Cluster | None]:
+    """A throw-away PostgreSQL server; None if none can be had."""
+    try:
+        cluster = Cluster.create()
+    except NoServerError as error:
+        print(f"({error})\n")
+        yield None
+        return
+    try:
+        yield cluster
+    finally:
+        cluster.remove()
+
+
+def service_requests(server: Server, connections: int, runs: int, body: object = None) -> Requests:
+    """A step for each connection, or another body; the connections share so many runs."""
+    headers = {"Authorization": server.client.headers["authorization"]}
+    paths = [steps_path(server) for _ in range(runs)]
+    return [[request(paths[index % runs], body or STEP, headers)] for index in range(connections)]
+
+
+def batch() -> dict[str, object]:
+    """A thousand events that alternate among ten."""
+    noise = {"type": "gaussian"}
+    kinds = [EVENT | {"event": noise | {"noise_multiplier": 10.0 + kind}} for kind in range(KINDS)]
+    return {"events": [{"event": kinds[place % KINDS], "count": 1} for place in range(BATCH)]}
+
+
+def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
+    """Start every server that can be had; the bare endpoint is first."""
+    floor = stack.enter_context(bare())
+    found = [Contender("bare endpoint", floor, lambda count, _: [[request("/steps", STEP, {})]] * count)]
+    urls = {"SQLite": f"sqlite:///{folder / 'ledger.db'}"}
+    stores = {"SQLite": f"sqlite:///{folder / 'mlflow.db'}"}
+    cluster = stack.enter_context(postgresql())
+    if cluster is not None:
+        urls["PostgreSQL"] = cluster.create_database("ledger")
+        stores["PostgreSQL"] = cluster.create_database("mlflow").replace("postgresql:", "postgresql+psycopg2:")
+    for kind, url in urls.items():
+        server = stack.enter_context(ledger(url))
+        found.append(
+            Contender(
+                f"service, {kind}",
+                server,
+                lambda count, runs, server=server: service_requests(server, count, runs),  # type: ignore[misc]
+                stores=True,
+            )
+        )
+    executable = mlflow_executable()
+    for kind, url in stores.items() if executable else ():
+        tracking = stack.enter_context(mlflow(str(executable), folder, url))
+        found.append(
+            Contender(
+                f"MLflow log-metric, {kind}",
+                tracking,
+                lambda count, runs, tracking=tracking: metric_requests(tracking, count, runs),  # type: ignore[misc]
+            )
+        )
+    return found
+
+
+def metric_requests(server: Server, connections: int, runs: int) -> Requests:
+    """Metrics for each connection to log; the connections share so many runs."""
+    per_run = METRICS * connections // runs
+    bodies = [metric_bodies(server, per_run) for _ in range(runs)]
+    turn = connections // runs
+    return [
+        [request("/api/2.0/mlflow/runs/log-metric", body, {}) for body in bodies[index % runs][index // runs :: turn]]
+        for index in range(connections)
+    ]
+
+
+def table(title: str, rows: dict[str, list[Load]], unit: int = 1) -> None:
+    """Print medians and their ratios to the first row."""
+    floor = median(load.rate for load in next(iter(rows.values()))) * unit
+    print(f"\n{title:40} {'a second':>10} {'ratio':>7} {'median ms':>10} {'99 % ms':>9}")
+    for name, loads in rows.items():
+        rate = median(load.rate for load in loads) * unit
+        half, late = median(load.median_ms for load in loads), median(load.late_ms for load in loads)
+        print(f"{name:40} {rate:10,.0f} {rate / floor:7.2f} {half:10.2f} {late:9.2f}")
+
+
+def rounds(named: Sequence[tuple[str, Server, Requests]], seconds: float, count: int) -> dict[str, list[Load]]:
+    """Measure each in turn, again and again, after a short warming up."""
+    for _, server, requests in named:
+        loaded(server.port, requests, min(1.0, seconds))
+    rows: dict[str, list[Load]] = {name: [] for name, _, _ in named}
+    for _ in range(count):
+        for name, server, requests in named:
+            rows[name].append(loaded(server.port, requests, seconds))
+    return rows
+
+
+def main(seconds: float = 2.0, count: int = 3) -> None:
+    """Print the tables.
+
+    Args:
+        seconds: of one measurement.
+        count: rounds.
+    """
+    client = "wrk" if shutil.which("wrk") else "benchmarks.load"
+    print(f"{count} rounds of {seconds:g} s each, load by {client}")
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        found = contenders(stack, Path(folder))
+        for title, connections, runs in (
+            (f"{CONNECTIONS} connections, a run for each", CONNECTIONS, CONNECTIONS),
+            (f"{CONNECTIONS} connections, one run", CONNECTIONS, 1),
+            ("one connection", 1, 1),
+        ):
+            named = [(one.name, one.server, one.requests(connections, runs)) for one in found]
+            table(title, rounds(named, seconds, count))
+        batches = [
+            (one.name, one.server, service_requests(one.server, BATCH_CONNECTIONS, BATCH_CONNECTIONS, batch()))
+            for one in found
+            if one.stores
+        ]
+        rows = rounds(batches, max(seconds, LONGER_SECONDS), count)
+        table(f"events in batches of {BATCH}, {BATCH_CONNECTIONS} connections", rows, BATCH)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    main(asked.seconds, asked.rounds)

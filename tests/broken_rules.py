@@ -1,0 +1,215 @@
+"""The mutations that `make mutations` tries: a line of the code, and what stands there instead."""
+
+from dataclasses import dataclass
+
+SEQUENCE = "tests/api/test_sequence.py"
+STEPS = "tests/api/test_steps.py"
+FAULTS = "tests/reliability/test_faults.py"
+REPLICAS = "tests/reliability/test_replicas.py"
+MODEL = "tests/reliability/test_state_machine.py"
+ADMISSION = "tests/ledger/test_admission.py"
+CURVES = "tests/accounting/test_curves.py"
+ENGINE = "tests/persistence/test_engine.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One rule, broken.
+
+    Args:
+        name: what is broken.
+        file: where.
+        line: what stands there; it must stand there once.
+        instead: what is put there.
+        tests: that must fail then.
+        only: of these tests, by pytest's -k.
+    """
+
+    name: str
+    file: str
+    line: str
+    instead: str
+    tests: tuple[str, ...]
+    only: str = "sqlite or not postgresql"
+
+
+MUTATIONS = (
+    Mutation(
+        "SQLite's writers do not lock",
+        "app/persistence/sqlite.py",
+        'WRITE: Final = "BEGIN IMMEDIATE"',
+        'WRITE: Final = "BEGIN"',
+        (ENGINE, REPLICAS),
+    ),
+    Mutation(
+        "PostgreSQL's writers do not lock the accounts",
+        "app/persistence/repositories/accounts.py",
+        "_LOCKED = _SEEN.with_for_update()",
+        "_LOCKED = _SEEN",
+        (REPLICAS,),
+        "postgresql",
+    ),
+    Mutation(
+        "SQLite does not wait for the disk",
+        "app/persistence/sqlite.py",
+        '"synchronous = FULL"',
+        '"synchronous = OFF"',
+        (ENGINE,),
+    ),
+    Mutation(
+        "PostgreSQL does not wait for the disk",
+        "app/persistence/postgresql.py",
+        "ELSE 'on' END",
+        "ELSE 'off' END",
+        ("tests/persistence/test_sessions.py",),
+        "postgresql",
+    ),
+    Mutation(
+        "a commit that failed counts as done",
+        "app/persistence/engine.py",
+        "            raise LedgerUnavailableError(_IN_DOUBT) from error\n        raise\n",
+        "            raise LedgerUnavailableError(_IN_DOUBT) from error\n",
+        (FAULTS,),
+    ),
+    Mutation(
+        "the key is claimed before the write",
+        "app/service/idempotency.py",
+        "            made = create(tx, ready)\n",
+        "            from app.service.pricing import UnpreparedError\n"
+        "            if identity.key is not None:\n"
+        '                claim = replies.Reply(identity.fingerprint, "{}", CREATED)\n'
+        "                replies.add(tx, call.organisation_id, identity.key, claim, call.now)\n"
+        "                tx.exec_driver_sql('COMMIT')\n"
+        "                tx.exec_driver_sql('BEGIN')\n"
+        "            claims = \"DELETE FROM replies WHERE body = '{}'\"\n"
+        "            try:\n"
+        "                made = create(tx, ready)\n"
+        "            except UnpreparedError:\n"
+        "                tx.exec_driver_sql(claims)\n"
+        "                tx.exec_driver_sql('COMMIT')\n"
+        "                raise\n"
+        "            tx.exec_driver_sql(claims)\n",
+        (FAULTS,),
+    ),
+    Mutation(
+        "what is not durable yet is remembered",
+        "app/service/charging/group.py",
+        "        save(work)\n    remember(memory, work)\n",
+        "        remember(memory, work)\n        save(work)\n",
+        (FAULTS,),
+    ),
+    Mutation(
+        "what is remembered is believed",
+        "app/service/charging/working.py",
+        "if record is None or not seen.is_of(record):",
+        "if record is None:",
+        (REPLICAS,),
+    ),
+    Mutation(
+        "steps are not looked up among earlier answers",
+        "app/service/charging/deciding.py",
+        "    if earlier is not None:\n",
+        "    if earlier is not None and False:\n",
+        (SEQUENCE,),
+    ),
+    Mutation(
+        "a key is not compared with its first request",
+        "app/service/charging/deciding.py",
+        "if not same or request.first_step not in {None, pinned.first_step}:",
+        "if False:",
+        (SEQUENCE,),
+    ),
+    Mutation(
+        "steps may leave a gap",
+        "app/service/charging/deciding.py",
+        "    require_no_gap(run, request.first_step)\n",
+        "",
+        (SEQUENCE,),
+    ),
+    Mutation(
+        "a paused run takes steps",
+        "app/service/charging/deciding.py",
+        "        require_active(run)\n",
+        "        pass\n",
+        ("tests/api/test_run_states.py",),
+    ),
+    Mutation(
+        "an attempt that was superseded takes steps",
+        "app/service/charging/deciding.py",
+        "    require_attempt(run, request.attempt)\n",
+        "",
+        ("tests/api",),
+        "attempt and not postgresql",
+    ),
+    Mutation(
+        "an ancestor is skipped by the decision",
+        "app/ledger/admission.py",
+        "remaining, binding = fewest(accounts, (new,), steps[-1].curve)",
+        "remaining, binding = fewest(accounts[1:], (new,), steps[-1].curve)",
+        (ADMISSION, MODEL),
+    ),
+    Mutation(
+        "an ancestor is skipped by the charge",
+        "app/ledger/admission.py",
+        "afterwards = tuple(account.charged(new) for account in accounts)",
+        "afterwards = (accounts[0], *(account.charged(new) for account in accounts[1:]))",
+        (ADMISSION, MODEL),
+    ),
+    Mutation(
+        "one step too many is admitted",
+        "app/ledger/admission.py",
+        "overdrawn=remaining < 0",
+        "overdrawn=remaining < -1",
+        (ADMISSION, MODEL),
+    ),
+    Mutation(
+        "what is held does not count",
+        "app/ledger/gates.py",
+        "        for curve in taken[1:]:\n",
+        "        for curve in taken[2:]:\n",
+        ("tests/ledger", MODEL),
+    ),
+    Mutation(
+        "curves are rounded down",
+        "app/accounting/curves.py",
+        "units = np.ceil(np.minimum(rdp, EXHAUSTED * UNIT) * SAFETY / UNIT)",
+        "units = np.floor(np.minimum(rdp, EXHAUSTED * UNIT) * SAFETY / UNIT)",
+        (CURVES,),
+    ),
+    Mutation(
+        "thresholds are rounded up",
+        "app/accounting/conversion.py",
+        "units = np.floor((epsilon + reward - price - error) / UNIT)",
+        "units = np.ceil((epsilon + reward - price + error) / UNIT)",
+        ("tests/accounting/test_conversion.py", "tests/ledger/test_filters.py"),
+    ),
+    Mutation(
+        "NaN is a number",
+        "app/api/strict.py",
+        "parse_constant=_constant",
+        "parse_constant=float",
+        ("tests/api/test_bad_requests.py", "tests/api/test_bad_bodies.py"),
+    ),
+    Mutation(
+        "of two equal keys of an object the last one counts",
+        "app/api/strict.py",
+        "object_pairs_hook=_object, ",
+        "",
+        ("tests/api/test_bad_requests.py", "tests/api/test_bad_bodies.py"),
+    ),
+    Mutation(
+        "a batch is charged in part although it should not be",
+        "app/service/charging/deciding.py",
+        "if request.on_exceed is OnExceed.TRUNCATE else 0",
+        "if True else 0",
+        (MODEL, STEPS),
+    ),
+    Mutation(
+        "a race that was lost is not run again",
+        "app/persistence/engine.py",
+        "MAX_TRIES = 5",
+        "MAX_TRIES = 1",
+        (ENGINE, REPLICAS),
+        "postgresql",
+    ),
+)

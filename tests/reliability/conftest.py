@@ -1,0 +1,130 @@
+"""What the tests of reliability share: real servers, some of which can be broken on purpose."""
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from app.persistence.engine import Database
+from app.service import access
+from app.service.access import Role
+from tests.conftest import LiveServer
+from tests.reliability.clients import PATIENCE_SECONDS, Trainer, open_budget
+from tests.reliability.failing_server import FAULTS
+from tests.reliability.history import Journal, check
+
+ROUNDS = int(os.environ.get("EPSILON_LEDGER_TORTURE", "1"))
+"""How long the tests run; one round in `make test`."""
+
+_numbers = itertools.count()
+
+
+@dataclass
+class Service:
+    """A server process, the file that says how it is broken, and what its clients asked."""
+
+    server: LiveServer
+    faults: Path
+    journal: Journal = field(default_factory=Journal)
+
+    def breaks(self, **asked: object) -> None:
+        """Break the service from now on, as `failing_server` explains; nothing: it is mended."""
+        fresh = self.faults.with_suffix(".new")
+        fresh.write_text(json.dumps(asked))
+        fresh.replace(self.faults)
+
+    def open_budget(self, epsilon: float) -> str:
+        """A population of its own and a budget; returns the budget's path."""
+        with self.server.client("admin") as http:
+            return open_budget(http, f"population{next(_numbers)}", epsilon)
+
+    def await_answers(self, more: int) -> None:
+        """Wait until so many more requests of clients at work were answered."""
+        wanted = self.journal.answered + more
+        until = time.monotonic() + PATIENCE_SECONDS
+        while self.journal.answered < wanted:
+            assert time.monotonic() < until, self.server.log()
+            time.sleep(0.01)
+
+    def check(self) -> None:
+        """Prove the ledger against the journal."""
+        database = Database(self.server.database_url)
+        try:
+            check(self.journal, database)
+        finally:
+            database.dispose()
+
+
+def issue_keys(server: LiveServer) -> None:
+    """Give a server's clients their keys, without a process for each."""
+    database = Database(server.database_url)
+    now = datetime.now(UTC)
+    access.create_organisation(database, "hospital", now)
+    for role in Role:
+        server.keys[f"hospital/{role}"] = access.create_key(database, "hospital", role, now).key
+    database.dispose()
+
+
+@contextmanager
+def serving(folder: Path, database_url: str) -> Iterator[Service]:
+    """A service that can be broken, on a database of its own."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(FAULTS, str(folder / "faults.json"))
+        server = LiveServer(folder, database_url, module="tests.reliability.failing_server")
+        try:
+            server.start()
+            issue_keys(server)
+            yield Service(server, folder / "faults.json")
+        finally:
+            if server.process is not None and server.process.poll() is None:
+                server.stop()
+
+
+@contextmanager
+def at_work(service: Service, clients: int) -> Iterator[None]:
+    """Clients take steps under one budget, larger than they can spend, meanwhile; none of them may fail."""
+    budget = service.open_budget(epsilon=50.0)
+    stop = threading.Event()
+
+    def work(number: int) -> None:
+        with service.server.client("trainer") as http:
+            trainer = Trainer(http, service.journal, number)
+            trainer.register(budget)
+            trainer.exhaust(stop)
+
+    with ThreadPoolExecutor(clients) as pool:
+        working = [pool.submit(work, number) for number in range(clients)]
+        try:
+            yield
+        finally:
+            stop.set()
+        for worker in working:
+            worker.result()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Service]:
+    """One service for all tests of a module, each with populations of its own."""
+    with serving(tmp_path_factory.mktemp("service"), module_database_url) as started:
+        yield started
+
+
+@pytest.fixture
+def service(running: Service) -> Iterator[Service]:
+    """The module's service, alive and mended, with a new journal."""
+    running.journal = Journal()
+    running.breaks()
+    assert running.server.process is not None
+    if running.server.process.poll() is not None:
+        running.server.start()
+    yield running
+    running.breaks()

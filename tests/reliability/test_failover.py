@@ -1,0 +1,74 @@
+"""PostgreSQL itself dies, under load: nothing that was acknowledged is lost, and the service returns by itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app.persistence.engine import Database
+from app.persistence.schema import upgrade
+from tests.conftest import need_postgresql
+from tests.postgres import Cluster
+from tests.reliability.conftest import ROUNDS, Service, at_work, serving
+
+pytestmark = pytest.mark.postgresql
+CLIENTS = 32
+STOPS = 2 if ROUNDS > 1 else 1
+
+
+@pytest.fixture
+def primary() -> Iterator[Cluster]:
+    """A server of its own, with a migrated database `ledger`."""
+    need_postgresql()
+    cluster = Cluster.create()
+    try:
+        database = Database(cluster.create_database("ledger"))
+        upgrade(database)
+        database.dispose()
+        yield cluster
+    finally:
+        cluster.remove()
+
+
+@contextmanager
+def standby_of(primary: Cluster) -> Iterator[Cluster]:
+    standby = primary.standby()
+    try:
+        yield standby
+    finally:
+        standby.remove()
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_the_database_stops_at_once_and_comes_back(tmp_path: Path, primary: Cluster, round_: int) -> None:
+    with serving(tmp_path, primary.url("ledger")) as service:
+        with at_work(service, CLIENTS):
+            for _ in range(STOPS):
+                service.await_answers(100 + 17 * round_)
+                primary.stop("immediate")
+                is_not_ready(service)
+                primary.start()
+                service.await_answers(50)
+        service.check()
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_the_primary_dies_and_its_standby_takes_over(tmp_path: Path, primary: Cluster, round_: int) -> None:
+    with standby_of(primary) as standby:
+        hosts = "&".join(f"host=127.0.0.1:{cluster.port}" for cluster in (primary, standby))
+        url = f"postgresql://ledger:{primary.password}@/ledger?{hosts}&target_session_attrs=read-write"
+        with serving(tmp_path, url) as service:
+            with at_work(service, CLIENTS):
+                service.await_answers(100 + 17 * round_)
+                primary.kill()
+                standby.promote()
+                service.await_answers(50)
+            service.check()
+
+
+def is_not_ready(service: Service) -> None:
+    """Alive, and not ready: a load balancer asks others meanwhile."""
+    assert httpx2.get(f"{service.server.url}/healthz", trust_env=False).status_code == 200
+    assert httpx2.get(f"{service.server.url}/readyz", trust_env=False).status_code == 503

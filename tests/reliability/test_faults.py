@@ -1,0 +1,181 @@
+"""The disk is full, the database locked, the clock wrong: refuse or 503, never admit, and then go on (invariant 10)."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from sqlalchemy import QueuePool, make_url, text
+
+from app.persistence.engine import Database
+from app.service.verification import verify
+from tests.conftest import open_ledger
+from tests.reliability.clients import SAMPLED, Trainer
+from tests.reliability.conftest import Service, at_work
+
+CLIENTS = 16
+HOUR = 3600
+
+
+@pytest.fixture
+def trainer(service: Service) -> Iterator[Trainer]:
+    """A client whose run has taken three steps."""
+    with service.server.client("trainer") as http:
+        made = Trainer(http, service.journal, 0)
+        made.register(service.open_budget(epsilon=1.5))
+        made.ask({"first_step": 0, "count": 3}, None)
+        yield made
+
+
+def is_unavailable(reply: httpx2.Response) -> None:
+    assert reply.status_code == 503, reply.text
+    assert reply.json()["code"] == "ledger_unavailable"
+    assert reply.headers["retry-after"].isdigit()
+
+
+def nothing_is_admitted(trainer: Trainer) -> None:
+    """Every kind of write is told to come back later; what was answered before is answered still."""
+    journal = trainer.journal
+    asks: list[tuple[dict[str, object], str | None]] = [
+        ({"first_step": 3}, None),
+        ({"count": 2}, f"{trainer.run}/lost-1"),
+        ({"first_step": 3, "count": 10**6}, f"{trainer.run}/lost-2"),
+    ]
+    for body, key in asks:
+        is_unavailable(trainer.once(body, key))
+        journal.ask(trainer.run, body, key)
+    run = {"name": "new", "budget": "none/of/that", "event": None}
+    assert trainer.http.post("/v1/runs", json=run).status_code in {404, 503}
+    is_unavailable(trainer.http.post(f"/v1/runs/{trainer.run}/pause"))
+
+
+def the_service_goes_on(service: Service, trainer: Trainer) -> None:
+    """Without being told: the same requests are admitted now, once, and the ledger proves it."""
+    trainer.ask({"first_step": 3}, None)
+    trainer.ask({"count": 2}, f"{trainer.run}/lost-1")
+    trainer.ask({"first_step": 6}, f"{trainer.run}/k")
+    assert [asked.answers[0].json()["next_step"] for asked in service.journal.asked if asked.answers] == [3, 4, 6, 7]
+    service.check()
+
+
+@pytest.mark.parametrize("failure", ["disk full", "read only"])
+def test_a_database_that_takes_no_writes(service: Service, trainer: Trainer, failure: str) -> None:
+    service.breaks(fail=failure)
+    nothing_is_admitted(trainer)
+    assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == 3
+    service.breaks()
+    the_service_goes_on(service, trainer)
+
+
+@pytest.mark.parametrize("failure", ["disk full", "read only"])
+def test_a_database_that_takes_no_writes_for_a_while_under_load(
+    service: Service, trainer: Trainer, failure: str
+) -> None:
+    with at_work(service, CLIENTS):
+        service.breaks(fail=failure)
+        nothing_is_admitted(trainer)
+        service.breaks()
+        the_service_goes_on_for(trainer)
+    service.check()
+
+
+WRITES = (
+    *("INSERT INTO decisions", "INSERT INTO step_events", "INSERT INTO event_curves", "UPDATE runs", "UPDATE accounts"),
+    "COMMIT",
+)
+
+
+@pytest.mark.parametrize("at", WRITES)
+def test_whichever_write_of_a_charge_fails_nothing_of_it_remains(service: Service, trainer: Trainer, at: str) -> None:
+    body = {"event": {"type": "gaussian", "noise_multiplier": 20.0 + WRITES.index(at)}, "count": 2}
+    service.breaks(fail="disk full", at=at)
+    is_unavailable(trainer.once(body, f"{trainer.run}/new"))
+    is_unavailable(trainer.once(body, f"{trainer.run}/new"))
+    service.breaks()
+    assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == 3
+    assert trainer.ask(body, f"{trainer.run}/new").answers[0].json()["first_step"] == 3
+    service.check()
+
+
+@pytest.mark.parametrize("at", ["INSERT INTO accounts", "INSERT INTO runs", "INSERT INTO replies"])
+def test_whichever_write_of_a_registration_fails_nothing_of_it_remains(
+    service: Service, trainer: Trainer, at: str
+) -> None:
+    budget = service.open_budget(epsilon=1.0)
+    body = {"name": "model", "budget": budget, "event": SAMPLED}
+    headers = {"Idempotency-Key": budget}
+    service.breaks(fail="disk full", at=at)
+    is_unavailable(trainer.http.post("/v1/runs", json=body, headers=headers))
+    service.breaks()
+    made = trainer.http.post("/v1/runs", json=body, headers=headers)
+    assert made.status_code == 201, made.text
+    assert "idempotent-replayed" not in made.headers
+    found = trainer.http.get("/v1/runs", params={"budget": budget}).json()["items"]
+    assert [run["id"] for run in found] == [made.json()["id"]]
+
+
+def the_service_goes_on_for(trainer: Trainer) -> None:
+    assert trainer.ask({"first_step": 3}, None).answers[0].status_code == 200
+
+
+@pytest.mark.parametrize("shift", [-24 * HOUR, 24 * HOUR])
+def test_a_clock_that_jumps(service: Service, trainer: Trainer, shift: int) -> None:
+    first = service.journal.asked[0]
+    budget = service.open_budget(epsilon=1.5)
+    runs = [trainer.run]
+    for clock in (shift, 0):
+        service.breaks(clock=clock)
+        trainer.again(first)
+        assert trainer.step()
+        other = Trainer(trainer.http, service.journal, len(runs))
+        runs.append(other.register(budget))
+        assert other.step()
+    assert trainer.http.get("/v1/runs", params={"limit": 200, "budget": budget}).json()["items"][0]["id"] == runs[1]
+    assert runs == sorted(runs), "a cursor over runs would miss one"
+    service.check()
+
+
+@contextmanager
+def locked(database_url: str) -> Iterator[None]:
+    """Another process writes, and does not come to an end."""
+    if database_url.startswith("sqlite"):
+        with closing(sqlite3.connect(str(make_url(database_url).database), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+        return
+    database = Database(database_url)
+    with database.write() as tx:
+        tx.execute(text("LOCK TABLE accounts, runs, decisions IN EXCLUSIVE MODE"))
+        yield
+    database.dispose()
+
+
+def test_a_database_that_another_process_holds_locked(service: Service, trainer: Trainer) -> None:
+    with locked(service.server.database_url):
+        is_unavailable(trainer.once({"first_step": 3}, None))
+        assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == 3
+    trainer.journal.ask(trainer.run, {"count": 2}, f"{trainer.run}/lost-1")
+    the_service_goes_on(service, trainer)
+
+
+def test_no_connection_is_left(tmp_path: Path, database_url: str) -> None:
+    """Every connection of the pool is in use elsewhere: nothing is admitted until one comes back."""
+    with open_ledger(tmp_path, database_url) as ledger, ExitStack() as held:
+        ledger.population()
+        ledger.budget()
+        run = ledger.run()
+        pool = ledger.database.engine.pool
+        assert isinstance(pool, QueuePool)
+        pool._timeout = 0.1
+        ledger.database.dispose()
+        for _ in range(pool.size()):
+            held.enter_context(ledger.database.engine.connect())
+        is_unavailable(ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}, "trainer"))
+        is_unavailable(ledger.post(f"/v1/runs/{run}/steps", {}, "trainer", Idempotency_Key="k"))
+        is_unavailable(ledger.get(f"/v1/runs/{run}"))
+        held.close()
+        assert ledger.get(f"/v1/runs/{run}").json()["next_step"] == 0
+        assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer", Idempotency_Key="k").json()["next_step"] == 1
+        assert verify(ledger.database).sound
