@@ -8,6 +8,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -18,18 +19,27 @@ from tests.docs.markdown import ROOT, Fence, fences, section
 
 README = (ROOT / "README.md").read_text()
 BY_HAND = fences(section(README, "By hand"))
+FURTHER = fences((ROOT / "docs" / "steps.md").read_text())
+BEGINNING = 2
+"""So many of the README's blocks make an organisation and start the service."""
 SEPARATOR = "\x1e"
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """What each bash block wrote, by the line of its fence."""
-    folder = tmp_path_factory.mktemp("by-hand")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each bash block wrote, by its text."""
+    readme, further = ([fence for fence in page if fence.language == "bash"] for page in (BY_HAND, FURTHER))
+    return ran(readme, tmp_path_factory.mktemp("by-hand")) | ran(
+        [*readme[:BEGINNING], *further], tmp_path_factory.mktemp("steps")
+    )
+
+
+def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
+    """What blocks wrote in one shell, in an empty folder."""
     (folder / ".venv").symlink_to(sys.prefix)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    blocks = [fence for fence in BY_HAND if fence.language == "bash"]
     assert any("8000" in block.text for block in blocks)
     script = f"\nprintf '{SEPARATOR}'\n".join(block.text.replace("8000", port) for block in blocks)
     done = subprocess.run(
@@ -45,7 +55,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr
     assert (folder / "epsilon-ledger.db").exists()
-    return dict(zip((block.line for block in blocks), done.stdout.split(SEPARATOR), strict=True))
+    return dict(zip((block.text for block in blocks), done.stdout.split(SEPARATOR), strict=True))
 
 
 def test_every_answer_follows_the_commands_that_it_answers() -> None:
@@ -58,13 +68,14 @@ def test_every_answer_follows_the_commands_that_it_answers() -> None:
 @pytest.mark.parametrize(
     ("block", "answer"),
     [
-        pytest.param(block, answer, id=f"line {block.line}")
-        for block, answer in pairwise(BY_HAND)
+        pytest.param(block, answer, id=f"{page} line {block.line}")
+        for page, found in (("README", BY_HAND), ("steps", FURTHER))
+        for block, answer in pairwise(found)
         if block.language == "bash" and answer.language != "bash"
     ],
 )
-def test_the_commands_answer_what_the_readme_shows(said: dict[int, str], block: Fence, answer: Fence) -> None:
-    output = said[block.line]
+def test_the_commands_answer_what_is_shown(said: dict[str, str], block: Fence, answer: Fence) -> None:
+    output = said[block.text]
     if answer.language == "json":
         shown = json.loads(answer.text, parse_float=Decimal)
         real = json.loads(output[output.index("{") :])

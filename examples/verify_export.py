@@ -1,0 +1,254 @@
+"""Verify what `epsilon-ledger export` wrote, without the ledger: nothing but Python's standard library is needed.
+
+It walks the hash chain of every run, adds up every charge at the price list's prices, and compares the bytes with the
+balance of every account. What it finds wrong first is named, and the exit status is 1.
+
+    epsilon-ledger export --population mimic > mimic.jsonl
+    python verify_export.py mimic.jsonl
+    python verify_export.py mimic.jsonl --seen 5f0c…   # a head that you wrote down earlier is still in its chain
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import struct
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+Curve = tuple[list[int], int]
+"""A value for every order, and a delta; whole numbers."""
+
+STEPS_TAKEN = {"admitted", "reported"}
+CHARGED = STEPS_TAKEN | {"forfeited"}
+FORMAT = 1
+
+
+class BadRowError(Exception):
+    """The first row that does not agree."""
+
+
+def main() -> int:
+    """Verify a file, and say what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="what `epsilon-ledger export` wrote")
+    parser.add_argument("--seen", action="append", default=[], metavar="HASH", help="a head that was noted earlier")
+    options = parser.parse_args()
+    try:
+        with options.file.open(encoding="utf-8") as lines:
+            export = Export(lines)
+            export.verify(options.seen)
+    except BadRowError as error:
+        print(f"NOT SOUND: {error}.")
+        return 1
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{options.file} cannot be read as an export: {type(error).__name__}: {error}.", file=sys.stderr)
+        return 2
+    decisions = sum(run["decisions"] for run in export.runs.values())
+    accounts = sum(account["complete"] for account in export.accounts.values())
+    print(f"Sound: {accounts} balances recomputed and {decisions} decisions of {len(export.runs)} chains walked.")
+    for run in export.runs.values():
+        print(f"{run['id']}  {run['decisions']} decisions  head {run['chain_head']}")
+    return 0
+
+
+class Export:
+    """What an export holds, checked while it is read."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.prices: dict[tuple[str, str, int], Curve] = {}
+        self.accounts: dict[str, Line] = {}
+        self.runs: dict[str, Line] = {}
+        self.reservations: dict[str, Line] = {}
+        self.hashes: set[str] = set()
+        self.chains: dict[str, Chain] = {}
+        self.ended = False
+        readers: dict[str, Callable[[Line], None]] = {
+            "header": self._header,
+            "event": self._event,
+            "price": self._price,
+            "account": lambda line: self.accounts.update({line["id"]: line}),
+            "run": self._run,
+            "reservation": lambda line: self.reservations.update({line["id"]: line}),
+            "decision": self._decision,
+            "end": self._end,
+        }
+        self.lines = 0
+        for text in lines:
+            self.lines += 1
+            line = json.loads(text)
+            if (self.lines == 1) != (line["type"] == "header") or self.ended:
+                raise BadRowError(f"line {self.lines} is not in its place")
+            readers[line["type"]](line)
+        if not self.ended:
+            raise BadRowError(f"the file ends after line {self.lines}, before its end")
+
+    def verify(self, seen: Iterable[str]) -> None:
+        """Compare what was added up with what the accounts, the runs and the reservations say."""
+        for chain in self.chains.values():
+            chain.check_end()
+        for reservation in self.reservations.values():
+            self._check_reservation(reservation)
+        for what, counts in (("spent", self._spent()), ("held", self._held())):
+            for account in self.accounts.values():
+                if account["complete"] and self._cost(account, counts[account["id"]]) != _curve(account, what):
+                    name = f"account {account['path']} ({account['id']})"
+                    raise BadRowError(f"{name}: its {what} curve is not the sum of its rows")
+        for head in seen:
+            if head.lower() not in self.hashes:
+                raise BadRowError(f"hash {head} is in no chain: the decisions that it stands for were changed")
+
+    def _spent(self) -> dict[str, Counter[str]]:
+        """What was charged to each account; an active reservation holds what its ancestors will spend."""
+        spent: dict[str, Counter[str]] = defaultdict(Counter)
+        for run_id, chain in self.chains.items():
+            *above, own = self.accounts[run_id]["accounts"]
+            for reservation_id, charged in chain.charged.items():
+                spent[own] += charged
+                if reservation_id is None or self.reservations[reservation_id]["status"] != "active":
+                    for account_id in above:
+                        spent[account_id] += charged
+        return spent
+
+    def _held(self) -> dict[str, Counter[str]]:
+        """What active reservations hold of each account: the whole plan, but of the run's own what is left of it."""
+        held: dict[str, Counter[str]] = defaultdict(Counter)
+        for reservation in self.reservations.values():
+            if reservation["status"] == "active":
+                *above, own = self.accounts[reservation["run"]]["accounts"]
+                for item in reservation["items"]:
+                    held[own][item["fingerprint"]] += item["count"] - item["used"]
+                    for account_id in above:
+                        held[account_id][item["fingerprint"]] += item["count"]
+        return held
+
+    def _header(self, line: Line) -> None:
+        if line["format"] != FORMAT:
+            raise BadRowError(f"the export has format {line['format']}; this script reads format {FORMAT}")
+        self.organisation: str = line["organisation"]
+        self.exhausted: int = line["exhausted"]
+
+    def _event(self, line: Line) -> None:
+        if hashlib.sha256(line["canonical"].encode()).hexdigest() != line["fingerprint"]:
+            raise BadRowError(f"event {line['fingerprint']}: its description has another fingerprint")
+
+    def _price(self, line: Line) -> None:
+        key = (line["fingerprint"], line["neighboring_relation"], line["grid_version"])
+        self.prices[key] = (_values(line["curve"]), line["delta"])
+
+    def _run(self, line: Line) -> None:
+        self.runs[line["id"]] = line
+        self.chains[line["id"]] = Chain(self.organisation, line)
+
+    def _decision(self, line: Line) -> None:
+        self.chains[line["entry"]["run_id"]].add(line["entry"], line["hash"])
+        self.hashes.add(line["hash"])
+
+    def _end(self, line: Line) -> None:
+        self.ended = True
+        if line["lines"] != self.lines:
+            raise BadRowError(f"the file has {self.lines} lines; {line['lines']} were written")
+
+    def _check_reservation(self, reservation: Line) -> None:
+        name = f"reservation {reservation['id']}"
+        account, chain = self.accounts[reservation["run"]], self.chains[reservation["run"]]
+        planned = {item["fingerprint"]: item["count"] for item in reservation["items"]}
+        if self._cost(account, planned) != _curve(reservation, "reserved"):
+            raise BadRowError(f"{name}: its curve is not that of its plan")
+        used = {item["fingerprint"]: item["used"] for item in reservation["items"]}
+        left = {event: planned[event] - used[event] for event in planned}
+        if Counter(used) != chain.used[reservation["id"]]:
+            raise BadRowError(f"{name}: what it says to be used is not what was charged under it")
+        forfeited = Counter(left) if reservation["status"] == "forfeited" else Counter[str]()
+        if forfeited != chain.forfeited[reservation["id"]]:
+            raise BadRowError(f"{name}: what is left of it is not what was forfeited")
+        executed = sum(used.values()) if reservation["status"] == "committed" else None
+        if reservation["steps_executed"] != executed or (reservation["status"] == "voided" and any(used.values())):
+            raise BadRowError(f"{name}: what was executed is not what was charged under it")
+
+    def _cost(self, account: Line, counts: Mapping[str, int]) -> Curve:
+        """What repetitions of events cost: sums of whole numbers, cut off where 64 bits end."""
+        values, delta = [0] * len(_values(account["spent"])), 0
+        for fingerprint, count in counts.items():
+            key = (fingerprint, account["neighboring_relation"], account["grid_version"])
+            if key not in self.prices:
+                raise BadRowError(f"account {account['path']}: event {fingerprint} was charged and has no price")
+            price, price_delta = self.prices[key]
+            values = [min(sum_ + one * count, self.exhausted) for sum_, one in zip(values, price, strict=True)]
+            delta = min(delta + price_delta * count, self.exhausted)
+        return values, delta
+
+
+class Chain:
+    """The decisions of a run, each hashed together with the one before it."""
+
+    def __init__(self, organisation: str, run: Line) -> None:
+        self.run = run
+        self.name = f"run {run['id']}"
+        self.head = hashlib.sha256(_canonical({"organisation": organisation, "run": run["id"]})).hexdigest()
+        self.decisions = 0
+        self.attempts = {line["attempt"]: line["first_step"] for line in run["attempts"]}
+        self.attempt = 1
+        self.next_step: int = self.attempts[1]
+        self.charged: dict[str | None, Counter[str]] = defaultdict(Counter)
+        self.used: dict[str, Counter[str]] = defaultdict(Counter)
+        self.forfeited: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, entry: Line, kept: str) -> None:
+        """Check the next decision, and count its charges."""
+        where = f"{self.name}, decision {entry['position']}"
+        if entry["position"] != self.decisions:
+            raise BadRowError(f"{self.name}: decision {self.decisions} is missing")
+        self.head = hashlib.sha256(bytes.fromhex(self.head) + _canonical(entry)).hexdigest()
+        if self.head != kept:
+            raise BadRowError(f"{where}: it is not the one that was made, its hash is that of another")
+        self.decisions += 1
+        if entry["outcome"] not in CHARGED:
+            return
+        items = Counter[str]()
+        for fingerprint, count in entry["items"]:
+            items[fingerprint] += count
+        if items.total() != entry["step_count"]:
+            raise BadRowError(f"{where}: it says {entry['step_count']} steps; its charges are {items.total()}")
+        if entry["outcome"] in STEPS_TAKEN:
+            if entry["attempt"] > self.attempt:
+                self.attempt, self.next_step = entry["attempt"], self.attempts[entry["attempt"]]
+            if (entry["attempt"], entry["first_step"]) != (self.attempt, self.next_step):
+                raise BadRowError(f"{where}: it does not follow the steps before it, which end at {self.next_step}")
+            self.next_step += entry["step_count"]
+        self.charged[entry["reservation_id"]] += items
+        if entry["reservation_id"] is not None:
+            taken = self.forfeited if entry["outcome"] == "forfeited" else self.used
+            taken[entry["reservation_id"]] += items
+
+    def check_end(self) -> None:
+        """Check that nothing is missing at the end."""
+        if (self.decisions, self.head) != (self.run["decisions"], self.run["chain_head"]):
+            raise BadRowError(
+                f"{self.name}, decision {self.decisions}: it is missing, or the head of the chain is another; "
+                f"{self.run['decisions']} decisions were made"
+            )
+        ends = self.next_step if self.attempt == self.run["attempt"] else self.attempts[self.run["attempt"]]
+        if ends != self.run["next_step"]:
+            raise BadRowError(f"{self.name}: its steps end at {ends}, its next step is {self.run['next_step']}")
+
+
+def _canonical(content: Line) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _values(text: str) -> list[int]:
+    data = base64.b64decode(text, validate=True)
+    return list(struct.unpack(f"<{len(data) // 8}q", data))
+
+
+def _curve(line: Line, what: str) -> Curve:
+    return _values(line[what]), line[f"{what}_delta"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
