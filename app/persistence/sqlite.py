@@ -17,6 +17,9 @@ READ: Final = "BEGIN"
 WRITE: Final = "BEGIN IMMEDIATE"  # a deferred BEGIN that turns into a write fails under load
 _PRIMARY_CODE: Final = 0xFF
 
+_CHECKPOINT: Final = "wal_autocheckpoint = 8000"
+"""Pages of the log, 32 MB, until they are moved to the file: hot rows are written again and again before that."""
+
 
 def open_engine(url: URL, patience: float, called: str) -> Engine:
     """Make an engine for a file.
@@ -44,7 +47,13 @@ def open_engine(url: URL, patience: float, called: str) -> Engine:
     def configure(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
         del record
         connection.isolation_level = None  # sqlite3 must not begin transactions by itself
-        for pragma in (_busy_timeout(patience), "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        for pragma in (
+            _busy_timeout(patience),
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            _CHECKPOINT,
+        ):
             _pragma(connection, pragma)
 
     engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience)

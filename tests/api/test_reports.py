@@ -73,7 +73,7 @@ def test_a_report_is_pinned_by_number_and_key(trainer: Trainer, count: int) -> N
 
 def test_a_report_without_a_number_is_taken_from_an_attempt_that_was_fenced_off(trainer: Trainer) -> None:
     assert trainer.act("attempts", {"first_step": 1}).json()["attempt"] == 2
-    late = {"mode": "report", "count": 3, "attempt": 1}
+    late: dict[str, Any] = {"mode": "report", "count": 3, "attempt": 1}
     is_refused(trainer.steps(**late, first_step=2), 412, "attempt_superseded")
     told = trainer.steps(**late, key="k")
     assert (told.status_code, told.json()["attempt"], told.json()["first_step"]) == (200, 2, 1)
