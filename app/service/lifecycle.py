@@ -10,9 +10,8 @@ from app.ledger.runs import ENDS, Run, RunAction, after, require_going
 from app.persistence.repositories import runs
 from app.service.access import Role
 from app.service.call import Call
-from app.service.charging.memory import Memory
 from app.service.charging.saving import save
-from app.service.charging.working import Wanted, WorkingSet, load
+from app.service.charging.working import WorkingSet, load_run
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.pricing import Prepared, prepared
 from app.service.reservations import end_with_the_run
@@ -42,7 +41,7 @@ def change_state(call: Call, run_id: str, action: RunAction, steps_executed: int
 
     def change(ready: Prepared) -> RunRecord:
         with call.db.write() as tx:
-            work = load(tx, Memory(), [Wanted(call.organisation_id, run_id)])
+            work = load_run(tx, call.organisation_id, run_id)
             run = work.run(call.organisation_id, run_id)
             reached = after(run.status, action)
             if reached is not run.status:
@@ -86,7 +85,7 @@ def open_attempt(
     call.require(Role.TRAINER)
 
     def create(tx: Connection, ready: Prepared) -> str:
-        work = load(tx, Memory(), [Wanted(call.organisation_id, run_id)])
+        work = load_run(tx, call.organisation_id, run_id)
         run = work.run(call.organisation_id, run_id)
         require_going(run)
         end_with_the_run(work, call, run_id, steps_executed, attested_only=False)

@@ -106,16 +106,9 @@ def prepared(work: Callable[[Prepared], T]) -> T:
             missing.compute()
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """Steps at their prices, and those prices that the ledger's list lacks."""
-
-    kept: PriceList
-    steps: list[PricedStep]
-    new: dict[DpEvent, RdpCurve]
-
-
-def quote(tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: Prepared) -> Quote:
+def quote(
+    tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: Prepared
+) -> list[PricedStep]:
     """Price step events by the ledger's price list, or by what was computed for it.
 
     Args:
@@ -126,7 +119,7 @@ def quote(tx: Connection, organisation_id: str, account: Account, steps: Sequenc
         ready: has the curves that the list may lack.
 
     Returns:
-        The steps, in order; new prices are appended with the charge; a refusal stores none.
+        The steps, in order.
 
     Raises:
         UnpreparedError: neither the list nor `ready` has an event.
@@ -135,6 +128,5 @@ def quote(tx: Connection, organisation_id: str, account: Account, steps: Sequenc
     curves = events.find_curves(tx, kept, (step.event for step in steps))
     missing = {step.event for step in steps if fingerprint(step.event) not in curves}
     ready.require(account, missing)
-    new = {event: ready.prices[event] for event in missing}
-    curves |= {fingerprint(event): curve for event, curve in new.items()}
-    return Quote(kept, [PricedStep(step, curves[fingerprint(step.event)]) for step in steps], new)
+    curves |= {fingerprint(event): ready.prices[event] for event in missing}
+    return [PricedStep(step, curves[fingerprint(step.event)]) for step in steps]

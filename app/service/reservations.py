@@ -30,9 +30,8 @@ from app.persistence.repositories import reservations
 from app.service.access import Role
 from app.service.call import Call
 from app.service.charging.ending import end
-from app.service.charging.memory import Memory
 from app.service.charging.saving import save
-from app.service.charging.working import Wanted, WorkingSet, load
+from app.service.charging.working import WorkingSet, load_run
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
 from app.service.pricing import Prepared
@@ -92,7 +91,7 @@ def reserve(
     call.require(Role.TRAINER)
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
-        work = load(tx, Memory(), [Wanted(call.organisation_id, request.run_id)])
+        work = load_run(tx, call.organisation_id, request.run_id)
         run = work.run(call.organisation_id, request.run_id)
         require_attempt(run, request.attempt)
         require_active(run)
@@ -227,7 +226,7 @@ def renew_reservation(call: Call, reservation_id: str) -> Reservation:
     def renew() -> Reservation:
         with call.db.write() as tx:
             found = _found(tx, call.organisation_id, reservation_id)
-            work = load(tx, Memory(), [Wanted(call.organisation_id, found.run_id)])
+            work = load_run(tx, call.organisation_id, found.run_id)
             renewed = extend(_as_it_stands(work, call.organisation_id, found), call.now)
             reservations.save_lease(tx, call.organisation_id, renewed)
             return renewed
@@ -288,7 +287,7 @@ def forfeit_lapsed(db: Database, now: datetime) -> int:
 
     def lapse(organisation_id: str, run_id: str) -> bool:
         with db.write() as tx:
-            work = load(tx, Memory(), [Wanted(organisation_id, run_id)])
+            work = load_run(tx, organisation_id, run_id)
             active = work.reservations.get((organisation_id, run_id))
             if active is None or not has_lapsed(active, now):
                 return False
@@ -325,7 +324,7 @@ def _ended(call: Call, reservation_id: str, how: Callable[[Reservation], Closing
     def close() -> Reservation:
         with call.db.write() as tx:
             found = _found(tx, call.organisation_id, reservation_id)
-            work = load(tx, Memory(), [Wanted(call.organisation_id, found.run_id)])
+            work = load_run(tx, call.organisation_id, found.run_id)
             reservation = _as_it_stands(work, call.organisation_id, found)
             lapsed = has_lapsed(reservation, call.now)
             closing = forfeit(reservation) if lapsed else how(reservation)

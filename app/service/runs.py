@@ -21,9 +21,8 @@ from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.access import Role
 from app.service.budgets import Terms, checked, find_parent, new_account
 from app.service.call import Call
-from app.service.charging.memory import Memory
 from app.service.charging.saving import save
-from app.service.charging.working import Wanted, load
+from app.service.charging.working import load_run
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.pricing import Prepared, prepared, quote
 from app.service.reservations import PlanRequest, set_aside
@@ -236,7 +235,7 @@ def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRec
 
 def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registration, ready: Prepared) -> Refusal | None:
     """Set the plan of a new run aside; None if it fits."""
-    work = load(tx, Memory(), [Wanted(call.organisation_id, run_id)])
+    work = load_run(tx, call.organisation_id, run_id)
     request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
     held = set_aside(work, call, request, ready)
     if isinstance(held, Refusal):
@@ -249,7 +248,7 @@ def _record(tx: Connection, call: Call, run: Run, path: tuple[AccountRecord, ...
     touched = [record.account for record in path]
     if run.event is None:
         return RunRecord(run, path, reading_of(touched), None, None)
-    [step] = quote(tx, call.organisation_id, touched[0], [StepEvent(run.event, 1)], ready).steps
+    [step] = quote(tx, call.organisation_id, touched[0], [StepEvent(run.event, 1)], ready)
     remaining, binding = repetitions_left(touched, step)
     return RunRecord(run, path, reading_of(touched), remaining, binding)
 

@@ -339,15 +339,6 @@ def save_charged(tx: Connection, charged: Iterable[tuple[str, Account, datetime]
     )
 
 
-def touch(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
-    """Write a new version of an account of which nothing else changed."""
-    tx.execute(
-        update(accounts)
-        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
-        .values(version=account.version + 1, updated_at=now)
-    )
-
-
 def _of(organisation_id: str) -> Select[Any]:
     return _RECORDS.where(accounts.c.organisation_id == organisation_id)
 

@@ -111,7 +111,7 @@ def _under_reservation(
     priced = work.quote(organisation_id, own, steps, command.ready)
     cost = total_cost(priced)
     held = released(own.held, cost)
-    after = own.settled(cost, work.held_by(taken, own, command.ready) if held is None else held)
+    after = own.settled(cost, work.held_by(organisation_id, taken, own, command.ready) if held is None else held)
     left = {item.event: item.left for item in taken.items}
     outcome = Admission((after,), reading_of((*path[:-1], after)), left[steps[-1].event], after)
     decision = replace(_decision(command, run, steps, asked, outcome), reservation_id=taken.id)

@@ -110,12 +110,11 @@ class WorkingSet:
                 return decision
         return decisions.find_admitted(self.tx, organisation_id, run_id, attempt, first_step)
 
-    def held_by(self, reservation: Reservation, account: Account, ready: Prepared) -> RdpCurve:
+    def held_by(self, organisation_id: str, reservation: Reservation, account: Account, ready: Prepared) -> RdpCurve:
         """What a run's own account holds for what is left of its reservation's plan, added up anew."""
         left = remaining_items(reservation)
         if not left:
             return zero_curve(account.grid_version)
-        [organisation_id] = {owner for owner, run_id in self.reservations if run_id == reservation.run_id}
         return total_cost(self.quote(organisation_id, account, left, ready))
 
     def quote(
@@ -226,6 +225,20 @@ def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet
         _load_runs(work, organisation_id)
         _load_pinned(work, organisation_id, list(keys))
     return work
+
+
+def load_run(tx: Connection, organisation_id: str, run_id: str) -> WorkingSet:
+    """Read, and in a writer's transaction lock, one run and its whole path, believing nothing that is remembered.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose.
+        run_id: a run.
+
+    Returns:
+        The rows; none if there is no such run.
+    """
+    return load(tx, Memory(), [Wanted(organisation_id, run_id)])
 
 
 def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> None:
