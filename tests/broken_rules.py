@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation(
         "PostgreSQL's writers do not lock the accounts",
         "app/persistence/repositories/accounts.py",
-        "_LOCKED = _SEEN.with_for_update()",
+        "_LOCKED = _SEEN.with_for_update(key_share=True)",
         "_LOCKED = _SEEN",
         (REPLICAS,),
         "postgresql",
@@ -115,7 +115,7 @@ MUTATIONS = (
     Mutation(
         "a key is not compared with its first request",
         "app/service/charging/deciding.py",
-        "if not same or request.first_step not in {None, pinned.first_step}:",
+        "if pinned.request_fingerprint != asked or not (same_teller and same_place):",
         "if False:",
         (SEQUENCE,),
     ),
