@@ -136,8 +136,8 @@ MUTATIONS = (
     Mutation(
         "an attempt that was superseded takes steps",
         "app/service/charging/deciding.py",
-        "    require_attempt(run, request.attempt)\n",
-        "",
+        "        require_attempt(run, request.attempt)\n        require_active(run)\n",
+        "        require_active(run)\n",
         ("tests/api",),
         "attempt and not postgresql",
     ),
