@@ -125,16 +125,31 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
     serve = [sys.executable, "-m", "app.cli", "serve", "--workers", str(workers)]
     with serving(serve, environment, "/readyz") as server:
         server.client.headers["Authorization"] = f"Bearer {key}"
-        limit = {"epsilon": 10_000, "delta": 1e-5}
-        population = {"name": "p", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
-        server.client.post("/v1/populations", json=population).raise_for_status()
-        server.client.post("/v1/budgets", json={"name": "b", "parent": "p", "limit": limit}).raise_for_status()
+        budget(server, "p")
         yield server
 
 
-def steps_path(server: Server) -> str:
-    """Register a run of `p/b`; returns the path of its steps."""
-    run = server.client.post("/v1/runs", json={"name": "r", "budget": "p/b", "event": EVENT})
+@contextmanager
+def replica(database_url: str, first: Server) -> Iterator[Server]:
+    """Another process that serves a ledger; its client is that of the first one's organisation."""
+    serve = [sys.executable, "-m", "app.cli", "serve"]
+    with serving(serve, {"EPSILON_LEDGER_DATABASE_URL": database_url}, "/readyz") as server:
+        server.client.headers["Authorization"] = first.client.headers["Authorization"]
+        yield server
+
+
+def budget(server: Server, population: str) -> str:
+    """Open a population with a budget `b` that last for any benchmark; returns the budget's path."""
+    limit = {"epsilon": 10_000, "delta": 1e-5}
+    facts = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
+    server.client.post("/v1/populations", json=facts | {"name": population}).raise_for_status()
+    server.client.post("/v1/budgets", json={"name": "b", "parent": population, "limit": limit}).raise_for_status()
+    return f"{population}/b"
+
+
+def steps_path(server: Server, budget_path: str = "p/b") -> str:
+    """Register a run of a budget; returns the path of its steps."""
+    run = server.client.post("/v1/runs", json={"name": "r", "budget": budget_path, "event": EVENT})
     return f"/v1/runs/{run.raise_for_status().json()['id']}/steps"
 
 

@@ -135,7 +135,7 @@ def table(title: str, rows: dict[str, list[Load]], unit: int = 1) -> None:
 def rounds(named: Sequence[tuple[str, Server, Requests]], seconds: float, count: int) -> dict[str, list[Load]]:
     """Measure each in turn, again and again, after a short warming up."""
     for _, server, requests in named:
-        loaded(server.port, requests, min(1.0, seconds))
+        loaded(server.port, requests, seconds)
     rows: dict[str, list[Load]] = {name: [] for name, _, _ in named}
     for _ in range(count):
         for name, server, requests in named:

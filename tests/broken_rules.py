@@ -100,8 +100,8 @@ MUTATIONS = (
     ),
     Mutation(
         "what is remembered is believed",
-        "app/service/charging/working.py",
-        "if record is None or not seen.is_of(record):",
+        "app/service/charging/loading.py",
+        "if record is None or not record.is_what(seen):",
         "if record is None:",
         (REPLICAS,),
     ),
@@ -161,6 +161,13 @@ MUTATIONS = (
         "overdrawn=remaining < 0",
         "overdrawn=remaining < -1",
         (ADMISSION, MODEL),
+    ),
+    Mutation(
+        "an event that was charged again counts once",
+        "app/persistence/repositories/balances.py",
+        "counted[key] = (times + count, ",
+        "counted[key] = (count, ",
+        (SEQUENCE, MODEL),
     ),
     Mutation(
         "what is held does not count",

@@ -13,7 +13,7 @@ from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, total_cost, zero_curve
 from app.ledger.noise import noise_that_fits
-from app.ledger.room import fewest
+from app.ledger.room import fewest, fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,11 @@ def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) ->
     pending = zero_curve(accounts[0].grid_version)
     fitting = 0
     for step in steps:
-        count, binding = fewest(accounts, (pending,), step.curve)
-        if count < step.step.count:
+        cost = step.cost
+        if not all(fits(account, pending, cost) for account in accounts):  # to count what fits takes far longer
+            count, binding = fewest(accounts, (pending,), step.curve)
             return fitting + max(0, count), accounts[binding]
-        pending = pending + step.cost
+        pending = pending + cost
         fitting += step.step.count
     raise AssertionError("the whole request fits, and yet it was refused")
 

@@ -8,13 +8,14 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as _text
 from math import isinf
 from typing import Final
 
 HASH_LENGTH: Final = 32
 """Bytes of a hash."""
 
-_canonical = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
+_NULL: Final = "null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def genesis(organisation_id: str, run_id: str) -> bytes:
     Returns:
         32 bytes.
     """
-    return hashlib.sha256(_canonical({"organisation": organisation_id, "run": run_id}).encode()).digest()
+    text = json.dumps({"organisation": organisation_id, "run": run_id}, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()
 
 
 def canonical_entry(entry: Entry) -> str:
@@ -87,29 +89,20 @@ def canonical_entry(entry: Entry) -> str:
         The text. Floats are the shortest that read back as the same; an infinite epsilon is null, which it is in no
         other case; the moment is in UTC, with microseconds.
     """
-    # The keys stand here in their order: sorting them again for every decision of the hot path would take longer.
-    return _canonical(
-        {
-            "attempt": entry.attempt,
-            "binding_account_id": entry.binding_account_id,
-            "created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
-            "delta": float(entry.delta),
-            "epsilon": None if isinf(entry.epsilon) else float(entry.epsilon),
-            "epsilon_limit": float(entry.epsilon_limit),
-            "first_step": entry.first_step,
-            "idempotency_key": entry.idempotency_key,
-            "items": entry.items,
-            "organisation_id": entry.organisation_id,
-            "outcome": entry.outcome,
-            "position": entry.position,
-            "refusal": entry.refusal,
-            "request_fingerprint": entry.request_fingerprint,
-            "requested_count": entry.requested_count,
-            "reservation_id": entry.reservation_id,
-            "run_id": entry.run_id,
-            "step_count": entry.step_count,
-            "steps_remaining": entry.steps_remaining,
-        }
+    # Every decision of the hot path has this text: json's encoder takes four times as long to write it.
+    items = ",".join([f"[{_text(event)},{count}]" for event, count in entry.items])
+    return (
+        f'{{"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
+        f'"created_at":"{entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")}",'
+        f'"delta":{float(entry.delta)!r},"epsilon":{_NULL if isinf(entry.epsilon) else repr(float(entry.epsilon))},'
+        f'"epsilon_limit":{float(entry.epsilon_limit)!r},"first_step":{entry.first_step},'
+        f'"idempotency_key":{_text_or_null(entry.idempotency_key)},"items":[{items}],'
+        f'"organisation_id":{_text(entry.organisation_id)},"outcome":{_text(entry.outcome)},'
+        f'"position":{entry.position},"refusal":{_text_or_null(entry.refusal)},'
+        f'"request_fingerprint":{_text(entry.request_fingerprint)},"requested_count":{entry.requested_count},'
+        f'"reservation_id":{_text_or_null(entry.reservation_id)},"run_id":{_text(entry.run_id)},'
+        f'"step_count":{entry.step_count},'
+        f'"steps_remaining":{_NULL if entry.steps_remaining is None else entry.steps_remaining}}}'
     )
 
 
@@ -124,3 +117,7 @@ def entry_hash(previous: bytes, entry: Entry) -> bytes:
         32 bytes.
     """
     return hashlib.sha256(previous + canonical_entry(entry).encode()).digest()
+
+
+def _text_or_null(text: str | None) -> str:
+    return _NULL if text is None else _text(text)

@@ -4,10 +4,12 @@ All that is decided here is counted in whole repetitions of events; what they co
 reserved = committed + returned + forfeited holds by counting, and for every curve that the counts are multiplied with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+import numpy as np
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent
@@ -35,7 +37,6 @@ class Reservation:
         attempt: of the run, when the plan was made.
         status: active, or how it ended.
         items: each event once, in the order of the plan.
-        reserved: the exact curve of the whole plan.
         lease_seconds: how long the trainer may be silent.
         expires_at: when silence forfeits what is left.
         steps_executed: what the trainer has attested; None unless committed.
@@ -46,7 +47,6 @@ class Reservation:
     attempt: int
     status: ReservationStatus
     items: tuple[PlannedItem, ...]
-    reserved: RdpCurve
     lease_seconds: int
     expires_at: datetime
     steps_executed: int | None = None
@@ -139,7 +139,10 @@ def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) ->
             return Shortfall(event, count, left.get(event, 0), event in left)
     return replace(
         reservation,
-        items=tuple(replace(item, used=item.used + asked.get(item.event, 0)) for item in reservation.items),
+        items=tuple(
+            replace(item, used=item.used + asked[item.event]) if item.event in asked else item
+            for item in reservation.items
+        ),
     )
 
 
@@ -251,20 +254,42 @@ def forfeit(reservation: Reservation) -> Closing:
     )
 
 
-def released(held: RdpCurve, reserved: RdpCurve) -> RdpCurve | None:
-    """What an account holds after a reservation has ended.
+def taken_out(held: RdpCurve, cost: RdpCurve) -> RdpCurve:
+    """What is still held after something was taken out of it.
 
     Args:
-        held: the sum over the active reservations, this one among them.
-        reserved: of the one that ends.
+        held: a sum that `cost` is a part of.
+        cost: what is taken.
 
     Returns:
-        The exact difference; None where a sum did not fit into int64, since what was cut off there cannot be
-        subtracted: then the sum over the other reservations must be taken anew.
+        The difference; an order that is exhausted stays so, since what was cut off there cannot be subtracted.
+        `is_exact` says whether that is the sum of the rest.
+
+    Raises:
+        ValueError: more is taken than is held.
     """
-    if held.delta == EXHAUSTED or bool((held.values == EXHAUSTED).any()):
-        return None
-    return RdpCurve(held.values - reserved.values, held.delta - reserved.delta)
+    rest = held.values - cost.values
+    rest[held.values == EXHAUSTED] = EXHAUSTED
+    return RdpCurve(rest, held.delta - cost.delta)
+
+
+def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
+    """Whether `taken_out` gives the very sum of what is left.
+
+    Args:
+        held: before something was taken out of it.
+        left: of which curves something is left; no more of them are looked at than are needed.
+
+    Returns:
+        True if one repetition of what is left exhausts every order at which `held` is exhausted, as every Gaussian
+        exhausts the order that stands for infinity.
+    """
+    doubtful = np.flatnonzero(held.values == EXHAUSTED)
+    for curve in left:
+        if not doubtful.size:
+            break
+        doubtful = doubtful[curve.values[doubtful] != EXHAUSTED]
+    return not doubtful.size and held.delta != EXHAUSTED
 
 
 def _require_active(reservation: Reservation, now: datetime) -> None:

@@ -10,8 +10,9 @@ from app.ledger.runs import ENDS, Run, RunAction, after, require_going
 from app.persistence.repositories import runs
 from app.service.access import Role
 from app.service.call import Call
+from app.service.charging.loading import load_run
 from app.service.charging.saving import save
-from app.service.charging.working import WorkingSet, load_run
+from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.pricing import Prepared, prepared
 from app.service.reservations import end_with_the_run

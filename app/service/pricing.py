@@ -125,7 +125,7 @@ def quote(
         UnpreparedError: neither the list nor `ready` has an event.
     """
     kept = PriceList(organisation_id, account.relation, account.grid_version)
-    curves = events.find_curves(tx, kept, (step.event for step in steps))
+    curves = events.find_curves(tx, kept, (fingerprint(step.event) for step in steps))
     missing = {step.event for step in steps if fingerprint(step.event) not in curves}
     ready.require(account, missing)
     curves |= {fingerprint(event): ready.prices[event] for event in missing}

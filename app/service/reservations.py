@@ -30,8 +30,9 @@ from app.persistence.repositories import reservations
 from app.service.access import Role
 from app.service.call import Call
 from app.service.charging.ending import end
+from app.service.charging.loading import load_run
 from app.service.charging.saving import save
-from app.service.charging.working import WorkingSet, load_run
+from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
 from app.service.pricing import Prepared
@@ -142,11 +143,10 @@ def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepare
         attempt=request.attempt,
         status=ReservationStatus.ACTIVE,
         items=items,
-        reserved=total_cost(priced),
         lease_seconds=request.lease_seconds,
         expires_at=call.now + timedelta(seconds=request.lease_seconds),
     )
-    reservations.add(work.tx, organisation_id, reservation, call.now)
+    reservations.add(work.tx, organisation_id, reservation, total_cost(priced), call.now)
     work.remember_prices(organisation_id, path[0], priced)
     work.change(organisation_id, holding, call.now)
     work.move(organisation_id, replace(work.run(organisation_id, request.run_id), reservation_id=reservation.id))
@@ -301,6 +301,8 @@ def forfeit_lapsed(db: Database, now: datetime) -> int:
             ended += db.retried(partial(lapse, organisation_id, run_id))
         except LedgerError as reason:  # an account in doubt: the others end all the same
             _logger.warning("Reservation %s has lapsed and is still held: %s", reservation_id, reason.detail)
+        except Exception:
+            _logger.exception("Reservation %s has lapsed and is still held", reservation_id)
     return ended
 
 

@@ -21,8 +21,8 @@ from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.access import Role
 from app.service.budgets import Terms, checked, find_parent, new_account
 from app.service.call import Call
+from app.service.charging.loading import load_run
 from app.service.charging.saving import save
-from app.service.charging.working import load_run
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.pricing import Prepared, prepared, quote
 from app.service.reservations import PlanRequest, set_aside

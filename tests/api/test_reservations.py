@@ -37,7 +37,7 @@ def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer)
     before = trainer.rows()
     made = trainer.reserve(*PLAN, lease_seconds=60).json()
     after = trainer.rows()
-    tables = {"accounts", "runs", "reservations", "reservation_items", "dp_events", "event_curves"}
+    tables = {"accounts", "balances", "runs", "reservations", "reservation_items", "dp_events", "event_curves"}
     assert changed(before, after) == tables
     assert made["plan"] == [{"event": LOUD, "count": 7, "used": 0}, {"event": QUIET, "count": 3, "used": 0}]
     assert (made["status"], made["steps_planned"]) == ("active", 10)

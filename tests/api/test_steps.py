@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
-from app.persistence.tables import accounts
+from app.persistence.repositories.accounts import everything
 from tests.api.conftest import House
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
@@ -141,7 +140,7 @@ def test_the_same_steps_cost_the_same_bytes_however_they_are_asked(ledger: Ledge
             last = _take(home, body)
         answers.add(tuple(last[key] for key in ("next_step", "epsilon", "steps_remaining")))
     with ledger.database.read() as tx:
-        curves = set(tx.execute(select(accounts.c.spent)).scalars())
+        curves = {kept.account and kept.account.spent.to_bytes() for kept in everything(tx)}
     assert (len(answers), len(curves)) == (1, 1)
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.accounting.events import DpEvent, Gaussian
+from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
+from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, ReservationConflictError, ReservationTerminalError
 from app.ledger.plans import PlannedItem, plan_of
@@ -24,9 +25,10 @@ from app.ledger.reservations import (
     extend,
     forfeit,
     has_lapsed,
-    released,
+    is_exact,
     remaining_items,
     take,
+    taken_out,
     void,
 )
 
@@ -50,7 +52,6 @@ def _reservation(steps: Iterable[StepEvent], *used: int) -> Reservation:
         attempt=1,
         status=ReservationStatus.ACTIVE,
         items=items,
-        reserved=RdpCurve.zero(3),
         lease_seconds=60,
         expires_at=NOW + timedelta(seconds=60),
     )
@@ -222,14 +223,40 @@ CURVES = st.builds(
 
 
 @given(CURVES, CURVES)
-def test_what_is_released_is_exact(others: RdpCurve, reserved: RdpCurve) -> None:
-    assert released(others + reserved, reserved) == others
+def test_what_is_taken_out_is_exact(rest: RdpCurve, taken: RdpCurve) -> None:
+    assert is_exact(rest + taken, ())
+    assert taken_out(rest + taken, taken) == rest
+
+
+SOMETIMES_EXHAUSTED = st.builds(
+    lambda values, delta: RdpCurve(np.array(values, dtype=np.int64), delta),
+    st.lists(st.sampled_from([0, 1, 7, EXHAUSTED // 3, EXHAUSTED - 1, EXHAUSTED]), min_size=3, max_size=3),
+    st.sampled_from([0, 1, EXHAUSTED // 3, EXHAUSTED]),
+)
+
+
+@given(st.lists(st.tuples(SOMETIMES_EXHAUSTED, st.integers(1, 4)), max_size=4), SOMETIMES_EXHAUSTED)
+def test_where_it_is_called_exact_it_is(left: list[tuple[RdpCurve, int]], taken: RdpCurve) -> None:
+    rest = RdpCurve.zero(3)
+    for curve, count in left:
+        rest = rest + curve.times(count)
+    if is_exact(rest + taken, (curve for curve, _ in left)):
+        assert taken_out(rest + taken, taken) == rest
+
+
+def test_a_gaussians_infinite_order_is_no_obstacle() -> None:
+    one = event_curve(Gaussian(1.0), NeighboringRelation.ADD_OR_REMOVE_ONE, 2)
+    assert is_exact(one.times(9), (one,))
+    assert taken_out(one.times(9), one.times(4)) == one.times(5)
+    assert not is_exact(one.times(9), ())
 
 
 def test_what_was_cut_off_is_not_subtracted() -> None:
     whole = RdpCurve(np.array([EXHAUSTED, 1], dtype=np.int64))
-    assert released(whole, RdpCurve(np.array([5, 1], dtype=np.int64))) is None
-    assert released(RdpCurve(np.array([5, 1], dtype=np.int64), EXHAUSTED), RdpCurve.zero(2)) is None
+    assert not is_exact(whole, [RdpCurve(np.array([5, 1], dtype=np.int64))])
+    assert not is_exact(RdpCurve(np.array([5, 1], dtype=np.int64), EXHAUSTED), ())
+    with pytest.raises(ValueError, match="none of them negative"):
+        taken_out(RdpCurve(np.array([5, 1], dtype=np.int64)), RdpCurve(np.array([6, 1], dtype=np.int64)))
 
 
 def test_no_item_is_used_more_than_planned() -> None:

@@ -51,6 +51,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
 KIND = ("kind", "budget")
 POPULATION = ("kind", "population")
 RUN = ("kind", "run")
+OF_RUN = ("account_id", "model")
 ADMITTED = ("position", 1)
 REFUSED = ("position", 2)
 FORFEITED = ("outcome", "forfeited")
@@ -98,13 +99,14 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("accounts", KIND, {"id": "a", "path": "x", "delta_limit": 0.5}, "ck_accounts_limit_in_range"),
     ("accounts", KIND, {"id": "a", "path": "x", "filter": "none"}, "ck_accounts_filter_known"),
     ("accounts", KIND, {"id": "a", "path": "x", "weights": "{}"}, "ck_accounts_weights_only_if_adaptive"),
-    ("accounts", KIND, {"id": "a", "path": "x", "spent": b"x" * 7, "held": b"x" * 7}, "ck_accounts_curves_whole"),
-    ("accounts", KIND, {"id": "a", "path": "x", "spent": NOTHING, "held": NOTHING}, "ck_accounts_curves_whole"),
-    ("accounts", KIND, {"id": "a", "path": "x", "held": b"x" * 8}, "ck_accounts_curves_whole"),
+    ("balances", OF_RUN, {"account_id": "x", "spent": b"x" * 7, "held": b"x" * 7}, "ck_balances_curves_whole"),
+    ("balances", OF_RUN, {"account_id": "x", "spent": b"x" * 16, "held": b"x" * 8}, "ck_balances_curves_whole"),
+    ("balances", OF_RUN, {"account_id": "x", "spent": NOTHING, "held": b"x" * 7}, "ck_balances_curves_whole"),
+    ("balances", OF_RUN, {"account_id": "x"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "path": "x", "quarantine": ""}, "ck_accounts_quarantine_said"),
     ("accounts", KIND, {"id": "a", "path": "x", "version": -1}, "ck_accounts_version_counts"),
-    ("accounts", KIND, {"id": "a", "path": "x", "spent_delta": -1}, "ck_accounts_spent_delta_counts"),
-    ("accounts", KIND, {"id": "a", "path": "x", "held_delta": -1}, "ck_accounts_held_delta_counts"),
+    ("balances", OF_RUN, {"account_id": "x", "spent_delta": -1}, "ck_balances_spent_delta_counts"),
+    ("balances", OF_RUN, {"account_id": "x", "held_delta": -1}, "ck_balances_held_delta_counts"),
     ("account_paths", ("depth", 1), {"depth": -1, "account_id": "icu-team"}, "ck_account_paths_depth_counts"),
     ("account_paths", ("depth", 1), {"depth": 7}, "account_paths.ancestor_id"),
     ("account_paths", ("depth", 1), {"ancestor_id": "model"}, "account_paths.depth"),

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Stateme
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import engine
 from app.persistence.engine import LOCK_TIMEOUT_SECONDS, MAX_TRIES, Database, WriterBusyError
-from app.persistence.tables import UtcDateTime
+from app.persistence.tables.base import UtcDateTime
 
 NOTES = Table("notes", MetaData(), Column("id", Integer, primary_key=True), Column("at", UtcDateTime))
 PRAGMAS = {

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import text
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.engine import Database
+from app.persistence.repositories.accounts import everything
 from app.persistence.schema import upgrade
-from app.persistence.tables import accounts
 from app.service.verification import verify
 from tests import postgres
 from tests.api.trainer import QUIET
@@ -181,4 +181,4 @@ def test_what_a_restored_ledger_forgot_is_reported(lived_in: Ledger, tmp_path: P
 
 def _spent(database: Database) -> dict[str, bytes]:
     with database.read() as tx:
-        return {row.path: row.spent for row in tx.execute(select(accounts.c.path, accounts.c.spent))}
+        return {kept.path: kept.account.spent.to_bytes() for kept in everything(tx) if kept.account is not None}

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, select
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent
+from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import admit, reading_of
 from app.ledger.plans import plan_of
 from app.ledger.reservations import Closing, Reservation, ReservationStatus, Shortfall, remaining_items, take
 from app.ledger.runs import Run
 from app.persistence.engine import Database
-from app.persistence.repositories import accounts, decisions, events, reservations, runs
+from app.persistence.repositories import accounts, balances, decisions, events, reservations, runs
 from app.persistence.repositories.decisions import Decision, Outcome, sealed
 from app.persistence.repositories.events import PriceList
 from app.persistence.tables import organisations
@@ -52,11 +52,10 @@ class Reserver:
                 attempt=run.attempt,
                 status=ReservationStatus.ACTIVE,
                 items=plan_of(steps),
-                reserved=cost,
                 lease_seconds=LEASE,
                 expires_at=NOW + timedelta(seconds=LEASE),
             )
-            reservations.add(tx, self.organisation_id, reservation, NOW)
+            reservations.add(tx, self.organisation_id, reservation, cost, NOW)
             prepared = [account.prepared_for(priced) for account in path]
             self._save(tx, [replace(account, held=account.held + cost) for account in prepared])
             runs.save(tx, self.organisation_id, replace(run, reservation_id=reservation.id))
@@ -72,7 +71,7 @@ class Reserver:
             own = replace(path[-1], spent=path[-1].spent + cost, held=self._left(tx, path[-1], taken))
             self._save(tx, [own])
             self._append(tx, run, (*path[:-1], own), steps, Outcome.ADMITTED, taken.id)
-            reservations.save_items(tx, self.organisation_id, [taken])
+            reservations.save_items(tx, [(self.organisation_id, taken, range(len(taken.items)))])
         return taken
 
     def close(self, closing: Closing) -> None:
@@ -87,13 +86,14 @@ class Reserver:
             for gone in (used, closing.forfeited):
                 if gone:
                     whole = whole + total_cost(self._priced(tx, path[0], gone))
+            planned = total_cost(
+                self._priced(tx, path[0], [StepEvent(item.event, item.count) for item in closed.items])
+            )
             above = [
                 replace(
                     account,
                     spent=account.spent + whole,
-                    held=RdpCurve(
-                        account.held.values - closed.reserved.values, account.held.delta - closed.reserved.delta
-                    ),
+                    held=RdpCurve(account.held.values - planned.values, account.held.delta - planned.delta),
                 )
                 for account in path[:-1]
             ]
@@ -110,14 +110,15 @@ class Reserver:
         return tuple(record.account for record in path), runs.get(tx, self.organisation_id, self.run_id)
 
     def _active(self, tx: Connection) -> Reservation:
-        found = reservations.find_active(tx, self.organisation_id, self.run_id)
+        active = runs.get(tx, self.organisation_id, self.run_id).reservation_id
+        found = reservations.find(tx, self.organisation_id, str(active))
         assert found is not None
         return found
 
     def _priced(self, tx: Connection, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
         kept = PriceList(self.organisation_id, account.relation, account.grid_version)
         priced = [account.price(step) for step in steps]
-        known = events.find_curves(tx, kept, [step.event for step in steps])
+        known = events.find_curves(tx, kept, [fingerprint(step.event) for step in steps])
         new: dict[DpEvent, RdpCurve] = {
             price.step.event: price.curve for price in priced if price.curve not in known.values()
         }
@@ -130,8 +131,9 @@ class Reserver:
         return total_cost(self._priced(tx, account, left)) if left else zero_curve(account.grid_version)
 
     def _save(self, tx: Connection, changed: Sequence[Account]) -> None:
-        accounts.save_charged(
-            tx, [(self.organisation_id, replace(account, version=account.version + 1), NOW) for account in changed]
+        balances.save(
+            tx,
+            [(self.organisation_id, replace(account, version=account.version + 1), None, NOW) for account in changed],
         )
 
     def _append(

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, delete, select, update
 
+from app.ledger.accounts import Account
 from app.persistence.engine import Database
+from app.persistence.repositories.accounts import everything
 from app.persistence.tables import (
     accounts,
     attempts,
+    balances,
     decisions,
     dp_events,
     event_curves,
@@ -50,10 +53,43 @@ def set_account(tx: Connection, path: str, **values: object) -> None:
     assert tx.execute(update(accounts).where(accounts.c.path == path).values(values)).rowcount == 1
 
 
+def balance(tx: Connection, path: str) -> Account:
+    """An account as it is read, with all that it has spent and holds."""
+    [found] = [kept.account for kept in everything(tx) if kept.path == path]
+    assert found is not None
+    return found
+
+
+def whole(tx: Connection, path: str) -> bytes:
+    """The curve of all that an account has spent."""
+    return balance(tx, path).spent.to_bytes()
+
+
+def set_balance(tx: Connection, path: str, **values: object) -> None:
+    """Write an account's curves whole, and some of them as they are not."""
+    found = balance(tx, path)
+    whole = {
+        "spent": found.spent.to_bytes(),
+        "held": found.held.to_bytes(),
+        "spent_delta": found.spent.delta,
+        "held_delta": found.held.delta,
+    }
+    set_account(tx, path, charged_since="{}")
+    tx.execute(update(balances).where(balances.c.account_id == found.id).values(whole | values))
+
+
 def shift_curve(tx: Connection, path: str, units: int, column: str = "spent") -> None:
-    curve = np.frombuffer(getattr(account(tx, path), column), dtype="<i8").copy()
+    curve = getattr(balance(tx, path), column).values.copy()
     curve[3] += units
-    set_account(tx, path, **{column: curve.tobytes()})
+    set_balance(tx, path, **{column: curve.tobytes()})
+
+
+def shift_since(tx: Connection, path: str, times: int) -> None:
+    """Say of an event that it was charged more or less often."""
+    since = json.loads(account(tx, path).charged_since)
+    charged = {event: [count + times, taken] for event, (count, taken) in since.items()}
+    assert charged
+    set_account(tx, path, charged_since=json.dumps(charged))
 
 
 def shift_weights(tx: Connection, path: str) -> None:

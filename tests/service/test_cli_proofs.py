@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, update
 
-from app.persistence.tables import accounts, dp_events, runs
+from app.persistence.tables import balances, dp_events, runs
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.commands import Run, commands
-from tests.service.tampering import MODEL, TEAM, account, set_account, shift_curve, tampering
+from tests.service.tampering import MODEL, TEAM, account, set_account, set_balance, shift_curve, tampering
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ BROKEN: dict[str, Callable[[Connection], object]] = {
     "descriptions": lambda tx: tx.execute(update(dp_events).values(canonical="x")),
     "weights": lambda tx: set_account(tx, TEAM, weights="x"),
     "a grid": lambda tx: set_account(tx, TEAM, grid_version=9),
-    "curves": lambda tx: set_account(tx, TEAM, spent=bytes(8), held=bytes(8)),
-    "a curve's length": lambda tx: set_account(tx, TEAM, spent=b"x" * 7, held=b""),
-    "a curve's sign": lambda tx: tx.execute(update(accounts).values(spent=np.full(400, -1).tobytes())),
+    "curves": lambda tx: set_balance(tx, TEAM, spent=bytes(8), held=bytes(8)),
+    "a curve's length": lambda tx: set_balance(tx, TEAM, spent=b"x" * 7, held=b""),
+    "a curve's sign": lambda tx: tx.execute(update(balances).values(spent=np.full(400, -1).tobytes())),
 }
 
 

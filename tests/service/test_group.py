@@ -16,13 +16,15 @@ from app.ledger.errors import (
     SequenceConflictError,
     SequenceGapError,
 )
-from app.service.charging.memory import Memory, Recent
+from app.persistence.recent import Recent
+from app.persistence.repositories.events import PriceBook
+from app.service.charging.memory import Memory
 from app.service.charging.requests import Answered, StepRequest
 from app.service.pricing import UnpreparedError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, organisation, request, sound
-from tests.service.tampering import account, set_account, set_run, tampering
+from tests.service.tampering import account, set_account, set_balance, set_run, tampering
 
 
 def _decisions(outcomes: list[Any]) -> list[Any]:
@@ -162,7 +164,7 @@ def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) 
 def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
     runs = [opened(ledger), another(ledger), another(ledger)]
-    memory = Memory(Recent(size), Recent(size), Recent(size), Recent(size))
+    memory = Memory(Recent(size), Recent(size), PriceBook(size), Recent(size), Recent(size))
     office = Office(ledger, memory=memory)
     events = [LOUD, QUIET, Gaussian(100.0)]
     _decisions(office.group(*[request(run, (event, 1)) for run in runs for event in events]))
@@ -201,7 +203,8 @@ def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path:
     office = Office(ledger)
     one = office.charged(request(run)) and office.path(run)[0].spent
     with tampering(ledger.database) as tx:
-        set_account(tx, path, spent=one.times(9).to_bytes(), **BEHIND[what](account(tx, path)))
+        set_balance(tx, path, spent=one.times(9).to_bytes())
+        set_account(tx, path, **BEHIND[what](account(tx, path)))
     office.charged(request(run))
     spent = {each.path: each.spent for each in office.path(run)}
     assert spent.pop(path) == one.times(10)

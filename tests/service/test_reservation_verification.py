@@ -18,14 +18,15 @@ from tests.service.tampering import (
     ALL,
     MODEL,
     TEAM,
-    account,
-    set_account,
+    balance,
+    set_balance,
     set_decision,
     set_plan,
     set_reservation,
     set_run,
     shift_curve,
     tampering,
+    whole,
 )
 
 LOUD, QUIET = Gaussian(60.0), Gaussian(90.0)
@@ -78,7 +79,7 @@ def test_a_forfeited_plan_is_sound_and_charged(reserved: Reserved) -> None:
     found = verify(reserved.ledger.database)
     assert (found.problems, found.steps, found.charges) == ((), 4, 4)  # forfeited steps are charged, not taken
     with reserved.ledger.database.read() as tx:
-        assert account(tx, MODEL).spent == account(tx, TEAM).spent == account(tx, ALL).spent
+        assert len({whole(tx, path) for path in (MODEL, TEAM, ALL)}) == 1
 
 
 def test_a_voided_plan_leaves_nothing(reserved: Reserved) -> None:
@@ -86,11 +87,12 @@ def test_a_voided_plan_leaves_nothing(reserved: Reserved) -> None:
         active = reserved.trainer._active(tx)
     reserved.trainer.close(commit(active, 2))
     with reserved.ledger.database.read() as tx:
-        before = account(tx, ALL).spent
+        before = whole(tx, ALL)
     reserved.trainer.close(void(reserved.trainer.reserve(StepEvent(LOUD, 7))))
     assert verify(reserved.ledger.database).problems == ()
     with reserved.ledger.database.read() as tx:
-        assert (account(tx, ALL).spent, account(tx, ALL).held) == (before, b"")
+        after = balance(tx, ALL)
+        assert (after.spent.to_bytes(), after.held.is_zero) == (before, True)
 
 
 def test_two_runs_may_hold_something_of_one_budget(reserved: Reserved) -> None:
@@ -104,9 +106,9 @@ def test_two_runs_may_hold_something_of_one_budget(reserved: Reserved) -> None:
 TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a population's held curve lowered": (lambda tx: shift_curve(tx, ALL, -1, "held"), ALL),
     "a budget's held curve raised": (lambda tx: shift_curve(tx, TEAM, 1, "held"), TEAM),
-    "a run's held curve emptied": (lambda tx: set_account(tx, MODEL, held=b""), MODEL),
-    "a run's held delta raised": (lambda tx: set_account(tx, MODEL, held_delta=1), MODEL),
-    "a reserved curve": (lambda tx: set_reservation(tx, reserved=account(tx, MODEL).spent), MODEL),
+    "a run's held curve emptied": (lambda tx: set_balance(tx, MODEL, held=b""), MODEL),
+    "a run's held delta raised": (lambda tx: set_balance(tx, MODEL, held_delta=1), MODEL),
+    "a reserved curve": (lambda tx: set_reservation(tx, reserved=whole(tx, MODEL)), MODEL),
     "a reserved delta": (lambda tx: set_reservation(tx, reserved_delta=1), MODEL),
     "a plan made longer": (lambda tx: set_plan(tx, count=6), MODEL),
     "more used of a plan than was charged": (lambda tx: set_plan(tx, used=3), MODEL),

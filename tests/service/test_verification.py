@@ -14,7 +14,7 @@ from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.filters import Limit, adaptive_weights
 from app.persistence.repositories.events import PriceList, StoredPrice
-from app.persistence.tables import account_paths, attempts, event_curves, populations, runs
+from app.persistence.tables import account_paths, attempts, balances, event_curves, populations, runs
 from app.service.verification import verify
 from app.service.verification.prices import price_problem
 from tests.conftest import SAMPLED, Ledger
@@ -31,13 +31,16 @@ from tests.service.tampering import (
     sampled_fingerprint,
     set_account,
     set_attempt,
+    set_balance,
     set_decision,
     set_item,
     set_run,
     shift_curve,
+    shift_since,
     shift_weights,
     swell_weights,
     tampering,
+    whole,
 )
 
 NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
@@ -69,8 +72,13 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a budget's curve lowered": (lambda tx: shift_curve(tx, TEAM, -1), TEAM),
     "a budget's curve raised": (lambda tx: shift_curve(tx, TEAM, 10**12), TEAM),
     "a population's curve lowered": (lambda tx: shift_curve(tx, ALL, -1), ALL),
-    "a population's curve emptied": (lambda tx: set_account(tx, ALL, spent=bytes(len(account(tx, ALL).spent))), ALL),
+    "a population's curve emptied": (lambda tx: set_balance(tx, ALL, spent=bytes(8 * 1387)), ALL),
     "an idle run's curve raised": (lambda tx: shift_curve(tx, "mimic/declared/idle", 1), "mimic/declared/idle"),
+    "what a run was charged since counted up": (lambda tx: shift_since(tx, MODEL, 1), MODEL),
+    "what a population was charged since counted down": (lambda tx: shift_since(tx, ALL, -1), ALL),
+    "what a run was charged since forgotten": (lambda tx: set_account(tx, MODEL, charged_since="{}"), MODEL),
+    "what a run was charged since broken": (lambda tx: set_account(tx, MODEL, charged_since="[1]"), MODEL),
+    "a balance forgotten": (lambda tx: tx.execute(delete(balances)), ALL),
     "a charge's count lowered": (lambda tx: set_item(tx, count=1), MODEL),
     "a charge's count raised": (lambda tx: set_item(tx, count=3), MODEL),
     "a charge's event changed": (lambda tx: set_item(tx, event_fingerprint=sampled_fingerprint(tx)), MODEL),
@@ -101,15 +109,18 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "an adaptive filter declared": (lambda tx: set_account(tx, TEAM, filter="declared"), TEAM),
     "a limit lowered below what is spent": (lambda tx: set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
     "a delta lowered below the weights": (lambda tx: set_account(tx, TEAM, delta_limit=1e-9), TEAM),
-    "something held that nobody reserved": (lambda tx: set_account(tx, TEAM, held=account(tx, TEAM).spent), TEAM),
-    "a delta spent that no charge took": (lambda tx: set_account(tx, TEAM, spent_delta=1), TEAM),
-    "a delta held that nobody reserved": (lambda tx: set_account(tx, TEAM, held_delta=1), TEAM),
+    "something held that nobody reserved": (
+        lambda tx: set_balance(tx, TEAM, held=whole(tx, TEAM)),
+        TEAM,
+    ),
+    "a delta spent that no charge took": (lambda tx: set_balance(tx, TEAM, spent_delta=1), TEAM),
+    "a delta held that nobody reserved": (lambda tx: set_balance(tx, TEAM, held_delta=1), TEAM),
     "a price with a delta": (lambda tx: tx.execute(update(event_curves).values(curve_delta=10**9)), "event "),
     "a plan that has no price": (lambda tx: set_account(tx, ALL, planned=json.dumps(UNPRICED)), ALL),
     "a curve with a negative value": (lambda tx: shift_curve(tx, TEAM, -(2**62)), TEAM),
-    "a curve of another length": (lambda tx: set_account(tx, TEAM, spent=bytes(8), held=bytes(8)), TEAM),
+    "a curve of another length": (lambda tx: set_balance(tx, TEAM, spent=bytes(8), held=bytes(8)), TEAM),
     "a curve that is exhausted": (
-        lambda tx: set_account(tx, ALL, spent=np.full(len(account(tx, ALL).spent) // 8, EXHAUSTED).tobytes()),
+        lambda tx: set_balance(tx, ALL, spent=np.full(1387, EXHAUSTED).tobytes()),
         ALL,
     ),
     "a grid that is not known": (lambda tx: set_account(tx, TEAM, grid_version=99), TEAM),

@@ -2,21 +2,25 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true
 
-from app.accounting.curves import RdpCurve
 from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
-from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.persistence.engine import writes
+from app.persistence.repositories import balances
+from app.persistence.repositories.balances import Since
+from app.persistence.repositories.events import PriceBook
+from app.persistence.repositories.locks import Seen, ids_above, lock
 from app.persistence.tables import account_paths, accounts, populations
+from app.persistence.tables import balances as kept_balances
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +34,46 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class AccountRecord:
-    """An account with its population's facts and its times, and why writes to it are stopped, if they are."""
+    """An account with its population's facts and its times.
+
+    Args:
+        account: as it stands.
+        population: what its population has besides an account.
+        created_at: in UTC.
+        updated_at: in UTC.
+        quarantine: why writes to it are stopped, if they are.
+        since: what was charged since its curves were written; None: they are to be written.
+    """
 
     account: Account
     population: Population
     created_at: datetime
     updated_at: datetime
     quarantine: str | None = None
+    since: Since | None = field(default_factory=dict)
 
-    def changed_to(self, account: Account, now: datetime) -> "AccountRecord":
+    def changed_to(self, account: Account, now: datetime, since: Since | None) -> "AccountRecord":
         """The record after a change of the account."""
-        return AccountRecord(account, self.population, self.created_at, now, self.quarantine)
+        return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since)
+
+    def is_what(self, seen: Seen) -> bool:
+        """Whether the record is what is stored now; a version alone may come twice if a backup is restored."""
+        return (self.account.version, self.updated_at, self.quarantine) == (
+            seen.version,
+            seen.updated_at,
+            seen.quarantine,
+        )
 
 
-_RECORDS = select(accounts, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size).join(
-    populations,
-    (populations.c.organisation_id == accounts.c.organisation_id)
-    & (populations.c.account_id == accounts.c.population_id),
+_FACTS = (*balances.COLUMNS, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size)
+_IN_POPULATION = (populations.c.organisation_id == accounts.c.organisation_id) & (
+    populations.c.account_id == accounts.c.population_id
 )
+_WITH_BALANCE = (kept_balances.c.organisation_id == accounts.c.organisation_id) & (
+    kept_balances.c.account_id == accounts.c.id
+)
+_RECORDS = select(accounts, *_FACTS).outerjoin(kept_balances, _WITH_BALANCE).join(populations, _IN_POPULATION)
 
-
-# Statements of the hot path are built once: building one costs as much as executing it.
 _PATH = (
     _RECORDS.join(
         account_paths,
@@ -63,51 +86,9 @@ _PATH = (
     )
     .order_by(account_paths.c.depth)
 )
-# Rows are locked against writers and not against the foreign keys that point to them (FOR NO KEY UPDATE).
-_LOCKED_PATH = _PATH.with_for_update(of=accounts, key_share=True)
-
-_PATHS = (
-    select(account_paths.c.account_id, account_paths.c.ancestor_id)
-    .join(
-        accounts,
-        (accounts.c.organisation_id == account_paths.c.organisation_id) & (accounts.c.id == account_paths.c.account_id),
-    )
-    .where(
-        account_paths.c.organisation_id == bindparam("of_organisation"),
-        account_paths.c.account_id.in_(bindparam("of_runs", expanding=True)),
-        accounts.c.kind == str(AccountKind.RUN),
-    )
-    .order_by(account_paths.c.account_id, account_paths.c.depth)
-)
-
-# Ordered by depth and id: the one global lock order (ADR 0003).
-_SEEN = (
-    select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine)
-    .where(
-        accounts.c.organisation_id == bindparam("of_organisation"),
-        accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
-    )
-    .order_by(accounts.c.depth, accounts.c.id)
-)
-_LOCKED = _SEEN.with_for_update(key_share=True)
-
 _MANY = _RECORDS.where(
     accounts.c.organisation_id == bindparam("of_organisation"),
     accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
-)
-
-_CHARGED = (
-    update(accounts)
-    .where(accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account"))
-    .values(
-        spent=bindparam("spent"),
-        spent_delta=bindparam("spent_delta"),
-        held=bindparam("held"),
-        held_delta=bindparam("held_delta"),
-        weights=bindparam("weights"),
-        version=bindparam("version"),
-        updated_at=bindparam("updated_at"),
-    )
 )
 
 
@@ -143,17 +124,14 @@ def add(
             delta_limit=account.limit and account.limit.delta,
             filter=str(account.filter),
             planned=_planned_text(account.planned),
-            weights=_weights_text(account.weights),
+            weights=balances.weights_text(account.weights),
             grid_version=account.grid_version,
-            spent=account.spent.to_bytes(),
-            held=_held_bytes(account.held),
-            spent_delta=account.spent.delta,
-            held_delta=account.held.delta,
             version=account.version,
             created_at=now,
             updated_at=now,
         )
     )
+    balances.add(tx, organisation_id, account)
     if population is not None:
         tx.execute(
             insert(populations).values(
@@ -181,7 +159,7 @@ def add(
 def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord | None:
     """The account with this id."""
     row = tx.execute(_of(organisation_id).where(accounts.c.id == account_id)).one_or_none()
-    return None if row is None else _record(row)
+    return None if row is None else _record(tx, PriceBook(), row)
 
 
 def newest_id(tx: Connection, organisation_id: str, prefix: str) -> str | None:
@@ -198,7 +176,7 @@ def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountReco
     """The population or budget at this path of names."""
     found = _of(organisation_id).where(accounts.c.path == path, accounts.c.kind != str(AccountKind.RUN))
     row = tx.execute(found).one_or_none()
-    return None if row is None else _record(row)
+    return None if row is None else _record(tx, PriceBook(), row)
 
 
 def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[AccountRecord]:
@@ -210,9 +188,11 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     Returns:
         Empty if the organisation has no such account.
     """
+    if writes(tx):
+        lock(tx, organisation_id, ids_above(tx, organisation_id, account_id))  # what is read has to be read after it
+    book = PriceBook()
     asked = {"of_organisation": organisation_id, "of_account": account_id}
-    statement = _LOCKED_PATH if writes(tx) else _PATH
-    return [_record(row) for row in tx.execute(statement, asked)]
+    return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
 
 
 def page(
@@ -233,7 +213,8 @@ def page(
         found = found.where(accounts.c.path == path)
     if after is not None:
         found = found.where(accounts.c.id > after)
-    return [_record(row) for row in tx.execute(found.order_by(accounts.c.id).limit(limit))]
+    book = PriceBook()
+    return [_record(tx, book, row) for row in tx.execute(found.order_by(accounts.c.id).limit(limit)).all()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,18 +239,16 @@ class KeptAccount:
 def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[KeptAccount]:
     """Every account of an organisation, or of all, also those whose rows were damaged."""
     rows = tx.execute(
-        select(accounts, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size)
-        .outerjoin(
-            populations,
-            (populations.c.organisation_id == accounts.c.organisation_id)
-            & (populations.c.account_id == accounts.c.population_id),
-        )
+        select(accounts, *_FACTS)
+        .outerjoin(kept_balances, _WITH_BALANCE)
+        .outerjoin(populations, _IN_POPULATION)
         .where(true() if organisation_id is None else accounts.c.organisation_id == organisation_id)
         .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id)
     )
+    book = PriceBook()
     for row in rows:
         try:
-            account = _record(row).account
+            account = _record(tx, book, row).account
             orders(account.grid_version)
         except (AssertionError, KeyError, TypeError, ValueError, AccountingError, LedgerError) as fault:
             yield KeptAccount(row.organisation_id, row.id, row.path, None, str(fault) or type(fault).__name__)
@@ -277,73 +256,18 @@ def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[K
             yield KeptAccount(row.organisation_id, row.id, row.path, account)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a lock tells of an account: enough to know whether a remembered one is still what is stored."""
-
-    id: str
-    version: int
-    updated_at: datetime
-    quarantine: str | None
-
-    def is_of(self, record: AccountRecord) -> bool:
-        """Whether the record is what is stored now; a version alone may come twice if a backup is restored."""
-        return (self.version, self.updated_at, self.quarantine) == (
-            record.account.version,
-            record.updated_at,
-            record.quarantine,
-        )
-
-
-def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The ids of each run's account and its ancestors, root first; a run that does not exist has none."""
-    found: dict[str, tuple[str, ...]] = {}
-    for row in tx.execute(_PATHS, {"of_organisation": organisation_id, "of_runs": run_ids}):
-        found[row.account_id] = (*found.get(row.account_id, ()), row.ancestor_id)
-    return found
-
-
-def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
-    """Lock accounts until a writer's transaction ends, in the one global order; a reader only looks at them."""
-    asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [
-        Seen(row.id, row.version, row.updated_at, row.quarantine)
-        for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
-    ]
-
-
-def find_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
-    """Those of the accounts that exist."""
+def find_many(tx: Connection, book: PriceBook, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
+    """Those of the accounts that exist; the book has prices that were read before."""
     asked = {"of_organisation": organisation_id, "of_accounts": account_ids}
-    return [_record(row) for row in tx.execute(_MANY, asked)]
-
-
-def save_charged(tx: Connection, charged: Iterable[tuple[str, Account, datetime]]) -> None:
-    """Write what charges changed: spent, held, frozen weights, version; each account with its organisation's id."""
-    tx.execute(
-        _CHARGED,
-        [
-            {
-                "of_organisation": organisation_id,
-                "of_account": account.id,
-                "spent": account.spent.to_bytes(),
-                "spent_delta": account.spent.delta,
-                "held": _held_bytes(account.held),
-                "held_delta": account.held.delta,
-                "weights": _weights_text(account.weights),
-                "version": account.version,
-                "updated_at": now,
-            }
-            for organisation_id, account, now in charged
-        ],
-    )
+    return [_record(tx, book, row) for row in tx.execute(_MANY, asked).all()]
 
 
 def _of(organisation_id: str) -> Select[Any]:
     return _RECORDS.where(accounts.c.organisation_id == organisation_id)
 
 
-def _record(row: Row[Any]) -> AccountRecord:
+def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
+    spent, held, since = balances.read(tx, book, row)
     relation = NeighboringRelation(row.neighboring_relation)
     account = Account(
         id=row.id,
@@ -358,22 +282,13 @@ def _record(row: Row[Any]) -> AccountRecord:
         filter=FilterKind(row.filter),
         planned=_planned(row.planned),
         weights=_weights(row.weights),
-        spent=RdpCurve.from_bytes(row.spent, row.spent_delta),
-        held=_held(row.held, row.held_delta, row.grid_version),
+        spent=spent,
+        held=held,
         grid_version=row.grid_version,
         version=row.version,
     )
     population = Population(row.privacy_unit, relation, row.size)
-    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine)
-
-
-def _held_bytes(held: RdpCurve) -> bytes:
-    """Nothing held is no bytes: most accounts hold nothing, and every charge writes their rows."""
-    return b"" if held.is_zero else held.to_bytes()
-
-
-def _held(data: bytes, delta: int, grid_version: int) -> RdpCurve:
-    return RdpCurve.from_bytes(data, delta) if data or delta else zero_curve(grid_version)
+    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine, since)
 
 
 def _planned_text(planned: tuple[StepEvent, ...]) -> str:
@@ -382,12 +297,6 @@ def _planned_text(planned: tuple[StepEvent, ...]) -> str:
 
 def _planned(text: str) -> tuple[StepEvent, ...]:
     return tuple(StepEvent(event_from_dict(item["event"]), item["count"]) for item in json.loads(text))
-
-
-def _weights_text(weights: FilterWeights | None) -> str | None:
-    if weights is None:
-        return None
-    return json.dumps({"indices": weights.indices, "deltas": weights.deltas})
 
 
 def _weights(text: str | None) -> FilterWeights | None:

@@ -12,6 +12,7 @@ from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.audit import Entry, entry_hash
+from app.persistence.bulk import Bulk
 from app.persistence.repositories.events import read_event
 from app.persistence.tables import accounts, decisions, dp_events, step_events
 
@@ -127,13 +128,13 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
-_ADDED = insert(decisions)
-_ADDED_ITEMS = insert(step_events)
+_ADDED = Bulk(insert(decisions))
+_ADDED_ITEMS = Bulk(insert(step_events))
 
 
 def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
     """Append decisions, each with its organisation's id, and what was asked; the events must be remembered already."""
-    tx.execute(_ADDED, [_values(organisation_id, decision) for organisation_id, decision in decided])
+    _ADDED.execute(tx, [_values(organisation_id, decision) for organisation_id, decision in decided])
     items = [
         {
             "organisation_id": organisation_id,
@@ -146,7 +147,7 @@ def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
         for organisation_id, decision in decided
         for item, step in enumerate(decision.steps)
     ]
-    tx.execute(_ADDED_ITEMS, items)
+    _ADDED_ITEMS.execute(tx, items)
 
 
 def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
@@ -244,11 +245,11 @@ def _events(
         )
         .order_by(step_events.c.position, step_events.c.item)
     )
-    events: dict[int, tuple[StepEvent, ...]] = {}
+    events: dict[int, list[StepEvent]] = {}
     for row in tx.execute(found):
         step = StepEvent(read_event(row.canonical, row.fingerprint), row.times)
-        events[row.position] = (*events.get(row.position, ()), step)
-    return events
+        events.setdefault(row.position, []).append(step)
+    return {position: tuple(steps) for position, steps in events.items()}
 
 
 def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:

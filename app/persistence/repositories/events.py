@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from sqlalchemy import Connection, insert, select, true
+from sqlalchemy import Connection, bindparam, insert, select, true
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import (
@@ -16,6 +17,7 @@ from app.accounting.events import (
 )
 from app.accounting.rdp import FORMULA_VERSION
 from app.ledger.errors import LedgerUnavailableError
+from app.persistence.recent import Recent
 from app.persistence.tables import dp_events, event_curves
 
 
@@ -45,8 +47,9 @@ class StoredPrice:
     formula_version: int
 
 
+@lru_cache(maxsize=4096)
 def read_event(description: str, key: str) -> DpEvent:
-    """An event from its row.
+    """An event from its row; the latest 4,096 are kept.
 
     Args:
         description: canonical JSON, as it is kept.
@@ -66,15 +69,67 @@ def read_event(description: str, key: str) -> DpEvent:
     return event_from_canonical(description.encode())
 
 
-def find_curves(tx: Connection, prices: PriceList, events: Iterable[DpEvent]) -> dict[str, RdpCurve]:
+# Built once: every group of commands asks it.
+_PRICED = select(event_curves.c.event_fingerprint).where(
+    event_curves.c.organisation_id == bindparam("of_organisation"),
+    event_curves.c.neighboring_relation == bindparam("of_relation"),
+    event_curves.c.grid_version == bindparam("of_grid"),
+    event_curves.c.event_fingerprint.in_(bindparam("of_events", expanding=True)),
+)
+
+
+class PriceBook:
+    """Prices that were read before: they never change, so whoever has them need not read them again.
+
+    Args:
+        size: how many are kept.
+    """
+
+    def __init__(self, size: int = 2048) -> None:
+        self._known: Recent[tuple[PriceList, str], RdpCurve] = Recent(size)
+
+    def find(self, tx: Connection, prices: PriceList, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
+        """The curves of those events that have a price, by fingerprint."""
+        found, unknown = {}, []
+        for key in fingerprints:
+            curve = self._known.get((prices, key))
+            if curve is None:
+                unknown.append(key)
+            else:
+                found[key] = curve
+        if unknown:
+            for key, curve in find_curves(tx, prices, unknown).items():
+                found[key] = curve
+                self.put(prices, key, curve)
+        return found
+
+    def put(self, prices: PriceList, key: str, curve: RdpCurve) -> None:
+        """Keep a price that the ledger has."""
+        self._known.put((prices, key), curve)
+
+
+def find_curves(tx: Connection, prices: PriceList, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
     """The curves of those events that have a price, by fingerprint."""
     found = select(event_curves.c.event_fingerprint, event_curves.c.curve, event_curves.c.curve_delta).where(
         event_curves.c.organisation_id == prices.organisation_id,
         event_curves.c.neighboring_relation == str(prices.relation),
         event_curves.c.grid_version == prices.grid_version,
-        event_curves.c.event_fingerprint.in_({fingerprint(event) for event in events}),
+        event_curves.c.event_fingerprint.in_(set(fingerprints)),
     )
     return {row.event_fingerprint: RdpCurve.from_bytes(row.curve, row.curve_delta) for row in tx.execute(found)}
+
+
+def without_curve(tx: Connection, prices: PriceList, events: Iterable[DpEvent]) -> list[DpEvent]:
+    """Those of the events that the list has no price of."""
+    by_key = {fingerprint(event): event for event in events}
+    asked = {
+        "of_organisation": prices.organisation_id,
+        "of_relation": str(prices.relation),
+        "of_grid": prices.grid_version,
+        "of_events": list(by_key),
+    }
+    found = set(tx.execute(_PRICED, asked).scalars()) if by_key else set()
+    return [event for key, event in by_key.items() if key not in found]
 
 
 def add_curves(tx: Connection, prices: PriceList, curves: Mapping[DpEvent, RdpCurve]) -> None:

@@ -1,20 +1,24 @@
 """Reservations and what is left of their plans."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import fingerprint
+from app.accounting.events import DpEvent, fingerprint
 from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, ReservationStatus
+from app.persistence.bulk import Bulk
 from app.persistence.repositories import events
 from app.persistence.tables import account_paths, dp_events, reservation_items, reservations
 
-# Statements of the hot path are built once: building one costs as much as executing it.
-_USED = (
+# Every step under a reservation reads its row; only an audit reads the curve, which follows from the plan.
+_RESERVATIONS = select(
+    *(column for column in reservations.c if column not in {reservations.c.reserved, reservations.c.reserved_delta})
+)
+_USED = Bulk(
     update(reservation_items)
     .where(
         reservation_items.c.organisation_id == bindparam("of_organisation"),
@@ -25,13 +29,14 @@ _USED = (
 )
 
 
-def add(tx: Connection, organisation_id: str, reservation: Reservation, now: datetime) -> None:
+def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
     """Append a reservation with its plan; its run and attempt must be there.
 
     Args:
         tx: the caller's transaction.
         organisation_id: whose ledger.
         reservation: new, active.
+        reserved: the exact curve of its plan.
         now: in UTC.
     """
     events.remember(tx, organisation_id, [item.event for item in reservation.items])
@@ -42,8 +47,8 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, now: dat
             run_id=reservation.run_id,
             attempt=reservation.attempt,
             status=str(reservation.status),
-            reserved=reservation.reserved.to_bytes(),
-            reserved_delta=reservation.reserved.delta,
+            reserved=reserved.to_bytes(),
+            reserved_delta=reserved.delta,
             lease_seconds=reservation.lease_seconds,
             expires_at=reservation.expires_at,
             created_at=now,
@@ -65,25 +70,29 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, now: dat
     )
 
 
-def get_many(tx: Connection, organisation_id: str, reservation_ids: Iterable[str]) -> list[Reservation]:
+def get_many(
+    tx: Connection, organisation_id: str, wanted: Mapping[str, tuple[PlannedItem, ...] | None]
+) -> list[Reservation]:
     """The reservations with these ids, in the order of their making; unknown ones are left out.
 
     Nothing is locked: whoever writes holds the run's own account, and a reservation changes only under that lock.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose ledger.
+        wanted: ids, each with its plan if the caller knows what is used of it; None: it is read.
+
+    Returns:
+        Those that exist.
     """
-    return _read(tx, organisation_id, _of(organisation_id).where(reservations.c.id.in_(set(reservation_ids))))
+    rows = tx.execute(_of(organisation_id).where(reservations.c.id.in_(wanted))).all()
+    plans = _plans(tx, organisation_id, [row.id for row in rows if wanted[row.id] is None])
+    return [_reservation(row, wanted[row.id] or plans[row.id]) for row in rows]
 
 
 def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation | None:
     """The reservation with this id."""
-    return next(iter(get_many(tx, organisation_id, [reservation_id])), None)
-
-
-def find_active(tx: Connection, organisation_id: str, run_id: str) -> Reservation | None:
-    """The active reservation of a run; a run has one at the most."""
-    found = _of(organisation_id).where(
-        reservations.c.run_id == run_id, reservations.c.status == str(ReservationStatus.ACTIVE)
-    )
-    return next(iter(_read(tx, organisation_id, found)), None)
+    return next(iter(get_many(tx, organisation_id, {reservation_id: None})), None)
 
 
 def lapsed(tx: Connection, now: datetime, limit: int) -> list[tuple[str, str, str]]:
@@ -106,47 +115,61 @@ def lapsed(tx: Connection, now: datetime, limit: int) -> list[tuple[str, str, st
     return [(row.organisation_id, row.run_id, row.id) for row in tx.execute(found)]
 
 
-def reserved_beneath(tx: Connection, organisation_id: str, account_id: str) -> list[tuple[str, RdpCurve]]:
-    """What the active reservations beneath an account hold: what its held curve is the sum of.
+def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
+    """What the active reservations beneath an account planned: what its held curve is the sum of.
 
     Args:
         tx: the caller's transaction.
         organisation_id: whose ledger.
         account_id: a population or a budget.
+        but: a reservation that does not count.
 
     Returns:
-        (reservation, whole plan's curve) of each.
+        How often each event was planned, used or not.
     """
     found = (
-        select(reservations.c.id, reservations.c.reserved, reservations.c.reserved_delta)
+        select(dp_events.c.canonical, dp_events.c.fingerprint, func.sum(reservation_items.c.count).label("planned"))
+        .select_from(reservations)
         .join(
             account_paths,
             (account_paths.c.organisation_id == reservations.c.organisation_id)
             & (account_paths.c.account_id == reservations.c.run_id),
         )
+        .join(
+            reservation_items,
+            (reservation_items.c.organisation_id == reservations.c.organisation_id)
+            & (reservation_items.c.reservation_id == reservations.c.id),
+        )
+        .join(
+            dp_events,
+            (dp_events.c.organisation_id == reservation_items.c.organisation_id)
+            & (dp_events.c.fingerprint == reservation_items.c.event_fingerprint),
+        )
         .where(
             reservations.c.organisation_id == organisation_id,
             reservations.c.status == str(ReservationStatus.ACTIVE),
+            reservations.c.id != but,
             account_paths.c.ancestor_id == account_id,
         )
+        .group_by(dp_events.c.canonical, dp_events.c.fingerprint)
     )
-    return [(row.id, RdpCurve.from_bytes(row.reserved, row.reserved_delta)) for row in tx.execute(found)]
+    return [(events.read_event(row.canonical, row.fingerprint), int(row.planned)) for row in tx.execute(found)]
 
 
-def save_items(tx: Connection, organisation_id: str, changed: Iterable[Reservation]) -> None:
-    """Write how much of some plans is used."""
+def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterable[int]]]) -> None:
+    """Write how much of plans is used: organisation's id, reservation, and the places of its items that changed."""
     rows = [
         {
             "of_organisation": organisation_id,
             "of_reservation": reservation.id,
             "of_item": place,
-            "now_used": item.used,
+            "now_used": reservation.items[place].used,
         }
-        for reservation in changed
-        for place, item in enumerate(reservation.items)
+        for organisation_id, reservation, places in changed
+        for place in places
     ]
     if rows:
-        tx.execute(_USED, rows)
+        _USED.execute(tx, rows)
 
 
 def save_lease(tx: Connection, organisation_id: str, reservation: Reservation) -> None:
@@ -164,7 +187,7 @@ def close(tx: Connection, organisation_id: str, closed: Reservation, now: dateti
         now: in UTC.
     """
     assert closed.status is not ReservationStatus.ACTIVE, "an end is written once"
-    save_items(tx, organisation_id, [closed])
+    save_items(tx, [(organisation_id, closed, range(len(closed.items)))])
     tx.execute(
         _this(organisation_id, closed).values(
             status=str(closed.status), closed_at=now, steps_executed=closed.steps_executed
@@ -179,13 +202,7 @@ def _this(organisation_id: str, reservation: Reservation) -> Any:  # noqa: ANN40
 
 
 def _of(organisation_id: str) -> Select[Any]:
-    return select(reservations).where(reservations.c.organisation_id == organisation_id).order_by(reservations.c.id)
-
-
-def _read(tx: Connection, organisation_id: str, found: Select[Any]) -> list[Reservation]:
-    rows = tx.execute(found).all()
-    plans = _plans(tx, organisation_id, [row.id for row in rows])
-    return [_reservation(row, plans[row.id]) for row in rows]
+    return _RESERVATIONS.where(reservations.c.organisation_id == organisation_id).order_by(reservations.c.id)
 
 
 def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> dict[str, tuple[PlannedItem, ...]]:
@@ -210,11 +227,11 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
         )
         .order_by(reservation_items.c.reservation_id, reservation_items.c.item)
     )
-    plans: dict[str, tuple[PlannedItem, ...]] = {}
+    plans: dict[str, list[PlannedItem]] = {}
     for row in tx.execute(found):
         item = PlannedItem(events.read_event(row.canonical, row.fingerprint), row.planned, row.used)
-        plans[row.reservation_id] = (*plans.get(row.reservation_id, ()), item)
-    return plans
+        plans.setdefault(row.reservation_id, []).append(item)
+    return {reservation_id: tuple(items) for reservation_id, items in plans.items()}
 
 
 def _reservation(row: Row[Any], items: tuple[PlannedItem, ...]) -> Reservation:
@@ -224,7 +241,6 @@ def _reservation(row: Row[Any], items: tuple[PlannedItem, ...]) -> Reservation:
         attempt=row.attempt,
         status=ReservationStatus(row.status),
         items=items,
-        reserved=RdpCurve.from_bytes(row.reserved, row.reserved_delta),
         lease_seconds=row.lease_seconds,
         expires_at=row.expires_at,
         steps_executed=row.steps_executed,

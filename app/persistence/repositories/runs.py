@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
 
-from app.accounting.events import DpEvent, fingerprint
+from app.accounting.events import fingerprint
 from app.ledger.runs import Run, RunStatus
+from app.persistence.bulk import Bulk
 from app.persistence.repositories import events
 from app.persistence.tables import accounts, attempts, dp_events, runs
 
@@ -30,7 +30,7 @@ _RUNS = (
 _MANY = _RUNS.where(
     runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
 )
-_SAVED = (
+_SAVED = Bulk(
     update(runs)
     .where(runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id == bindparam("of_run"))
     .values(
@@ -118,8 +118,8 @@ def save(tx: Connection, organisation_id: str, run: Run) -> None:
 
 def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
     """Write runs' states: status, attempt, next step, number of decisions, head of the chain, active reservation."""
-    tx.execute(
-        _SAVED,
+    _SAVED.execute(
+        tx,
         [
             {
                 "of_organisation": organisation_id,
@@ -144,7 +144,7 @@ def _run(row: Row[Any]) -> Run:
     return Run(
         account_id=row.account_id,
         status=RunStatus(row.status),
-        event=None if row.canonical is None else _event(row.canonical, row.event_fingerprint),
+        event=None if row.canonical is None else events.read_event(row.canonical, row.event_fingerprint),
         attempt=row.attempt,
         next_step=row.next_step,
         decisions=row.decisions,
@@ -152,9 +152,3 @@ def _run(row: Row[Any]) -> Run:
         reservation_id=row.reservation_id,
         attempt_first_step=row.attempt_first_step,
     )
-
-
-@lru_cache(maxsize=1024)
-def _event(description: str, key: str) -> DpEvent:
-    """A run's default event: the same text again and again."""
-    return events.read_event(description, key)

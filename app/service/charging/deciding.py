@@ -7,8 +7,8 @@ from dataclasses import replace
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
 from app.ledger.errors import SequenceConflictError
-from app.ledger.reservations import Reservation, Shortfall, has_lapsed, released, take
-from app.ledger.runs import Run, RunStatus, require_active, require_attempt, require_no_gap
+from app.ledger.reservations import Reservation, Shortfall, has_lapsed, is_exact, take, taken_out
+from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.charging.refusing import facts_of
 from app.service.charging.requests import Answered, Command, Mode, OnExceed
@@ -110,13 +110,18 @@ def _under_reservation(
     own = path[-1]
     priced = work.quote(organisation_id, own, steps, command.ready)
     cost = total_cost(priced)
-    held = released(own.held, cost)
-    after = own.settled(cost, work.held_by(organisation_id, taken, own, command.ready) if held is None else held)
-    left = {item.event: item.left for item in taken.items}
-    outcome = Admission((after,), reading_of((*path[:-1], after)), left[steps[-1].event], after)
+    left = [StepEvent(item.event, 1) for item in taken.items if item.left]
+    exact = is_exact(own.held, (work.quote(organisation_id, own, [each], command.ready)[0].curve for each in left))
+    held = taken_out(own.held, cost) if exact else work.held_by(organisation_id, taken, own, command.ready)
+    after = own.settled(cost, held)
+    remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
+    outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
     decision = replace(_decision(command, run, steps, asked, outcome), reservation_id=taken.id)
-    work.reservations[organisation_id, run.account_id] = taken
-    work.change(organisation_id, (after,), command.now)
+    work.take(organisation_id, taken)
+    if exact:
+        work.charge(organisation_id, (after,), priced, command.now, from_held=True)
+    else:
+        work.change(organisation_id, (after,), command.now)
     return work.append(organisation_id, run, decision)
 
 
@@ -148,10 +153,10 @@ def _by_the_accounts(
         work.remember_events(organisation_id, steps)
         return work.append(organisation_id, run, decision)
     work.remember_prices(organisation_id, path[0], priced)
-    work.change(organisation_id, outcome.accounts, command.now)
-    return work.append(
-        organisation_id, replace(run, status=RunStatus.OVERDRAWN) if outcome.overdrawn else run, decision
-    )
+    work.charge(organisation_id, outcome.accounts, priced, command.now)
+    if outcome.overdrawn and run.status not in TERMINAL:
+        run = replace(run, status=RunStatus.OVERDRAWN)
+    return work.append(organisation_id, run, decision)
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:

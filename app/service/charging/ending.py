@@ -12,12 +12,13 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
-from app.ledger.reservations import Closing, Reservation, released
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.reservations import Closing, Reservation, is_exact, taken_out
 from app.ledger.runs import Run
 from app.persistence.repositories import reservations
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.charging.working import WorkingSet
-from app.service.pricing import Prepared
+from app.service.pricing import Prepared, UnpreparedError
 
 
 def end(work: WorkingSet, organisation_id: str, before: Reservation, closing: Closing, now: datetime) -> None:
@@ -33,42 +34,52 @@ def end(work: WorkingSet, organisation_id: str, before: Reservation, closing: Cl
     path = work.path(organisation_id, before.run_id)
     assert path is not None, "whoever ends a reservation has locked the whole path"
     run = work.run(organisation_id, before.run_id)
-    # Every event of a plan got its price when the plan was made, so nothing has to be prepared.
     used = [StepEvent(item.event, item.used) for item in before.items if item.used]
     spent_before = _cost(work, organisation_id, path[0], used)
     further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.forfeited))
+    reserved = _cost(work, organisation_id, path[0], [StepEvent(item.event, item.count) for item in before.items])
     above = [
-        account.settled(spent_before + further, _held_after(work, organisation_id, account, before))
+        account.settled(spent_before + further, _held_after(work, organisation_id, account, before.id, reserved))
         for account in path[:-1]
     ]
     own = path[-1].settled(further, zero_curve(path[-1].grid_version))
     work.change(organisation_id, (*above, own), now)
     for outcome, steps in ((Outcome.ADMITTED, closing.charged), (Outcome.FORFEITED, closing.forfeited)):
         if steps:
-            priced = work.quote(organisation_id, path[0], steps, Prepared())
+            priced = _priced(work, organisation_id, path[0], steps)
             work.append(organisation_id, run, _decision((*above, own), run, before, outcome, priced, now))
             run = work.run(organisation_id, before.run_id)
     work.move(organisation_id, replace(run, reservation_id=None))
     del work.reservations[organisation_id, before.run_id]
+    work.taken.pop((organisation_id, before.run_id), None)
     reservations.close(work.tx, organisation_id, closing.reservation, now)
 
 
 def _cost(work: WorkingSet, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> RdpCurve:
     if not steps:
         return zero_curve(account.grid_version)
-    return total_cost(work.quote(organisation_id, account, steps, Prepared()))
+    return total_cost(_priced(work, organisation_id, account, steps))
 
 
-def _held_after(work: WorkingSet, organisation_id: str, account: Account, ended: Reservation) -> RdpCurve:
+def _priced(work: WorkingSet, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
+    """Steps of a plan at the prices that they got when the plan was made."""
+    try:
+        return work.quote(organisation_id, account, steps, Prepared())
+    except UnpreparedError as missing:
+        raise LedgerUnavailableError(
+            "The ledger's price of an event of this plan is missing, so the plan cannot be ended. "
+            "Run `epsilon-ledger verify`."
+        ) from missing
+
+
+def _held_after(work: WorkingSet, organisation_id: str, account: Account, ended_id: str, ended: RdpCurve) -> RdpCurve:
     """What an account above the run holds for the other reservations beneath it."""
-    held = released(account.held, ended.reserved)
-    if held is not None:
-        return held
-    others = reservations.reserved_beneath(work.tx, organisation_id, account.id)
+    if is_exact(account.held, ()):
+        return taken_out(account.held, ended)
     total = zero_curve(account.grid_version)
-    for reservation_id, reserved in others:
-        if reservation_id != ended.id:
-            total = total + reserved
+    for event, count in reservations.planned_beneath(work.tx, organisation_id, account.id, ended_id):
+        [one] = _priced(work, organisation_id, account, [StepEvent(event, 1)])
+        total = total + one.curve.times(count)
     return total
 
 

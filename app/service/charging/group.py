@@ -14,10 +14,11 @@ from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError
 from app.persistence.engine import Database
 from app.service.charging.deciding import decide
+from app.service.charging.loading import load
 from app.service.charging.memory import Memory
 from app.service.charging.requests import Answered, Command
 from app.service.charging.saving import remember, save
-from app.service.charging.working import WorkingSet, load
+from app.service.charging.working import WorkingSet
 from app.service.pricing import UnpreparedError
 
 Outcome = Answered | LedgerError | AccountingError | UnpreparedError

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.engine import Database, WriterBusyError
@@ -19,13 +19,20 @@ from app.service.charging.requests import Answered, Command, StepRequest
 from app.service.pricing import Prepared, UnpreparedError
 
 MOST_WAITING = 2048
-"""Commands that wait at the most; further ones are told to come again."""
+MOST_OF_A_LANE = 1024
+"""Commands that wait at the most, in all and in one lane; further ones are told to come again."""
+
+MOST_GROUPS = 8
+"""Groups that are written at once, where the database takes several."""
 
 MOST_COMMANDS = 256
 MOST_ITEMS = 4000
 """What one transaction takes at the most: commands, and step events in them."""
 
 _CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
+
+_NOBODYS_FAULT = (LedgerUnavailableError, OperationalError, InterfaceError, TimeoutError)
+"""The database's state, which no command of a group has caused: to try each by itself would only take longer."""
 
 _logger = logging.getLogger(__name__)
 
@@ -34,6 +41,11 @@ _logger = logging.getLogger(__name__)
 class _Waiting:
     command: Command
     answer: "asyncio.Future[Outcome | Exception]"
+
+    def tell(self, outcome: Outcome | Exception) -> None:
+        """Answer, unless that was done; its request may have been cancelled, and what was decided stays."""
+        if not self.answer.done():
+            self.answer.set_result(outcome)
 
 
 @dataclass
@@ -47,9 +59,9 @@ class CommitQueue:
 
     db: Database
     memory: Memory = field(default_factory=Memory)
-    _waiting: deque[_Waiting] = field(default_factory=deque)
-    _writer: "asyncio.Task[None] | None" = None
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "group"))
+    _lanes: dict[str, deque[_Waiting]] = field(default_factory=dict)
+    _writers: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST_GROUPS, "group"))
 
     async def take_steps(self, call: Call, request: StepRequest) -> Answered:
         """Decide about a run's next steps, and record the decision.
@@ -100,42 +112,39 @@ class CommitQueue:
 
     async def close(self) -> None:
         """Write what still waits, and end."""
-        if self._writer is not None:
-            await self._writer
-        self._thread.shutdown()
+        await asyncio.gather(*self._writers.values())
+        self._threads.shutdown()
 
     async def _submit(self, command: Command) -> Outcome | Exception:
-        if len(self._waiting) >= MOST_WAITING:
+        # SQLite has one writer. PostgreSQL has many: an organisation whose rows are locked delays no other one.
+        name = "" if self.db.dialect == "sqlite" else command.organisation_id
+        lane = self._lanes.get(name, ())
+        if len(lane) >= MOST_OF_A_LANE or sum(map(len, self._lanes.values())) >= MOST_WAITING:
             raise LedgerUnavailableError("Too many requests wait to be written. Repeat the request in a moment.")
         waiting = _Waiting(command, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        self._lanes.setdefault(name, deque()).append(waiting)
+        if name not in self._writers:
+            self._writers[name] = asyncio.create_task(self._write(name))
         return await waiting.answer
 
-    async def _write(self) -> None:
-        """Write group after group until nobody waits."""
-        while self._waiting:
-            size = -1
-            while size != len(self._waiting):  # who is being read joins; a lone request waits one turn of the loop
-                size = len(self._waiting)
-                await asyncio.sleep(0)
-            group = self._next_group()
-            outcomes: list[Outcome | Exception] = [LedgerUnavailableError(_CRASHED)] * len(group)
-            try:
-                outcomes = await self._committed([waiting.command for waiting in group])
-            finally:  # whatever becomes of the writer, nobody waits for ever
-                for waiting, outcome in zip(group, outcomes, strict=True):
-                    if not waiting.answer.done():  # its request may have been cancelled; what was decided stays
-                        waiting.answer.set_result(outcome)
-
-    def _next_group(self) -> list[_Waiting]:
+    async def _write(self, name: str) -> None:
+        """Write group after group of a lane until nobody waits in it."""
+        lane = self._lanes[name]
         group: list[_Waiting] = []
-        items = 0
-        while self._waiting and len(group) < MOST_COMMANDS and items < MOST_ITEMS:
-            group.append(self._waiting.popleft())
-            items += len(group[-1].command.request.items)
-        return group
+        try:
+            while lane:
+                size = -1
+                while size != len(lane):  # who is being read joins; a lone request waits one turn of the loop
+                    size = len(lane)
+                    await asyncio.sleep(0)
+                group = _next_group(lane)
+                outcomes = await self._committed([waiting.command for waiting in group])
+                for waiting, outcome in zip(group, outcomes, strict=True):
+                    waiting.tell(outcome)
+        finally:  # whatever becomes of the writer, nobody waits for ever
+            del self._lanes[name], self._writers[name]
+            for waiting in (*group, *lane):
+                waiting.tell(LedgerUnavailableError(_CRASHED))
 
     async def _committed(self, commands: list[Command]) -> "list[Outcome | Exception]":
         """Commit a group; if it fails by what may be one command's fault, each command by itself."""
@@ -143,7 +152,7 @@ class CommitQueue:
             return await self._tried(commands)
         except Exception as error:
             _logger.exception("A group of %d commands could not be written", len(commands))
-            if len(commands) == 1 or isinstance(error, LedgerUnavailableError | OperationalError | InterfaceError):
+            if len(commands) == 1 or isinstance(error, _NOBODYS_FAULT):
                 return [error] * len(commands)
         return [(await self._committed([command]))[0] for command in commands]
 
@@ -155,7 +164,16 @@ class CommitQueue:
             except WriterBusyError:
                 pass
         work = partial(commit_group, self.db, self.memory, commands)
-        return list(await asyncio.get_running_loop().run_in_executor(self._thread, self.db.retried, work))
+        return list(await asyncio.get_running_loop().run_in_executor(self._threads, self.db.retried, work))
+
+
+def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
+    group: list[_Waiting] = []
+    items = 0
+    while lane and len(group) < MOST_COMMANDS and items < MOST_ITEMS:
+        group.append(lane.popleft())
+        items += len(group[-1].command.request.items)
+    return group
 
 
 def _command(call: Call, request: StepRequest) -> Command:

@@ -12,8 +12,9 @@ from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero
 from app.ledger.errors import AccountQuarantinedError, NotFoundError
 from app.ledger.reservations import Reservation, remaining_items
 from app.ledger.runs import Run
-from app.persistence.repositories import accounts, decisions, events, replies, reservations, runs
+from app.persistence.repositories import accounts, balances, decisions
 from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.balances import Since
 from app.persistence.repositories.decisions import Decision, sealed
 from app.persistence.repositories.events import PriceList
 from app.service.charging.memory import Key, Memory
@@ -33,8 +34,9 @@ class WorkingSet:
         reservations: the active one of a run.
         pinned: decisions by organisation and idempotency key.
         reused: idempotency keys that belong to requests of other kinds.
+        taken: places of a run's plan out of which something was taken.
         decided: what is to be appended.
-        changed: accounts to be written, and when they changed.
+        changed: accounts to be written.
         moved: runs to be written.
         listed: curves of the ledger's price list.
         prices: curves that are new to it.
@@ -49,8 +51,9 @@ class WorkingSet:
     reservations: dict[Key, Reservation] = field(default_factory=dict)
     pinned: dict[Key, Decision] = field(default_factory=dict)
     reused: set[Key] = field(default_factory=set)
+    taken: dict[Key, set[int]] = field(default_factory=dict)
     decided: list[tuple[str, Decision]] = field(default_factory=list)
-    changed: dict[Key, datetime] = field(default_factory=dict)
+    changed: set[Key] = field(default_factory=set)
     moved: set[Key] = field(default_factory=set)
     listed: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     prices: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
@@ -92,7 +95,7 @@ class WorkingSet:
         # Nobody vouches for these: a filter that was not frozen when it was seen may be by now.
         unknown = [at for at, record in seen.items() if record is None or not record.account.weights_frozen]
         if unknown:
-            for record in accounts.find_many(self.tx, organisation_id, unknown):
+            for record in accounts.find_many(self.tx, self.memory.prices, organisation_id, unknown):
                 seen[record.account.id] = record
                 self.memory.accounts.put((organisation_id, record.account.id), record)
         records = [self.accounts.get((organisation_id, at)) or seen[at] for at in path]
@@ -128,20 +131,11 @@ class WorkingSet:
         kept = PriceList(organisation_id, account.relation, account.grid_version)
         listed = self.listed.setdefault(kept, {})
         new = self.prices.get(kept, {})
-        unknown = []
-        for event in {step.event for step in steps} - listed.keys() - new.keys():
-            remembered = self.memory.prices.get((kept, event))
-            if remembered is None:
-                unknown.append(event)
-            else:
-                listed[event] = remembered
+        unknown = {fingerprint(event): event for event in {step.event for step in steps} - listed.keys() - new.keys()}
         if unknown:
-            found = events.find_curves(self.tx, kept, unknown)
-            for event in unknown:
-                if fingerprint(event) in found:
-                    listed[event] = found[fingerprint(event)]
-                    self.memory.prices.put((kept, event), listed[event])
-            ready.require(account, [event for event in unknown if event not in listed])
+            found = self.memory.prices.find(self.tx, kept, unknown)
+            listed.update((unknown[key], curve) for key, curve in found.items())
+            ready.require(account, [event for key, event in unknown.items() if key not in found])
         return [
             PricedStep(step, listed.get(step.event) or new.get(step.event) or ready.prices[step.event])
             for step in steps
@@ -159,12 +153,37 @@ class WorkingSet:
         """Have events appended to those that the organisation has used."""
         self.mentioned.setdefault(organisation_id, set()).update(step.event for step in steps)
 
-    def change(self, organisation_id: str, charged: Iterable[Account], now: datetime) -> None:
-        """Put accounts in the place of what they were."""
+    def take(self, organisation_id: str, taken: Reservation) -> None:
+        """Put a run's reservation in the place of what it was before steps were taken out of its plan."""
+        key = (organisation_id, taken.run_id)
+        before = self.reservations[key]
+        places = {place for place, item in enumerate(taken.items) if item is not before.items[place]}
+        self.taken[key] = self.taken.get(key, set()) | places
+        self.reservations[key] = taken
+
+    def charge(
+        self,
+        organisation_id: str,
+        charged: Iterable[Account],
+        steps: Sequence[PricedStep],
+        now: datetime,
+        *,
+        from_held: bool = False,
+    ) -> None:
+        """Put accounts in the place of what they were before these steps were charged, maybe out of what was held."""
         for account in charged:
-            key = (organisation_id, account.id)
-            self.accounts[key] = self.accounts[key].changed_to(account, now)
-            self.changed[key] = now
+            since = self.accounts[organisation_id, account.id].since
+            self._put(organisation_id, account, balances.charged(since, steps, from_held=from_held), now)
+
+    def change(self, organisation_id: str, changed: Iterable[Account], now: datetime) -> None:
+        """Put accounts in the place of what they were; their curves are written whole."""
+        for account in changed:
+            self._put(organisation_id, account, None, now)
+
+    def _put(self, organisation_id: str, account: Account, since: Since | None, now: datetime) -> None:
+        key = (organisation_id, account.id)
+        self.accounts[key] = self.accounts[key].changed_to(account, now, since)
+        self.changed.add(key)
 
     def append(self, organisation_id: str, run: Run, decision: Decision) -> Decision:
         """Append a decision to its run's chain, with the hash that it gets there; the run goes on behind it."""
@@ -183,115 +202,3 @@ class WorkingSet:
         key = (organisation_id, run.account_id)
         self.runs[key] = run
         self.moved.add(key)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What somebody needs of the ledger.
-
-    Args:
-        organisation_id: whose.
-        run_id: a run.
-        idempotency_key: whose earlier answer is wanted too.
-        path: whether the accounts above the run must be locked although a reservation is believed to cover it.
-    """
-
-    organisation_id: str
-    run_id: str
-    idempotency_key: str | None = None
-    path: bool = True
-
-
-def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet:
-    """Read, and in a writer's transaction lock, what is wanted.
-
-    Locks are taken in the one global order: by organisation, depth and id (ADR 0003).
-
-    Args:
-        tx: the caller's transaction.
-        memory: of this process.
-        wanted: of any organisations.
-
-    Returns:
-        The rows; a run that does not exist has none.
-    """
-    work = WorkingSet(tx, memory)
-    for organisation_id in sorted({each.organisation_id for each in wanted}):
-        theirs = [each for each in wanted if each.organisation_id == organisation_id]
-        keys = {each.idempotency_key for each in theirs if each.idempotency_key is not None}
-        replies.lock_keys(tx, organisation_id, keys)
-        _load_paths(work, organisation_id, {each.run_id for each in theirs})
-        _load_accounts(work, organisation_id, theirs)
-        _load_runs(work, organisation_id)
-        _load_pinned(work, organisation_id, list(keys))
-    return work
-
-
-def load_run(tx: Connection, organisation_id: str, run_id: str) -> WorkingSet:
-    """Read, and in a writer's transaction lock, one run and its whole path, believing nothing that is remembered.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose.
-        run_id: a run.
-
-    Returns:
-        The rows; none if there is no such run.
-    """
-    return load(tx, Memory(), [Wanted(organisation_id, run_id)])
-
-
-def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> None:
-    unknown = []
-    for run_id in run_ids:
-        path = work.memory.paths.get((organisation_id, run_id))
-        if path is None:
-            unknown.append(run_id)
-        else:
-            work.paths[organisation_id, run_id] = path
-    if unknown:
-        for run_id, path in accounts.paths(work.tx, organisation_id, unknown).items():
-            work.memory.paths.put((organisation_id, run_id), path)
-            work.paths[organisation_id, run_id] = path
-
-
-def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Wanted]) -> None:
-    ids: set[str] = set()
-    for each in wanted:
-        key = (organisation_id, each.run_id)
-        path = work.paths.get(key, ())
-        ids.update(path if each.path or not work.memory.reserved.get(key) else path[-1:])
-    stale = []
-    for seen in accounts.lock(work.tx, organisation_id, ids):
-        record = work.memory.accounts.get((organisation_id, seen.id))
-        if record is None or not seen.is_of(record):
-            stale.append(seen.id)
-        else:
-            work.accounts[organisation_id, seen.id] = record
-    if stale:
-        for record in accounts.find_many(work.tx, organisation_id, stale):
-            work.accounts[organisation_id, record.account.id] = record
-
-
-def _load_runs(work: WorkingSet, organisation_id: str) -> None:
-    run_ids = [run_id for owner, run_id in work.paths if owner == organisation_id]
-    held = []
-    for run in runs.get_many(work.tx, organisation_id, run_ids):
-        key = (organisation_id, run.account_id)
-        work.runs[key] = run
-        if run.reservation_id is None:
-            work.memory.reserved.forget(key)
-        else:
-            work.memory.reserved.put(key, True)  # noqa: FBT003 - a hint is no flag
-            held.append(run.reservation_id)
-    if held:
-        for reservation in reservations.get_many(work.tx, organisation_id, held):
-            work.reservations[organisation_id, reservation.run_id] = reservation
-
-
-def _load_pinned(work: WorkingSet, organisation_id: str, keys: Sequence[str]) -> None:
-    if keys:
-        for decision in decisions.find_by_keys(work.tx, organisation_id, keys):
-            assert decision.idempotency_key is not None, "it was found by its key"
-            work.pinned[organisation_id, decision.idempotency_key] = decision
-        work.reused.update((organisation_id, key) for key in replies.known(work.tx, organisation_id, keys))

@@ -1,0 +1,178 @@
+"""What accounts have spent and hold: curves that are written now and then, and which events were charged since.
+
+A curve has 11 KB, and every charge moves it. So a charge is written as what it is, an event and how often; after some
+different events the curve is written anew and the counting begins again. The curves are whole numbers of units and
+saturate, so their sum is the same in whatever order and grouping it is taken (ADR 0004, ADR 0013).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, insert, update
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import NeighboringRelation, fingerprint
+from app.ledger.accounts import Account, PricedStep, zero_curve
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.filters import FilterWeights
+from app.ledger.reservations import taken_out
+from app.persistence.bulk import Bulk
+from app.persistence.repositories.events import PriceBook, PriceList
+from app.persistence.tables import accounts, balances
+
+MOST_EVENTS: Final = 16
+"""Different events that are counted before the curves are written anew."""
+
+Since = Mapping[str, tuple[int, int]]
+"""What was charged since the curves were written, by fingerprint: how often, and how often out of what was held."""
+
+COLUMNS = (balances.c.spent, balances.c.spent_delta, balances.c.held, balances.c.held_delta)
+
+_CHARGED = Bulk(
+    update(accounts)
+    .where(accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account"))
+    .values(
+        charged_since=bindparam("charged_since"),
+        weights=bindparam("weights"),
+        version=bindparam("version"),
+        updated_at=bindparam("updated_at"),
+    )
+)
+_WRITTEN = Bulk(
+    update(balances)
+    .where(balances.c.organisation_id == bindparam("of_organisation"), balances.c.account_id == bindparam("of_account"))
+    .values({column: bindparam(column.name) for column in COLUMNS})
+)
+
+
+def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool) -> Since | None:
+    """Count the steps of a charge.
+
+    Args:
+        since: what was charged before it; None: the curves are to be written anyway.
+        steps: the charge.
+        from_held: whether it was held before.
+
+    Returns:
+        What is charged since the curves were written; None: too many different events, write the curves.
+    """
+    if since is None:
+        return None
+    counted = dict(since)
+    for priced in steps:
+        key, count = fingerprint(priced.step.event), priced.step.count
+        times, taken = counted.get(key, (0, 0))
+        counted[key] = (times + count, taken + count if from_held else taken)
+    return counted if len(counted) <= MOST_EVENTS else None
+
+
+def read(tx: Connection, book: PriceBook, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, Since]:
+    """What an account has spent and holds.
+
+    Args:
+        tx: the caller's transaction.
+        book: prices that were read before.
+        row: of the account, with its population's relation and COLUMNS.
+
+    Returns:
+        Spent, held, and what was charged since the curves were written.
+
+    Raises:
+        LedgerUnavailableError: it has no balance; or an event was charged whose price is not in the ledger's list.
+        ValueError: the row is no balance.
+    """
+    if row.spent is None:
+        raise LedgerUnavailableError(f"The balance of {row.path} is missing; nothing is charged without. Restore it.")
+    spent = _curve(row.spent, row.spent_delta, row.grid_version)
+    held = _curve(row.held, row.held_delta, row.grid_version)
+    since = _since(row.charged_since)
+    if not since:
+        return spent, held, since
+    prices = PriceList(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version)
+    curves = book.find(tx, prices, since)
+    for key, (times, taken) in since.items():
+        if key not in curves:
+            raise LedgerUnavailableError(
+                f"The ledger's price of event {key[:12]} is missing, though {row.path} was charged with it. Nothing "
+                "is charged to it; run `epsilon-ledger verify`."
+            )
+        spent = spent + curves[key].times(times)
+        if taken:
+            held = taken_out(held, curves[key].times(taken))
+    return spent, held, since
+
+
+def add(tx: Connection, organisation_id: str, account: Account) -> None:
+    """Append the balance of a new account."""
+    tx.execute(insert(balances).values(organisation_id=organisation_id, account_id=account.id, **_values(account)))
+
+
+def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, datetime]]) -> None:
+    """Write what charges changed: balance, frozen weights, version.
+
+    Args:
+        tx: the caller's transaction.
+        changed: organisation's id, account, what was charged since its curves were written (None: they are written
+            now), time of change.
+    """
+    rows = list(changed)
+    _CHARGED.execute(
+        tx,
+        [
+            {
+                "of_organisation": organisation_id,
+                "of_account": account.id,
+                "charged_since": since_text(since or {}),
+                "weights": weights_text(account.weights),
+                "version": account.version,
+                "updated_at": now,
+            }
+            for organisation_id, account, since, now in rows
+        ],
+    )
+    written = [
+        {"of_organisation": organisation_id, "of_account": account.id, **_values(account)}
+        for organisation_id, account, since, _ in rows
+        if since is None
+    ]
+    if written:
+        _WRITTEN.execute(tx, written)
+
+
+def since_text(since: Since) -> str:
+    """What was charged since, as it is kept."""
+    return json.dumps(since, separators=(",", ":"))
+
+
+def weights_text(weights: FilterWeights | None) -> str | None:
+    """Frozen weights as they are kept."""
+    if weights is None:
+        return None
+    return json.dumps({"indices": weights.indices, "deltas": weights.deltas})
+
+
+def _since(text: str) -> Since:
+    read = json.loads(text)
+    if not isinstance(read, dict):
+        raise ValueError("What was charged since is no object of JSON.")  # noqa: TRY004 - a row's value, not a type
+    return {key: (times, taken) for key, (times, taken) in read.items()}
+
+
+def _values(account: Account) -> dict[str, bytes | int]:
+    return {
+        "spent": _bytes(account.spent),
+        "spent_delta": account.spent.delta,
+        "held": _bytes(account.held),
+        "held_delta": account.held.delta,
+    }
+
+
+def _bytes(curve: RdpCurve) -> bytes:
+    """Nothing is no bytes: most accounts hold nothing, and many runs have never had their curve written."""
+    return b"" if curve.is_zero else curve.to_bytes()
+
+
+def _curve(data: bytes, delta: int, grid_version: int) -> RdpCurve:
+    return RdpCurve.from_bytes(data, delta) if data or delta else zero_curve(grid_version)

@@ -1,0 +1,73 @@
+"""Locks on accounts, in the one global order, and what a lock tells (ADR 0003)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, select
+
+from app.ledger.accounts import AccountKind
+from app.persistence.engine import writes
+from app.persistence.tables import account_paths, accounts
+
+# Statements of the hot path are built once: building one costs as much as executing it.
+_PATHS = (
+    select(account_paths.c.account_id, account_paths.c.ancestor_id)
+    .join(
+        accounts,
+        (accounts.c.organisation_id == account_paths.c.organisation_id) & (accounts.c.id == account_paths.c.account_id),
+    )
+    .where(
+        account_paths.c.organisation_id == bindparam("of_organisation"),
+        account_paths.c.account_id.in_(bindparam("of_runs", expanding=True)),
+        accounts.c.kind == str(AccountKind.RUN),
+    )
+    .order_by(account_paths.c.account_id, account_paths.c.depth)
+)
+
+# Ordered by depth and id: the one global lock order (ADR 0003).
+_SEEN = (
+    select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine)
+    .where(
+        accounts.c.organisation_id == bindparam("of_organisation"),
+        accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
+    )
+    .order_by(accounts.c.depth, accounts.c.id)
+)
+# Against writers, and not against the foreign keys that point to the rows (FOR NO KEY UPDATE).
+_LOCKED = _SEEN.with_for_update(key_share=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a lock tells of an account: enough to know whether a remembered one is still what is stored."""
+
+    id: str
+    version: int
+    updated_at: datetime
+    quarantine: str | None
+
+
+def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The ids of each run's account and its ancestors, root first; a run that does not exist has none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in tx.execute(_PATHS, {"of_organisation": organisation_id, "of_runs": run_ids}):
+        found[row.account_id] = (*found.get(row.account_id, ()), row.ancestor_id)
+    return found
+
+
+def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
+    """Lock accounts until a writer's transaction ends, in the one global order; a reader only looks at them."""
+    asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
+    return [
+        Seen(row.id, row.version, row.updated_at, row.quarantine)
+        for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
+    ]
+
+
+def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
+    """The ids of an account and of its ancestors, root first; none if there is no such account."""
+    found = select(account_paths.c.ancestor_id).where(
+        account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id
+    )
+    return list(tx.execute(found.order_by(account_paths.c.depth)).scalars())

@@ -1,0 +1,45 @@
+"""The tables; their constraints restate the invariants.
+
+The organisation's id leads every key, so that organisations can be placed on several databases.
+"""
+
+from app.persistence.tables.base import KEY_LENGTH, metadata
+from app.persistence.tables.charges import (
+    attempts,
+    decisions,
+    dp_events,
+    event_curves,
+    reservation_items,
+    reservations,
+    runs,
+    step_events,
+)
+from app.persistence.tables.tree import (
+    account_paths,
+    accounts,
+    api_keys,
+    balances,
+    organisations,
+    populations,
+    replies,
+)
+
+__all__ = [
+    "KEY_LENGTH",
+    "account_paths",
+    "accounts",
+    "api_keys",
+    "attempts",
+    "balances",
+    "decisions",
+    "dp_events",
+    "event_curves",
+    "metadata",
+    "organisations",
+    "populations",
+    "replies",
+    "reservation_items",
+    "reservations",
+    "runs",
+    "step_events",
+]

@@ -1,0 +1,46 @@
+"""What all tables have in common: one registry of them, names of constraints, and how ids and moments are kept."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Column, DateTime, MetaData, String, TypeDecorator
+from sqlalchemy.engine import Dialect
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+ID_LENGTH = 40
+KEY_LENGTH = 255
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC, aware in Python, on databases with and without time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a naive moment; store UTC."""
+        del dialect
+        if value is None:
+            return None
+        assert value.tzinfo is not None, "moments in the ledger are aware"
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return an aware moment."""
+        del dialect
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def id_column(name: str, *, nullable: bool = False) -> Column[str]:
+    """A column of ids."""
+    return Column(name, String(ID_LENGTH), nullable=nullable)

@@ -1,0 +1,131 @@
+"""What a transaction needs is locked and read; what is remembered counts only where the lock confirms it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.ledger.plans import PlannedItem
+from app.persistence.repositories import accounts, decisions, locks, replies, reservations, runs
+from app.service.charging.memory import Key, Memory
+from app.service.charging.working import WorkingSet
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody needs of the ledger.
+
+    Args:
+        organisation_id: whose.
+        run_id: a run.
+        idempotency_key: whose earlier answer is wanted too.
+        path: whether the accounts above the run must be locked although a reservation is believed to cover it.
+    """
+
+    organisation_id: str
+    run_id: str
+    idempotency_key: str | None = None
+    path: bool = True
+
+
+def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet:
+    """Read, and in a writer's transaction lock, what is wanted.
+
+    Locks are taken in the one global order: by organisation, depth and id (ADR 0003).
+
+    Args:
+        tx: the caller's transaction.
+        memory: of this process.
+        wanted: of any organisations.
+
+    Returns:
+        The rows; a run that does not exist has none.
+    """
+    work = WorkingSet(tx, memory)
+    for organisation_id in sorted({each.organisation_id for each in wanted}):
+        theirs = [each for each in wanted if each.organisation_id == organisation_id]
+        keys = {each.idempotency_key for each in theirs if each.idempotency_key is not None}
+        replies.lock_keys(tx, organisation_id, keys)
+        _load_paths(work, organisation_id, {each.run_id for each in theirs})
+        _load_accounts(work, organisation_id, theirs)
+        _load_runs(work, organisation_id)
+        _load_pinned(work, organisation_id, list(keys))
+    return work
+
+
+def load_run(tx: Connection, organisation_id: str, run_id: str) -> WorkingSet:
+    """Read, and in a writer's transaction lock, one run and its whole path, believing nothing that is remembered.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose.
+        run_id: a run.
+
+    Returns:
+        The rows; none if there is no such run.
+    """
+    return load(tx, Memory(), [Wanted(organisation_id, run_id)])
+
+
+def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> None:
+    unknown = []
+    for run_id in run_ids:
+        path = work.memory.paths.get((organisation_id, run_id))
+        if path is None:
+            unknown.append(run_id)
+        else:
+            work.paths[organisation_id, run_id] = path
+    if unknown:
+        for run_id, path in locks.paths(work.tx, organisation_id, unknown).items():
+            work.memory.paths.put((organisation_id, run_id), path)
+            work.paths[organisation_id, run_id] = path
+
+
+def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Wanted]) -> None:
+    ids: set[str] = set()
+    for each in wanted:
+        key = (organisation_id, each.run_id)
+        path = work.paths.get(key, ())
+        ids.update(path if each.path or not work.memory.reserved.get(key) else path[-1:])
+    stale = []
+    for seen in locks.lock(work.tx, organisation_id, ids):
+        record = work.memory.accounts.get((organisation_id, seen.id))
+        if record is None or not record.is_what(seen):
+            stale.append(seen.id)
+        else:
+            work.accounts[organisation_id, seen.id] = record
+    if stale:
+        for record in accounts.find_many(work.tx, work.memory.prices, organisation_id, stale):
+            work.accounts[organisation_id, record.account.id] = record
+
+
+def _load_runs(work: WorkingSet, organisation_id: str) -> None:
+    run_ids = [run_id for owner, run_id in work.paths if owner == organisation_id]
+    held: dict[str, tuple[PlannedItem, ...] | None] = {}
+    for run in runs.get_many(work.tx, organisation_id, run_ids):
+        key = (organisation_id, run.account_id)
+        work.runs[key] = run
+        if run.reservation_id is None:
+            work.memory.reserved.forget(key)
+        else:
+            work.memory.reserved.put(key, True)  # noqa: FBT003 - a hint is no flag
+            held[run.reservation_id] = _remembered_plan(work, key, run.reservation_id)
+    if held:
+        for reservation in reservations.get_many(work.tx, organisation_id, held):
+            work.reservations[organisation_id, reservation.run_id] = reservation
+
+
+def _remembered_plan(work: WorkingSet, run: Key, reservation_id: str) -> tuple[PlannedItem, ...] | None:
+    """What is left of a reservation's plan, if it is remembered and the run's account says that it still holds."""
+    plan, own = work.memory.plans.get((run[0], reservation_id)), work.accounts.get(run)
+    if plan is None or own is None or (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
+        return None
+    return plan.items
+
+
+def _load_pinned(work: WorkingSet, organisation_id: str, keys: Sequence[str]) -> None:
+    if keys:
+        for decision in decisions.find_by_keys(work.tx, organisation_id, keys):
+            assert decision.idempotency_key is not None, "it was found by its key"
+            work.pinned[organisation_id, decision.idempotency_key] = decision
+        work.reused.update((organisation_id, key) for key in replies.known(work.tx, organisation_id, keys))
