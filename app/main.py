@@ -8,6 +8,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.api import problems
+from app.api.hot import HotRoute
 from app.api.openapi import describe
 from app.api.routers import accounts, governance, health, lifecycle, planning, runs, steps
 from app.service.keyring import KeyRing
@@ -43,11 +44,14 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
+        # Nothing of it is set up here, and asking OpenTelemetry at each request takes as long as reading a step.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.placements = placements
     app.state.keys = KeyRing(placements.databases)
     problems.install(app)
-    for module in (steps, accounts, runs, lifecycle, planning, governance, health):  # the hot route is found first
+    app.add_middleware(HotRoute, keys=app.state.keys, placements=placements)
+    for module in (steps, accounts, runs, lifecycle, planning, governance, health):
         app.include_router(module.routes)
     describe(app)
     return app

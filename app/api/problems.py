@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -127,12 +127,23 @@ def problem_body(code: str, detail: str, members: Mapping[str, object] | None = 
 
 def install(app: FastAPI) -> None:
     """Let an application answer every error as a problem."""
-    app.add_exception_handler(LedgerError, _ledger_error)
-    app.add_exception_handler(AccountingError, _accounting_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(SQLAlchemyError, _database_error)
+    for kind, handle in _HANDLERS.items():
+        app.add_exception_handler(kind, handle)
     app.add_exception_handler(Exception, _unexpected_error)
+
+
+async def problem_of(request: Request, error: Exception) -> Response:
+    """What an error is answered with.
+
+    Args:
+        request: in which it was raised.
+        error: one of FORESEEN.
+
+    Returns:
+        The reply.
+    """
+    handle = next(_HANDLERS[kind] for kind in type(error).__mro__ if kind in _HANDLERS)
+    return await handle(request, error)
 
 
 def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
@@ -231,3 +242,14 @@ async def _database_error(request: Request, error: Exception) -> Response:
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     del request, error  # the server logs it with its traceback
     return problem("internal_error", "An unexpected error; the server's log has the details.")
+
+
+_HANDLERS: Final[Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {
+    LedgerError: _ledger_error,
+    AccountingError: _accounting_error,
+    RequestValidationError: _validation_error,
+    HTTPException: _http_error,
+    SQLAlchemyError: _database_error,
+}
+FORESEEN: Final = tuple(_HANDLERS)
+"""Errors that are answered; any other is a mistake of the service, which the server logs and answers with 500."""

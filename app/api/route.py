@@ -8,14 +8,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response, Security
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from app.api.problems import PROBLEM_JSON, problem
-from app.api.schemas.steps import StepsIn
 from app.api.strict import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import InvalidInputError, NotFoundError, RequestTooLargeError
 from app.persistence.tables import KEY_LENGTH
@@ -77,53 +75,6 @@ class LedgerRoute(APIRoute):
         return ask
 
 
-class StepsRoute(LedgerRoute):
-    """The hot route: the checks of every route, and then the endpoint, without FastAPI's machinery between them.
-
-    FastAPI still describes the endpoint from its signature; that both ways bind the same is tested.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Bind the endpoint's arguments."""
-
-        async def ask(request: Request) -> Response:
-            request.state.caller = await _authenticated(request)
-            _check_query(request, {"dry_run"})
-            strict = StrictRequest(request.scope, request.receive)
-            content = await strict.body()
-            if content and not _is_json(request.headers.get("content-type")):
-                return _not_json()
-            given = await strict.json() if content else None
-            problems: list[dict[str, Any]] = []
-            dry_run = _bound(_FLAG, request.query_params.get("dry_run", "false"), ("query", "dry_run"), problems)
-            key = _bound(_KEY, request.headers.get("idempotency-key"), ("header", "Idempotency-Key"), problems)
-            body = _bound(_STEPS, given, ("body",), problems) if content else None
-            if not content:
-                problems.append(_NO_BODY)
-            if problems:
-                raise RequestValidationError(problems)
-            reply: Response = await self.endpoint(
-                request.path_params["run_id"], body, _call(request), _charges(request), key, dry_run=dry_run
-            )
-            return reply
-
-        return ask
-
-
-_STEPS: Final[TypeAdapter[StepsIn]] = TypeAdapter(StepsIn)
-_FLAG: Final[TypeAdapter[bool]] = TypeAdapter(bool)
-_NO_BODY: Final[dict[str, Any]] = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
-
-
-def _bound(kind: TypeAdapter[Any], given: object, place: tuple[str, ...], problems: list[dict[str, Any]]) -> Any:  # noqa: ANN401
-    """What was given as what it has to be; problems are noted as FastAPI notes them."""
-    try:
-        return kind.validate_python(given, from_attributes=True)
-    except ValidationError as error:
-        problems += [{**problem, "loc": (*place, *problem["loc"])} for problem in error.errors(include_url=False)]
-        return None
-
-
 async def _authenticated(request: Request) -> Caller:
     keys: KeyRing = request.app.state.keys
     authorization = request.headers.get("authorization")
@@ -159,10 +110,10 @@ def _check_query(request: Request, known: set[str]) -> None:
         raise InvalidInputError("A query parameter holds the character NUL, which no text of a ledger does.")
 
 
-def router(route: type[LedgerRoute] = LedgerRoute) -> APIRouter:
+def router() -> APIRouter:
     """A router under /v1 all of whose routes need an API key."""
     bearer = HTTPBearer(scheme_name="ApiKey", description="A key from `epsilon-ledger keys create`.", auto_error=False)
-    return APIRouter(prefix="/v1", route_class=route, dependencies=[Security(bearer)])
+    return APIRouter(prefix="/v1", route_class=LedgerRoute, dependencies=[Security(bearer)])
 
 
 def _placements(request: Request) -> Placements:
@@ -175,8 +126,13 @@ def _placement(request: Request) -> Placement:
     return _placements(request).named(request.state.caller.placement)
 
 
+def call_of(placement: Placement, caller: Caller) -> Call:
+    """What a use case is given when this caller asks now."""
+    return Call(placement.database, caller, datetime.now(UTC))
+
+
 def _call(request: Request) -> Call:
-    return Call(_placement(request).database, request.state.caller, datetime.now(UTC))
+    return call_of(_placement(request), request.state.caller)
 
 
 def _charges(request: Request) -> CommitQueue:
@@ -198,7 +154,7 @@ IdempotencyKey = Annotated[
 ]
 
 
-_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
+IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
 
 
 def identity(request: Request, body: BaseModel, key: str | None) -> Identity:

@@ -1,33 +1,24 @@
-"""The hot route binds as FastAPI would: the same endpoint behind a plain route gets the same answer to everything."""
+"""The hot route answers as FastAPI would: the same endpoint behind a plain route gets the same answer to everything."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI
 
-from app.api.route import LedgerRoute, StepsRoute, router
-from app.api.routers import steps
-from tests.api.conftest import House, furnish
+from tests.api.conftest import House
 from tests.api.trainer import LOUD, QUIET, counted
-from tests.conftest import SAMPLED, open_ledger
+from tests.api.ways import BOTH, serving_both, watched
+from tests.conftest import SAMPLED
 
 JSON = {"content-type": "application/json"}
 SMALL, VAST = b"{}", b'{"count": 1000000000}'
-BOTH = ("/v1/runs/{run}/steps", "/v1/plain/{run}/steps")
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[House]:
-    """A furnished ledger that serves the steps' endpoint in both ways."""
-    with open_ledger(tmp_path_factory.mktemp("house"), module_database_url) as ledger:
-        app = ledger.http.app
-        assert isinstance(app, FastAPI)
-        plain = router(LedgerRoute)
-        plain.post("/plain/{run_id}/steps")(steps.take_steps)
-        app.include_router(plain)
-        yield furnish(ledger)
+    with serving_both(tmp_path_factory.mktemp("house"), module_database_url) as house:
+        yield house
 
 
 def _ask(
@@ -56,10 +47,10 @@ def _same(
 
 
 def test_the_two_ways_are_two(house: House) -> None:
-    """What is compared here is not one route with itself."""
-    [hot] = [route for route in steps.routes.routes if getattr(route, "name", "") == "take_steps"]
-    assert type(hot) is StepsRoute
-    assert {_ask(house, place, SMALL, "?dry_run=true", JSON).status_code for place in BOTH} == {200}
+    """What is compared here is not one way with itself."""
+    with watched() as asked:
+        assert {_ask(house, place, VAST, "", JSON).status_code for place in BOTH} == {403}
+    assert asked == [house.run]
 
 
 GOOD: list[bytes] = [
@@ -99,6 +90,7 @@ BAD: list[bytes] = [
     b'{"count": "\\ud800"}',
     b'{"\x00": 1}',
     b"[" * 5000,
+    b'{"event": ' + b'{"type": "self_composed", "count": 1, "event": ' * 900 + b"{}" + b"}" * 901,
     b'{"count": ' + b"9" * 5000 + b"}",
     b'{"a": "' + b"x" * 1_100_000 + b'"}',
     b'{"events": [' + b",".join([b'{"event": {"type": "gaussian", "noise_multiplier": 50}}'] * 1001) + b"]}",

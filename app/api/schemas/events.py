@@ -271,7 +271,7 @@ class Event(
         """Take an event that was sent in the same words before as it was read then: trainers repeat themselves."""
         try:
             words = json.dumps(given)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             return read(given)
         known = _KNOWN.get(words)
         if known is None:

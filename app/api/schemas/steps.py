@@ -158,27 +158,27 @@ class AdmittedOut(Output):
     reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
     dry_run: bool
 
-    @classmethod
-    def of(cls, decision: Decision, *, dry_run: bool) -> "AdmittedOut":
-        """An admission, or the record of what was reported, as it is answered."""
-        return cls(
-            decision="admitted" if decision.outcome is Outcome.ADMITTED else "reported",
-            run=decision.run_id,
-            attempt=decision.attempt,
-            first_step=decision.first_step,
-            count=decision.step_count,
-            requested_count=decision.requested_count,
-            next_step=decision.next_step,
-            **finite(epsilon=decision.reading.epsilon),
-            delta=decision.reading.delta,
-            epsilon_limit=decision.reading.epsilon_limit,
-            steps_remaining=decision.steps_remaining or 0,
-            binding_account=decision.binding_account_id,
-            binding_account_path=decision.binding_account_path,
-            overdrawn=decision.steps_remaining is None,
-            reservation=decision.reservation_id,
-            dry_run=dry_run,
-        )
+
+def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
+    """An admission, or the record of what was reported, as it is answered: the members of AdmittedOut."""
+    return {
+        "decision": "admitted" if decision.outcome is Outcome.ADMITTED else "reported",
+        "run": decision.run_id,
+        "attempt": decision.attempt,
+        "first_step": decision.first_step,
+        "count": decision.step_count,
+        "requested_count": decision.requested_count,
+        "next_step": decision.next_step,
+        **finite(epsilon=decision.reading.epsilon),
+        "delta": decision.reading.delta,
+        "epsilon_limit": decision.reading.epsilon_limit,
+        "steps_remaining": decision.steps_remaining or 0,
+        "binding_account": decision.binding_account_id,
+        "binding_account_path": decision.binding_account_path,
+        "overdrawn": decision.steps_remaining is None,
+        "reservation": decision.reservation_id,
+        "dry_run": dry_run,
+    }
 
 
 def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str, Any]]:

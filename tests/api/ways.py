@@ -1,0 +1,43 @@
+"""A furnished ledger that serves the steps' endpoint in two ways: as it is, and behind a plain route of FastAPI."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from app.api import hot
+from app.api.route import router
+from app.api.routers import steps
+from tests.api.conftest import House, furnish
+from tests.conftest import open_ledger
+
+BOTH = ("/v1/runs/{run}/steps", "/v1/plain/{run}/steps")
+
+
+@contextmanager
+def serving_both(folder: Path, database_url: str) -> Iterator[House]:
+    """Whoever asks with a key that was seen once is known for as long as the house stands."""
+    with pytest.MonkeyPatch.context() as patch, open_ledger(folder, database_url) as ledger:
+        patch.setattr("app.service.keyring.REMEMBERED_SECONDS", 3600.0)
+        app = ledger.http.app
+        assert isinstance(app, FastAPI)
+        plain = router()
+        plain.post("/plain/{run_id}/steps")(steps.take_steps)
+        app.include_router(plain)
+        yield furnish(ledger)
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """The runs for which steps are asked the short way meanwhile, past the framework."""
+    asked: list[str] = []
+
+    async def take_steps(run_id: str, *rest: object) -> object:
+        asked.append(run_id)
+        return await steps.take_steps(run_id, *rest)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hot, "take_steps", take_steps)
+        yield asked
