@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import InsufficientScopeError, LedgerUnavailableError, NotFoundError
 from app.service.access import Role
@@ -172,7 +172,7 @@ def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, place: str =
 DOWN = OperationalError("COMMIT", {}, Exception("the disk is full"))
 
 
-@pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt.")])
+@pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt."), TimeoutError("the pool is empty")])
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_database_that_fails_is_not_asked_once_for_each(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception, place: str

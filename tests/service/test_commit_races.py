@@ -10,10 +10,22 @@ from typing import Any
 import pytest
 
 from app.persistence.engine import Database
+from app.persistence.repositories import locks
 from app.service.charging.queue import CommitQueue
 from app.service.charging.requests import Answered
 from tests.conftest import Ledger
-from tests.service.commanding import LOUD, PATIENCE_SECONDS, Office, another, opened, request, sound, together, within
+from tests.service.commanding import (
+    LOUD,
+    PATIENCE_SECONDS,
+    Office,
+    another,
+    opened,
+    organisation,
+    request,
+    sound,
+    together,
+    within,
+)
 
 
 @contextmanager
@@ -87,3 +99,27 @@ def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
     assert (len(found), len(admitted)) == (60, left)
     assert len({(decision.run_id, decision.first_step) for decision in admitted}) == left
     assert sound(ledger)
+
+
+def test_an_organisation_whose_rows_are_locked_delays_no_other(ledger: Ledger) -> None:
+    """On PostgreSQL; SQLite has one writer, whoever it is."""
+    if ledger.database.dialect == "sqlite":
+        return
+    run, office = opened(ledger), Office(ledger)
+    keys = {("hospital", role): key for (name, role), key in ledger.keys.items() if name == "clinic"}
+    clinic = Ledger(ledger.http, ledger.database, keys)
+    other, its_office = opened(clinic), Office(ledger, organisation(ledger, "clinic"))
+    for who, asked in ((office, run), (its_office, other)):
+        who.charged(request(asked))
+
+    async def work(charges: CommitQueue) -> list[Any]:
+        with ledger.database.write() as tx:
+            locks.lock(tx, office.organisation_id, [account.id for account in office.path(run)])
+            delayed = asyncio.create_task(charges.take_steps(office.call(), request(run)))
+            quick = [await charges.take_steps(its_office.call(), request(other)) for _ in range(3)]
+            waited = not delayed.done()
+        return [waited, *quick, await delayed]
+
+    waited, *found = within(work, ledger.database)
+    assert waited
+    assert [answered.decision.first_step for answered in found] == [1, 2, 3, 1]

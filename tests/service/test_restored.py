@@ -1,0 +1,90 @@
+"""An older state of the ledger under a process that lives on: it charges nothing that the ledger cannot prove."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence.tables import event_curves
+from app.service import reservations
+from app.service.charging import ending
+from app.service.charging.requests import StepRequest
+from app.service.reservations import forfeit_lapsed
+from tests.api.trainer import LOUD as LOUD_IN_JSON
+from tests.api.trainer import Trainer, moved
+from tests.conftest import Ledger
+from tests.persistence.dump import dump
+from tests.service.commanding import QUIET, Office, another, opened, request, sound
+from tests.service.tampering import restore, tampering
+
+
+@pytest.mark.parametrize("asked", [(), ((QUIET, 2),)], ids=["the default event", "another event"])
+def test_prices_that_a_restore_has_lost_are_written_again(
+    ledger: Ledger, asked: tuple[tuple[object, int], ...]
+) -> None:
+    run, office = opened(ledger), Office(ledger)
+    before = dump(ledger.database)
+    step: StepRequest = request(run, *asked, first=0)  # type: ignore[arg-type]
+    first = office.charged(step)
+    restore(ledger.database, before)
+    assert office.charged(step).steps_remaining == first.steps_remaining
+    assert sound(ledger)
+    assert Office(ledger).charged(request(run)).admitted  # another process can price what this one has charged
+    assert sound(ledger)
+
+
+def test_a_plan_that_was_used_further_before_a_restore_is_read_anew(ledger: Ledger) -> None:
+    trainer = Trainer(ledger, opened(ledger))
+    trainer.reserved((LOUD_IN_JSON, 5))
+    before = dump(ledger.database)
+    assert [trainer.steps(event=LOUD_IN_JSON).json()["steps_remaining"] for _ in range(3)] == [4, 3, 2]
+    restore(ledger.database, before)
+    assert trainer.steps(event=LOUD_IN_JSON).json()["steps_remaining"] == 4
+    assert sound(ledger)
+
+
+@pytest.mark.parametrize("how", ["abort", "complete"])
+def test_a_plan_whose_price_is_gone_is_an_error_and_no_endless_loop(ledger: Ledger, how: str) -> None:
+    trainer = Trainer(ledger, opened(ledger))
+    trainer.reserved((LOUD_IN_JSON, 5))
+    with tampering(ledger.database) as tx:
+        tx.execute(delete(event_curves))
+    body = {"steps_executed": 3} if how == "complete" else {}
+    reply = ledger.post(f"/v1/runs/{trainer.run}/{how}", body)
+    assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable"), reply.text
+    assert "verify" in reply.json()["detail"]
+
+
+def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(ledger)
+    ill, well = Trainer(ledger, another(ledger)), Trainer(ledger, another(ledger))
+    for trainer, event in ((ill, LOUD_IN_JSON), (well, {"type": "gaussian", "noise_multiplier": 77.0})):
+        trainer.reserved((event, 2), lease_seconds=60)
+
+    real, first = ending.end, ledger.get(f"/v1/runs/{ill.run}").json()["reservation"]
+
+    def end(work: Any, organisation_id: str, before: Any, *more: Any) -> None:  # noqa: ANN401 - passed through
+        if before.id == first:
+            raise LookupError("a bug")
+        real(work, organisation_id, before, *more)
+
+    now = moved(monkeypatch, seconds=61)
+    with monkeypatch.context() as patched:
+        patched.setattr(reservations, "end", end)
+        assert forfeit_lapsed(ledger.database, now) == 1
+    assert first in caplog.text
+    assert forfeit_lapsed(ledger.database, now) == 1
+    assert sound(ledger)
+
+
+def test_an_account_without_its_balance_is_charged_by_nobody(ledger: Ledger) -> None:
+    run = opened(ledger)
+    before = dump(ledger.database)
+    office = Office(ledger)
+    office.charged(request(run))
+    restore(ledger.database, before | {"balances": []})
+    with pytest.raises(LedgerUnavailableError, match="balance of mimic"):
+        Office(ledger).once(request(run))
