@@ -136,6 +136,12 @@ class Database:
                     raise LedgerUnavailableError(_BUSY) from error
             time.sleep(secrets.randbelow(10_000) * 1e-6 * tries)
 
+    def learn_sizes(self) -> None:
+        """Let PostgreSQL look at tables that have grown since nothing was known of them; SQLite needs no such look."""
+        if self.dialect == "postgresql":
+            with self.write() as tx:
+                postgresql.learn_sizes(tx)
+
     def writable(self) -> bool:
         """Whether the database takes writes; another writer at work says that it does."""
         try:

@@ -53,10 +53,11 @@ def open_engine(url: URL, patience: float, called: str) -> Engine:
             "synchronous = FULL",
             "foreign_keys = ON",
             _CHECKPOINT,
+            "cache_size = -32000",
         ):
             _pragma(connection, pragma)
 
-    engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience)
+    engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience, pool_use_lifo=True)
     event.listen(engine, "connect", configure)
     return engine
 

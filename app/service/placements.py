@@ -14,7 +14,7 @@ from app.persistence.repositories import tenants
 from app.persistence.schema import is_current
 from app.service.access import DEFAULT_PLACEMENT
 from app.service.charging.queue import CommitQueue
-from app.service.reservations import forfeit_regularly
+from app.service.upkeep import keep_up
 
 _logger = logging.getLogger(__name__)
 
@@ -157,8 +157,8 @@ class Placements:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Look for lapsed reservations meanwhile; write what still waits in the end, and close every connection."""
-        looking = [asyncio.create_task(forfeit_regularly(placement.database)) for placement in self]
+        """Look after the databases meanwhile; write what still waits in the end, and close every connection."""
+        looking = [asyncio.create_task(keep_up(placement.database)) for placement in self]
         try:
             yield
         finally:

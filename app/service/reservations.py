@@ -1,18 +1,14 @@
 """Reservations: a plan is set aside at once, or refused at once, and ended by the trainer's word or its silence."""
 
-import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TypeVar
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts import StepEvent, total_cost
 from app.ledger.admission import Refusal, hold
-from app.ledger.errors import LedgerError, NotFoundError, ReservationConflictError
+from app.ledger.errors import NotFoundError, ReservationConflictError
 from app.ledger.plans import plan_of
 from app.ledger.reservations import (
     Closing,
@@ -25,7 +21,6 @@ from app.ledger.reservations import (
     void,
 )
 from app.ledger.runs import require_active, require_attempt
-from app.persistence.engine import Database
 from app.persistence.repositories import reservations
 from app.service.access import Role
 from app.service.call import Call
@@ -36,14 +31,6 @@ from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
 from app.service.pricing import Prepared
-
-T = TypeVar("T")
-
-LOOK_SECONDS = 5.0
-MOST_LAPSED = 100
-"""How often lapsed reservations are looked for, and how many one look forfeits."""
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,54 +257,6 @@ def end_with_the_run(
         )
     else:
         end(work, call.organisation_id, active, forfeit(active), call.now)
-
-
-def forfeit_lapsed(db: Database, now: datetime) -> int:
-    """Forfeit what is left of reservations whose lease has run out: their trainers may have released it.
-
-    Args:
-        db: a ledger's database.
-        now: in UTC.
-
-    Returns:
-        How many ended so; at most 100 at once.
-    """
-    with db.read() as tx:
-        lapsed = reservations.lapsed(tx, now, MOST_LAPSED)
-
-    def lapse(organisation_id: str, run_id: str) -> bool:
-        with db.write() as tx:
-            work = load_run(tx, organisation_id, run_id)
-            active = work.reservations.get((organisation_id, run_id))
-            if active is None or not has_lapsed(active, now):
-                return False
-            end(work, organisation_id, active, forfeit(active), now)
-            save(work)
-            return True
-
-    ended = 0
-    for organisation_id, run_id, reservation_id in lapsed:
-        try:
-            ended += db.retried(partial(lapse, organisation_id, run_id))
-        except LedgerError as reason:  # an account in doubt: the others end all the same
-            _logger.warning("Reservation %s has lapsed and is still held: %s", reservation_id, reason.detail)
-        except Exception:
-            _logger.exception("Reservation %s has lapsed and is still held", reservation_id)
-    return ended
-
-
-async def forfeit_regularly(db: Database) -> None:
-    """Look for lapsed reservations every few seconds, until cancelled; a failure is logged, and the next look comes.
-
-    Args:
-        db: a ledger's database.
-    """
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        try:
-            await asyncio.to_thread(forfeit_lapsed, db, datetime.now(UTC))
-        except Exception:
-            _logger.exception("Lapsed reservations could not be forfeited; they are still held")
 
 
 def _ended(call: Call, reservation_id: str, how: Callable[[Reservation], Closing]) -> Reservation:

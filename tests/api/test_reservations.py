@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.accounting.curves import RdpCurve
-from app.service.reservations import forfeit_lapsed
+from app.service.upkeep import forfeit_lapsed
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 from tests.persistence.dump import changed

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql
 from app.persistence.engine import Database
 from app.persistence.schema import is_current, upgrade
+from app.persistence.tables import organisations
 from app.service.access import create_organisation
 from tests import postgres
 from tests.conftest import need_postgresql, new_database
@@ -274,6 +275,23 @@ def test_a_standby_takes_no_writes_and_a_promoted_one_does() -> None:
         primary.remove()
         if standby is not None:
             standby.remove()
+
+
+def test_a_table_that_has_grown_is_looked_at_before_the_server_does_so(cluster: Cluster) -> None:
+    database = Database(cluster.create_database("young"))
+    upgrade(database)
+    size = "SELECT reltuples FROM pg_class WHERE relname = 'organisations'"
+    for rows in (10, 5000):
+        with database.write() as tx:
+            names = [f"organisation {rows} {number}" for number in range(rows)]
+            tx.execute(
+                insert(organisations),
+                [{"id": f"{hash(name):x}", "name": name, "created_at": datetime.now(UTC)} for name in names],
+            )
+        database.learn_sizes()
+        with database.read() as tx:
+            assert (tx.exec_driver_sql(size).scalar_one() > 0) == (rows == 5000)
+    database.dispose()
 
 
 def test_a_password_is_needed(cluster: Cluster) -> None:

@@ -205,7 +205,7 @@ def test_lapsed_reservations_are_looked_for_on_every_placement(
     async def look(db: Database) -> None:
         looked.append(db)
 
-    monkeypatch.setattr("app.service.placements.forfeit_regularly", look)
+    monkeypatch.setattr("app.service.placements.keep_up", look)
     app = create_app(Settings(database_url=placed_urls["default"], placements={"eu-2": placed_urls["eu-2"]}))
     with TestClient(app) as http:
         assert http.get("/healthz").status_code == 200

@@ -17,7 +17,7 @@ from app.ledger.reservations import Reservation
 from app.ledger.runs import RunAction
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Outcome
-from app.service import access, lifecycle, reservations
+from app.service import access, lifecycle, reservations, upkeep
 from app.service.access import Role
 from app.service.charging.requests import Answered
 from app.service.idempotency import Identity, Pinned
@@ -246,7 +246,7 @@ class Reserving(RuleBasedStateMachine):
         self.now += timedelta(seconds=seconds)
         if sweep:
             lapsed = [run.active for run in self.runs if run.active is not None and self.now >= run.active.until]
-            assert reservations.forfeit_lapsed(self.ledger.database, self.now) >= len(lapsed)
+            assert upkeep.forfeit_lapsed(self.ledger.database, self.now) >= len(lapsed)
             for plan in lapsed:
                 plan.forfeit()
 

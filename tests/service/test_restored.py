@@ -7,16 +7,16 @@ from sqlalchemy import delete
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.tables import event_curves
-from app.service import reservations
+from app.service import upkeep
 from app.service.charging import ending
 from app.service.charging.requests import StepRequest
-from app.service.reservations import forfeit_lapsed
+from app.service.upkeep import forfeit_lapsed
 from tests.api.trainer import LOUD as LOUD_IN_JSON
 from tests.api.trainer import Trainer, moved
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.commanding import QUIET, Office, another, opened, request, sound
-from tests.service.tampering import restore, tampering
+from tests.service.tampering import restore, set_account, tampering
 
 
 @pytest.mark.parametrize("asked", [(), ((QUIET, 2),)], ids=["the default event", "another event"])
@@ -73,11 +73,27 @@ def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
 
     now = moved(monkeypatch, seconds=61)
     with monkeypatch.context() as patched:
-        patched.setattr(reservations, "end", end)
+        patched.setattr(upkeep, "end", end)
         assert forfeit_lapsed(ledger.database, now) == 1
     assert first in caplog.text
     assert forfeit_lapsed(ledger.database, now) == 1
     assert sound(ledger)
+
+
+def test_a_page_of_those_that_cannot_be_ended_stands_before_nobody(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(ledger)
+    ill, well = Trainer(ledger, another(ledger)), Trainer(ledger, another(ledger))
+    for trainer in (ill, well):
+        trainer.reserved((LOUD_IN_JSON, 2), lease_seconds=60)
+    own = ill.path()[-1]
+    with tampering(ledger.database) as tx:
+        set_account(tx, own.path, quarantine="its balance is wrong")
+    monkeypatch.setattr(upkeep, "PAGE", 1)
+    now = moved(monkeypatch, seconds=61)
+    assert [forfeit_lapsed(ledger.database, now) for _ in range(2)] == [1, 0]
+    assert well.read()["reservation"] is None
 
 
 def test_an_account_without_its_balance_is_charged_by_nobody(ledger: Ledger) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, insert, update
+from sqlalchemy import Connection, Row, insert
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation, fingerprint
@@ -30,21 +30,8 @@ Since = Mapping[str, tuple[int, int]]
 
 COLUMNS = (balances.c.spent, balances.c.spent_delta, balances.c.held, balances.c.held_delta)
 
-_CHARGED = Bulk(
-    update(accounts)
-    .where(accounts.c.organisation_id == bindparam("of_organisation"), accounts.c.id == bindparam("of_account"))
-    .values(
-        charged_since=bindparam("charged_since"),
-        weights=bindparam("weights"),
-        version=bindparam("version"),
-        updated_at=bindparam("updated_at"),
-    )
-)
-_WRITTEN = Bulk(
-    update(balances)
-    .where(balances.c.organisation_id == bindparam("of_organisation"), balances.c.account_id == bindparam("of_account"))
-    .values({column: bindparam(column.name) for column in COLUMNS})
-)
+_CHARGED = Bulk(accounts, ["charged_since", "weights", "version", "updated_at"])
+_WRITTEN = Bulk(balances, [column.name for column in COLUMNS])
 
 
 def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool) -> Since | None:
@@ -122,8 +109,8 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
         tx,
         [
             {
-                "of_organisation": organisation_id,
-                "of_account": account.id,
+                "organisation_id": organisation_id,
+                "id": account.id,
                 "charged_since": since_text(since or {}),
                 "weights": weights_text(account.weights),
                 "version": account.version,
@@ -133,7 +120,7 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
         ],
     )
     written = [
-        {"of_organisation": organisation_id, "of_account": account.id, **_values(account)}
+        {"organisation_id": organisation_id, "account_id": account.id, **_values(account)}
         for organisation_id, account, since, _ in rows
         if since is None
     ]

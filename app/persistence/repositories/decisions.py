@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select
+from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
@@ -128,8 +128,8 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
-_ADDED = Bulk(insert(decisions))
-_ADDED_ITEMS = Bulk(insert(step_events))
+_ADDED = Bulk(decisions)
+_ADDED_ITEMS = Bulk(step_events)
 
 
 def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:

@@ -1,10 +1,11 @@
 """Reservations and what is left of their plans."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
@@ -18,15 +19,7 @@ from app.persistence.tables import account_paths, dp_events, reservation_items, 
 _RESERVATIONS = select(
     *(column for column in reservations.c if column not in {reservations.c.reserved, reservations.c.reserved_delta})
 )
-_USED = Bulk(
-    update(reservation_items)
-    .where(
-        reservation_items.c.organisation_id == bindparam("of_organisation"),
-        reservation_items.c.reservation_id == bindparam("of_reservation"),
-        reservation_items.c.item == bindparam("of_item"),
-    )
-    .values(used=bindparam("now_used"))
-)
+_USED = Bulk(reservation_items, ["used"])
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
@@ -95,24 +88,46 @@ def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservati
     return next(iter(get_many(tx, organisation_id, {reservation_id: None})), None)
 
 
-def lapsed(tx: Connection, now: datetime, limit: int) -> list[tuple[str, str, str]]:
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """An active reservation whose lease has run out.
+
+    Args:
+        organisation_id: whose.
+        run_id: whose steps it holds.
+        id: its own.
+        expires_at: when its lease ran out.
+    """
+
+    organisation_id: str
+    run_id: str
+    id: str
+    expires_at: datetime
+
+
+def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
     """Active reservations whose lease has run out, of every organisation, the oldest first.
 
     Args:
         tx: the caller's transaction.
         now: in UTC.
         limit: how many at the most.
+        after: only those behind this one.
 
     Returns:
-        (organisation, run, reservation) of each.
+        What is needed to end them.
     """
-    found = (
-        select(reservations.c.organisation_id, reservations.c.run_id, reservations.c.id)
-        .where(reservations.c.status == str(ReservationStatus.ACTIVE), reservations.c.expires_at <= now)
-        .order_by(reservations.c.expires_at)
-        .limit(limit)
+    found = select(*[reservations.c[name] for name in ("organisation_id", "run_id", "id", "expires_at")]).where(
+        reservations.c.status == str(ReservationStatus.ACTIVE), reservations.c.expires_at <= now
     )
-    return [(row.organisation_id, row.run_id, row.id) for row in tx.execute(found)]
+    if after is not None:
+        found = found.where(
+            (reservations.c.expires_at > after.expires_at)
+            | ((reservations.c.expires_at == after.expires_at) & (reservations.c.id > after.id))
+        )
+    return [
+        Lapsed(*row) for row in tx.execute(found.order_by(reservations.c.expires_at, reservations.c.id).limit(limit))
+    ]
 
 
 def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
@@ -160,10 +175,10 @@ def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterabl
     """Write how much of plans is used: organisation's id, reservation, and the places of its items that changed."""
     rows = [
         {
-            "of_organisation": organisation_id,
-            "of_reservation": reservation.id,
-            "of_item": place,
-            "now_used": reservation.items[place].used,
+            "organisation_id": organisation_id,
+            "reservation_id": reservation.id,
+            "item": place,
+            "used": reservation.items[place].used,
         }
         for organisation_id, reservation, places in changed
         for place in places

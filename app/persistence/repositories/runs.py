@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, insert, select
 
 from app.accounting.events import fingerprint
 from app.ledger.runs import Run, RunStatus
@@ -30,18 +30,7 @@ _RUNS = (
 _MANY = _RUNS.where(
     runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
 )
-_SAVED = Bulk(
-    update(runs)
-    .where(runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id == bindparam("of_run"))
-    .values(
-        status=bindparam("status"),
-        attempt=bindparam("attempt"),
-        next_step=bindparam("next_step"),
-        decisions=bindparam("decisions"),
-        chain_head=bindparam("chain_head"),
-        reservation_id=bindparam("reservation_id"),
-    )
-)
+_SAVED = Bulk(runs, ["status", "attempt", "next_step", "decisions", "chain_head", "reservation_id"])
 
 
 def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
@@ -122,8 +111,8 @@ def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
         tx,
         [
             {
-                "of_organisation": organisation_id,
-                "of_run": run.account_id,
+                "organisation_id": organisation_id,
+                "account_id": run.account_id,
                 "status": str(run.status),
                 "attempt": run.attempt,
                 "next_step": run.next_step,

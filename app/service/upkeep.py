@@ -1,0 +1,81 @@
+"""What a ledger needs from time to time, whoever asks or does not ask."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+
+from app.ledger.errors import LedgerError
+from app.ledger.reservations import forfeit, has_lapsed
+from app.persistence.engine import Database
+from app.persistence.repositories import reservations
+from app.persistence.repositories.reservations import Lapsed
+from app.service.charging.ending import end
+from app.service.charging.loading import load_run
+from app.service.charging.saving import save
+
+LOOK_SECONDS = 5.0
+PAGE = 100
+"""How often lapsed reservations are looked for, and how many are read at once."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def keep_up(db: Database) -> None:
+    """Forfeit lapsed reservations and keep statistics, every few seconds, until cancelled.
+
+    Args:
+        db: a ledger's database; a failure is logged, and the next look comes.
+    """
+    work: tuple[Callable[[], object], ...] = (lambda: forfeit_lapsed(db, datetime.now(UTC)), db.learn_sizes)
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        for each in work:
+            try:
+                await asyncio.to_thread(each)
+            except Exception:
+                _logger.exception("The regular upkeep of a database failed; it is tried again")
+
+
+def forfeit_lapsed(db: Database, now: datetime) -> int:
+    """Forfeit what is left of reservations whose lease has run out: their trainers may have released it.
+
+    Args:
+        db: a ledger's database.
+        now: in UTC.
+
+    Returns:
+        How many ended so.
+    """
+
+    def lapse(found: Lapsed) -> bool:
+        with db.write() as tx:
+            work = load_run(tx, found.organisation_id, found.run_id)
+            active = work.reservations.get((found.organisation_id, found.run_id))
+            if active is None or not has_lapsed(active, now):
+                return False
+            end(work, found.organisation_id, active, forfeit(active), now)
+            save(work)
+            return True
+
+    ended = 0
+    for found in _lapsed(db, now):
+        try:
+            ended += db.retried(partial(lapse, found))
+        except LedgerError as reason:  # an account in doubt: the others end all the same
+            _logger.warning("Reservation %s has lapsed and is still held: %s", found.id, reason.detail)
+        except Exception:
+            _logger.exception("Reservation %s has lapsed and is still held", found.id)
+    return ended
+
+
+def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
+    """Page by page: those that cannot be ended now must not stand before those that can."""
+    page: list[Lapsed] = []
+    while not page or len(page) == PAGE:
+        with db.read() as tx:
+            page = reservations.lapsed(tx, now, PAGE, after=page[-1] if page else None)
+        yield from page
+        if not page:
+            return
