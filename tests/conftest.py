@@ -1,16 +1,20 @@
 """What tests of several rooms share: a real server on a real port, an application in this process, two databases."""
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import httpx2
@@ -184,11 +188,24 @@ class Ledger:
         return made
 
 
+@cache
+def _migrated_file() -> Path:
+    """A SQLite file with every table: to copy it takes no time, to migrate takes longer than most tests."""
+    folder = tempfile.mkdtemp(prefix="migrated-")
+    atexit.register(shutil.rmtree, folder)
+    database = Database(f"sqlite:///{folder}/ledger.db")
+    upgrade(database)
+    database.dispose()
+    return Path(folder) / "ledger.db"
+
+
 @contextmanager
 def open_ledger(folder: Path, database_url: str | None = None) -> Iterator[Ledger]:
     """An application on a new database with two organisations, each with a key of every role."""
     app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}"))
     database: Database = app.state.placements.named("default").database
+    if not database.exists():
+        shutil.copy(_migrated_file(), str(database.engine.url.database))
     with database.read() as tx:
         current = is_current(tx)
     if not current:

@@ -146,7 +146,10 @@ class Cluster:
 
     def create_database(self, name: str, template: str = "template0") -> str:
         """Make a database and return its URL."""
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        with self.connect() as connection:
+            # Copied as files, where the server knows how to: in a third of the time.
+            how = "STRATEGY file_copy" if connection.info.server_version >= 150_000 else ""  # noqa: PLR2004
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {how}'.encode())
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
@@ -269,7 +272,8 @@ def shared() -> Cluster:
     """
     if _Shared.cluster is None:
         binaries()
-        cluster = Cluster.create()
+        # Nobody pulls its plug: servers that are killed belong to the tests that kill them.
+        cluster = Cluster.create("fsync = off\nfull_page_writes = off")
         _Shared.cluster = cluster
         database = Database(cluster.create_database(TEMPLATE))
         upgrade(database)
