@@ -96,6 +96,21 @@ def test_a_page_of_those_that_cannot_be_ended_stands_before_nobody(
     assert well.read()["reservation"] is None
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_is_reserved_beneath_an_account_in_doubt_is_not_released(ledger: Ledger, place: int) -> None:
+    trainer = Trainer(ledger, opened(ledger))
+    trainer.reserved((LOUD_IN_JSON, 5))
+    assert trainer.steps().status_code == 200
+    doubtful = trainer.path()[place]
+    with tampering(ledger.database) as tx:
+        set_account(tx, doubtful.path, quarantine="its balance is wrong")
+    told = trainer.steps()
+    assert (told.status_code, told.json()["code"], told.json()["account"]) == (409, "account_quarantined", doubtful.id)
+    with tampering(ledger.database) as tx:
+        set_account(tx, doubtful.path, quarantine=None)
+    assert trainer.steps().json()["steps_remaining"] == 3
+
+
 def test_an_account_without_its_balance_is_charged_by_nobody(ledger: Ledger) -> None:
     run = opened(ledger)
     before = dump(ledger.database)

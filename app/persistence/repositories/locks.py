@@ -37,6 +37,12 @@ _SEEN = (
 # Against writers, and not against the foreign keys that point to the rows (FOR NO KEY UPDATE).
 _LOCKED = _SEEN.with_for_update(key_share=True)
 
+_QUARANTINED = select(accounts.c.id, accounts.c.path).where(
+    accounts.c.organisation_id == bindparam("of_organisation"),
+    accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
+    accounts.c.quarantine.is_not(None),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -63,6 +69,12 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
         Seen(row.id, row.version, row.updated_at, row.quarantine)
         for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
     ]
+
+
+def quarantined(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[tuple[str, str]]:
+    """Those of the accounts to which nothing may be charged, id and path; nothing is locked."""
+    asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
+    return [(row.id, row.path) for row in tx.execute(_QUARANTINED, asked)]
 
 
 def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str]:

@@ -83,10 +83,16 @@ def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> No
 
 def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Wanted]) -> None:
     ids: set[str] = set()
+    above: set[str] = set()
     for each in wanted:
         key = (organisation_id, each.run_id)
         path = work.paths.get(key, ())
-        ids.update(path if each.path or not work.memory.reserved.get(key) else path[-1:])
+        own_only = work.memory.reserved.get(key) and not each.path
+        ids.update(path[-1:] if own_only else path)
+        above.update(path[:-1] if own_only else ())
+    if above - ids:
+        for account_id, name in locks.quarantined(work.tx, organisation_id, above - ids):
+            work.stopped[organisation_id, account_id] = name
     stale = []
     for seen in locks.lock(work.tx, organisation_id, ids):
         record = work.memory.accounts.get((organisation_id, seen.id))

@@ -30,6 +30,7 @@ class WorkingSet:
         memory: of this process.
         paths: of each run that exists, root first.
         accounts: those that were read; all of them locked if the transaction writes.
+        stopped: paths of accounts in quarantine that were not locked.
         runs: by key.
         reservations: the active one of a run.
         pinned: decisions by organisation and idempotency key.
@@ -47,6 +48,7 @@ class WorkingSet:
     memory: Memory
     paths: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     accounts: dict[Key, AccountRecord] = field(default_factory=dict)
+    stopped: dict[Key, str] = field(default_factory=dict)
     runs: dict[Key, Run] = field(default_factory=dict)
     reservations: dict[Key, Reservation] = field(default_factory=dict)
     pinned: dict[Key, Decision] = field(default_factory=dict)
@@ -76,13 +78,17 @@ class WorkingSet:
         Raises:
             AccountQuarantinedError: verification found one of them wrong.
         """
-        found = [self.accounts.get((organisation_id, at)) for at in self.paths[organisation_id, run_id]]
-        for record in found:
+        path = self.paths[organisation_id, run_id]
+        found = [self.accounts.get((organisation_id, at)) for at in path]
+        for at, record in zip(path, found, strict=True):
+            stopped = self.stopped.get((organisation_id, at))
             if record is not None and record.quarantine is not None:
+                stopped = record.account.path
+            if stopped is not None:
                 raise AccountQuarantinedError(
-                    f"Nothing is charged to {record.account.path}: verification found that its balance does not follow "
+                    f"Nothing is charged to {stopped}: verification found that its balance does not follow "
                     "from its charges. Run `epsilon-ledger verify`, and restore the rows that it names.",
-                    account=record.account.id,
+                    account=at,
                 )
         whole = [record.account for record in found if record is not None]
         return tuple(whole) if len(whole) == len(found) else None
