@@ -70,6 +70,7 @@ def serve(
         loop="uvloop",
         http="httptools",
         log_level="warning",
+        access_log=False,  # at this level it says nothing, yet each line of it would be put together
     )
 
 

@@ -7,12 +7,13 @@ from fastapi import Request
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.accounting.errors import AccountingError
 from app.api.problems import FORESEEN, problem_of
 from app.api.route import IDEMPOTENCY_KEY, call_of
 from app.api.routers.steps import take_steps
 from app.api.schemas.steps import StepsIn
 from app.api.strict import MAX_BODY_BYTES, strict_loads
-from app.ledger.errors import InvalidInputError
+from app.ledger.errors import LedgerError
 from app.service.access import Caller
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
@@ -83,7 +84,7 @@ def _body(message: Message) -> StepsIn | None:
         return None
     try:
         return StepsIn.model_validate(strict_loads(content))
-    except (InvalidInputError, ValidationError):
+    except (LedgerError, AccountingError, ValidationError):
         return None
 
 

@@ -46,9 +46,11 @@ def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidInputError(f"The key {twice[:100]!a} stands twice in one object.")
+        known: set[str] = set()
+        for key, _ in pairs:
+            if key in known:
+                raise InvalidInputError(f"The key {key[:100]!a} stands twice in one object.")
+            known.add(key)
     return value
 
 

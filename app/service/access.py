@@ -36,8 +36,10 @@ class Role(StrEnum):
 
     def covers(self, needed: "Role") -> bool:
         """Whether this role may do what `needed` may."""
-        ranks = list(Role)
-        return ranks.index(self) >= ranks.index(needed)
+        return _RANKS[self] >= _RANKS[needed]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, slots=True)

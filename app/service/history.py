@@ -7,6 +7,9 @@ from app.persistence.repositories.decisions import Decision
 from app.service.call import Call
 from app.service.runs import find_path
 
+EVENTS_ROOM = 4 << 20
+"""Bytes of events that one answer has room for, so that no chart takes seconds and hundreds of megabytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -15,7 +18,8 @@ class History:
     Args:
         run_id: whose.
         accounts: the ids that every charge of the run touches, root first.
-        points: decisions in order; the first and the last of the range are always among them.
+        points: decisions in order; the first and the last of the range are always among them. Their steps are the
+            first of what was asked, as many as there is room for; together they are `step_count` if these are all.
         decisions: how many the run has in all.
     """
 
@@ -44,7 +48,7 @@ def read_history(call: Call, run_id: str, *, after: int, max_points: int) -> His
         path = find_path(tx, call, run_id)
         run = runs.get(tx, call.organisation_id, run_id)
         wanted = spread(after + 1, run.decisions, max_points)
-        points = decisions.at_positions(tx, call.organisation_id, run_id, wanted)
+        points = decisions.at_positions(tx, call.organisation_id, run_id, wanted, EVENTS_ROOM)
     return History(run_id, tuple(record.account.id for record in path), tuple(points), run.decisions)
 
 

@@ -1,6 +1,7 @@
 """Bodies that are no strict JSON, too large, or of another type: each is refused by name, and nothing changes."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import httpx2
@@ -181,6 +182,25 @@ def test_a_thousand_and_one_events_are_too_many(house: House, operation: Operati
     body = json.dumps(TOO_MANY[operation.id]).encode()
     _check(_send(house, operation, body, "application/json"), 413, "request_too_large")
     assert house.rows() == before
+
+
+@each_with_events
+@pytest.mark.parametrize("item", [{}, 0, None, []], ids=json.dumps)
+def test_too_many_are_counted_before_they_are_looked_at(house: House, operation: Operation, item: object) -> None:
+    before = house.rows()
+    many = {key: [item] * 1001 if isinstance(value, list) else value for key, value in TOO_MANY[operation.id].items()}
+    _check(_send(house, operation, json.dumps(many).encode(), "application/json"), 413, "request_too_large")
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("field", ["planned", "plan"])
+def test_each_list_of_a_run_is_counted(house: House, field: str) -> None:
+    body = {"name": "n", "budget": "mimic/icu-team", field: [{}] * 150_000}
+    begun = time.process_time()
+    reply = house.ledger.post("/v1/runs", body)
+    assert (reply.status_code, reply.json()["code"]) == (413, "request_too_large")
+    assert reply.json()["detail"].startswith("A request holds at most 1000 events; this one has 150000.")
+    assert time.process_time() - begun < 1.0
 
 
 @each_with_events

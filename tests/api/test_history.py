@@ -1,6 +1,9 @@
 """A run's history: every decision, refused ones included, whole or thinned out."""
 
+import base64
 import itertools
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,6 +12,20 @@ from tests.api.conftest import House
 from tests.conftest import SAMPLED
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
+
+
+@dataclass(frozen=True)
+class Crowded:
+    """A run whose decisions were about very many events."""
+
+    house: House
+    run: str
+    bodies: list[list[dict[str, Any]]]
+
+    def read(self, query: str = "") -> dict[str, Any]:
+        """Its history."""
+        history: dict[str, Any] = self.house.ledger.get(f"/v1/runs/{self.run}/history{query}").json()
+        return history
 
 
 def _history(home: House, query: str = "") -> dict[str, Any]:
@@ -127,3 +144,76 @@ def test_a_history_is_of_five_hundred_unless_it_is_said(home: House) -> None:
     page = _history(home)
     places = [point["position"] for point in page["points"]]
     assert (page["decisions"], len(places), places[0], places[-1]) == (501, 500, 0, 500)
+
+
+def _many(count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Events that differ, so that none is told twice."""
+    return [{"event": {"type": "gaussian", "noise_multiplier": 30_000.0 + first + place}} for place in range(count)]
+
+
+def _shown(point: dict[str, Any]) -> list[float]:
+    return [item["event"]["noise_multiplier"] for item in point["events"]]
+
+
+@pytest.fixture(scope="module")
+def crowded(house: House) -> Crowded:
+    """A run that took a thousand events at a time, one, and three, and was refused a thousand."""
+    run = house.ledger.run()
+    bodies = [_many(1000), _many(1, 2000), _many(3, 3000), *[_many(1000, number) for number in range(9)]]
+    bodies.append([*_many(999), {"event": GAUSSIAN, "count": 10**9}])
+    for body in bodies:
+        house.ledger.post(f"/v1/runs/{run}/steps", {"events": body}, "trainer")
+    return Crowded(house, run, bodies)
+
+
+def test_a_point_shows_the_first_of_very_many_events_and_says_so(crowded: Crowded) -> None:
+    page = crowded.read()
+    assert [point["decision"] for point in page["points"]] == ["admitted"] * 12 + ["refused"]
+    for point, body in zip(page["points"], crowded.bodies, strict=True):
+        whole = [item["event"]["noise_multiplier"] for item in body]
+        shown = _shown(point)
+        assert shown == whole[: len(shown)]
+        assert point["events_truncated"] == (len(shown) < len(whole)) == (len(whole) == 1000)
+        assert point["count"] == sum(item.get("count", 1) for item in body)
+        assert len(shown) > 500 or not point["events_truncated"]
+
+
+def test_fewer_points_show_all_of_their_events(crowded: Crowded) -> None:
+    first, last = crowded.read("?max_points=2")["points"]
+    for point, body in ((first, crowded.bodies[0]), (last, crowded.bodies[-1])):
+        assert (len(point["events"]), point["events_truncated"]) == (1000, False)
+        assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
+
+
+def test_any_one_point_can_be_read_whole(crowded: Crowded) -> None:
+    for position, body in enumerate(crowded.bodies):
+        cursor = base64.urlsafe_b64encode(str(position - 1).encode()).decode().rstrip("=") if position else ""
+        point = crowded.read(f"?max_points=2&after={cursor}")["points"][0]
+        assert (point["position"], point["events_truncated"]) == (position, False)
+        assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
+
+
+@pytest.mark.parametrize("room", [0, 1, 13 * 400, 13 * 500, 13 * 2000, 1 << 20])
+def test_an_answer_holds_no_more_events_than_there_is_room_for(
+    crowded: Crowded, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr("app.service.history.EVENTS_ROOM", room)
+    points = crowded.read()["points"]
+    assert (
+        sum(400 + len(json.dumps(item["event"], separators=(",", ":"))) for each in points for item in each["events"])
+        <= room
+    )
+    for point, body in zip(points, crowded.bodies, strict=True):
+        assert point["events_truncated"] == (len(point["events"]) < len(body))
+
+
+def test_a_large_event_is_left_out_of_many_points_and_shown_in_few(home: House) -> None:
+    large = {"type": "composed", "events": [_many(1, number)[0]["event"] for number in range(900)]}
+    run = str(home.ledger.post("/v1/runs", {"name": "large", "budget": "mimic/icu-team", "event": large}).json()["id"])
+    for _ in range(120):
+        assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    reply = home.ledger.get(f"/v1/runs/{run}/history")
+    assert len(reply.content) < 1 << 20
+    assert [(point["events"], point["events_truncated"]) for point in reply.json()["points"]] == [([], True)] * 120
+    for point in home.ledger.get(f"/v1/runs/{run}/history?max_points=60").json()["points"]:
+        assert (point["events"], point["events_truncated"]) == ([{"event": large, "count": 1}], False)

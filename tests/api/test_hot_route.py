@@ -92,6 +92,11 @@ BAD: list[bytes] = [
     b"[" * 5000,
     b'{"event": ' + b'{"type": "self_composed", "count": 1, "event": ' * 900 + b"{}" + b"}" * 901,
     b'{"count": ' + b"9" * 5000 + b"}",
+    b'{"event": ' + b'{"type": "self_composed", "count": 1, "event": ' * 260 + SMALL + b"}" * 261,
+    b'{"event": ' + b'{"type": "self_composed", "count": 1, "event": ' * 17 + SMALL + b"}" * 18,
+    b'{"events": [' + b",".join([b"{}"] * 900) + b"]}",
+    b'{"events": [' + b",".join([b"{}"] * 1001) + b"]}",
+    b"{" + b",".join(b'"%d": 0' % number for number in range(1001)) + b"}",
     b'{"a": "' + b"x" * 1_100_000 + b'"}',
     b'{"events": [' + b",".join([b'{"event": {"type": "gaussian", "noise_multiplier": 50}}'] * 1001) + b"]}",
 ]

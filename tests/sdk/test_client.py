@@ -182,10 +182,12 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
         "accounts": ["pop_1", "bud_1", RUN_ID],
         "at": "2026-11-21T08:00:00Z",
     }
-    page = {"run": RUN_ID, "points": [point], "decisions": 9, "next": "abc="}
+    points = [point, point | {"events_truncated": False}, point | {"events_truncated": True}]
+    page = {"run": RUN_ID, "points": points, "decisions": 9, "next": "abc="}
     ledger.faults.extend([Fault(instead=httpx.Response(200, json=page))] * 2)
     found = client.history(RUN_ID, max_points=10)
     assert (found.decisions, found.next_cursor, found.points[0].accounts[1]) == (9, "abc=", "bud_1")
+    assert [point.events_truncated for point in found.points] == [None, False, True]
     client.history(RUN_ID, after=found.next_cursor)
     assert [request.url.query for request in ledger.requests] == [b"max_points=10", b"max_points=500&after=abc%3D"]
 

@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.common import (
     AccountOut,
+    Body,
     Filter,
-    Input,
     LimitIn,
     LimitOut,
     Name,
@@ -16,13 +16,13 @@ from app.api.schemas.common import (
     Reference,
     Relation,
 )
-from app.api.schemas.events import MOST_EVENTS, CountedEvent, step_events_of
+from app.api.schemas.counted import CountedEvents, step_events_of
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.budgets import Terms
-from app.service.charging.refusing import finite
+from app.service.numbers import finite
 from app.service.planning.setting import about_limit
 
 _ACCOUNT = {
@@ -61,15 +61,14 @@ BUDGET_EXAMPLE: dict[str, Any] = {
 }
 
 
-class TermsIn(Input):
+class TermsIn(Body):
     """What every new account is opened with."""
 
     name: Name
     filter: Filter = "adaptive"
-    planned: list[CountedEvent] = Field(
+    planned: CountedEvents = Field(
         default=[],
         description="The workload that an adaptive filter is tuned for; empty: the first event charged.",
-        json_schema_extra=MOST_EVENTS,
     )
 
     def filter_kind(self) -> FilterKind:

@@ -1,9 +1,18 @@
 """What several schemas share: strictness, names, limits."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.errors import InvalidInputError
@@ -16,6 +25,28 @@ class Input(BaseModel):
     """A request body: no unknown fields, no conversions, no infinities."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+MOST_WRONG = 1000
+
+
+class Body(Input):
+    """The whole of a request's body."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _told_within_reason(cls, given: object, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Say of a body that is wrong throughout only that it is: to name half a million places takes seconds."""
+        try:
+            return read(given)
+        except ValidationError as error:
+            if error.error_count() <= MOST_WRONG:
+                raise
+            raise PydanticCustomError(
+                "too_many_errors",
+                "{places} places of the body are not as they should be: is this a request for this path?",
+                {"places": error.error_count()},
+            ) from None
 
 
 class Output(BaseModel):

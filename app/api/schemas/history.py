@@ -16,8 +16,8 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.persistence.repositories.decisions import Decision, Outcome
-from app.service.charging.refusing import finite
 from app.service.history import History
+from app.service.numbers import finite
 
 
 class HistoryPoint(Output):
@@ -33,7 +33,11 @@ class HistoryPoint(Output):
     epsilon_infinite: bool
     delta: float
     epsilon_limit: float
-    events: list[dict[str, Any]]
+    events: list[dict[str, Any]] = Field(
+        description="In order. An answer has room for 4 MiB of events, each counted as its text and 400 bytes, and "
+        "every point has the same share: one with more shows the first of them. Ask for fewer points to see all."
+    )
+    events_truncated: bool = Field(description="Whether the point has more events than it shows.")
     accounts: list[str] = Field(description="What the charge touched, or would have touched, root first.")
     binding_account: str
     reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
@@ -64,6 +68,7 @@ class HistoryOut(Output):
                             "delta": 1e-5,
                             "epsilon_limit": 3.0,
                             "events": [{"event": EXAMPLE_EVENT, "count": 1}],
+                            "events_truncated": False,
                             "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
                             "binding_account": EXAMPLE_BUDGET_ID,
                             "reservation": EXAMPLE_RESERVATION_ID,
@@ -101,6 +106,7 @@ def _point(decision: Decision, accounts: list[str]) -> HistoryPoint:
         delta=decision.reading.delta,
         epsilon_limit=decision.reading.epsilon_limit,
         events=counted(decision.steps),
+        events_truncated=sum(step.count for step in decision.steps) < decision.step_count,
         accounts=accounts,
         binding_account=decision.binding_account_id,
         reservation=decision.reservation_id,

@@ -1,7 +1,6 @@
 """Stateless planning on the wire: what is answered."""
 
 from dataclasses import asdict
-from math import inf
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -18,6 +17,7 @@ from app.api.schemas.plan_examples import (
     SAMPLING_PROBABILITY_EXAMPLE,
     TRAJECTORY_EXAMPLE,
 )
+from app.service.numbers import finite
 from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
 from app.service.planning.laplace import LaplaceCost
 from app.service.planning.solving import Solution, Steps
@@ -40,11 +40,9 @@ class AccountantEpsilon(Output):
     @classmethod
     def of(cls, reading: AccountantReading) -> "AccountantEpsilon":
         """A reading as it is answered."""
-        infinite = reading.value == inf
         return cls(
             name=reading.name,
-            epsilon=None if infinite else reading.value,
-            epsilon_infinite=infinite,
+            **finite(epsilon=reading.value),
             optimal_order=reading.optimal_order,
             note=reading.note,
         )
@@ -84,10 +82,8 @@ class EpsilonOut(Output):
     @classmethod
     def of(cls, cost: PlanCost) -> "EpsilonOut":
         """A plan's cost as it is answered."""
-        infinite = cost.epsilon == inf
         return cls(
-            epsilon=None if infinite else cost.epsilon,
-            epsilon_infinite=infinite,
+            **finite(epsilon=cost.epsilon),
             delta=cost.delta,
             optimal_order=cost.optimal_order,
             accountants=[AccountantEpsilon.of(reading) for reading in cost.accountants],
@@ -144,11 +140,7 @@ class TrajectoryOut(Output):
     @classmethod
     def of(cls, found: Trajectory) -> "TrajectoryOut":
         """A plan's way as it is answered."""
-        points = []
-        for point in found.points:
-            infinite = point.epsilon == inf
-            epsilon = None if infinite else point.epsilon
-            points.append(TrajectoryPointOut(step=point.step, epsilon=epsilon, epsilon_infinite=infinite))
+        points = [TrajectoryPointOut(step=point.step, **finite(epsilon=point.epsilon)) for point in found.points]
         return cls(points=points, steps=found.steps, delta=found.delta, warnings=list(found.warnings))
 
 

@@ -5,8 +5,9 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import NeighboringRelation
-from app.api.schemas.common import Delta, Filter, Input, Relation
-from app.api.schemas.events import MOST_EVENTS, CountedEvent, Event, event_of, step_events_of
+from app.api.schemas.common import Body, Delta, Filter, Relation
+from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import EXAMPLE_EVENT
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
@@ -18,7 +19,7 @@ EXAMPLE_PLAN: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 500
 EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta": 1e-5}
 
 
-class SettingIn(Input):
+class SettingIn(Body):
     """What holds for all of a plan."""
 
     neighboring_relation: Relation = "add_or_remove_one"
@@ -42,13 +43,13 @@ class SettingIn(Input):
 class PlanIn(SettingIn):
     """A plan, fixed in advance."""
 
-    events: list[CountedEvent] = Field(min_length=1, description="At most 1,000.", json_schema_extra=MOST_EVENTS)
+    events: CountedEvents = Field(min_length=1, description="At most 1,000.")
 
     def steps(self) -> tuple[StepEvent, ...]:
         """The plan as the ledger knows it.
 
         Raises:
-            RequestTooLargeError: it is too long, or would take too long.
+            RequestTooLargeError: it would take too long.
         """
         return step_events_of(self.events)
 
@@ -81,19 +82,17 @@ class TrajectoryIn(PlanIn):
 class TargetIn(SettingIn):
     """An event that is to be repeated, and what the plan must meet."""
 
-    event: Event
+    event: SentEvent
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
-    besides: list[CountedEvent] = Field(
-        default=[], description="What else is planned; at most 1,000.", json_schema_extra=MOST_EVENTS
-    )
+    besides: CountedEvents = Field(default=[], description="What else is planned; at most 1,000.")
     filter: Filter = "declared"
 
     def goal(self, count: int) -> tuple[StepEvent, Goal]:
         """The event, repeated, and what it must meet, as the planner knows them.
 
         Raises:
-            RequestTooLargeError: there are too many events, or they would take too long.
+            RequestTooLargeError: the events would take too long.
         """
         besides = step_events_of(self.besides)
         goal = Goal(self.epsilon, self.delta, FilterKind(self.filter), besides, self.setting())
@@ -124,7 +123,7 @@ class MostStepsIn(TargetIn):
     steps_per_epoch: int | None = Field(default=None, ge=1, le=1_000_000_000)
 
 
-class LaplaceIn(Input):
+class LaplaceIn(Body):
     """Laplace noise in every coordinate, by its `scale` or by the `bound` that it keeps with a `probability`."""
 
     model_config = ConfigDict(

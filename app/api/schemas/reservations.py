@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field
 
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
-from app.api.schemas.common import Input, Output
-from app.api.schemas.events import MOST_EVENTS, CountedEvent, step_events_of
+from app.api.schemas.common import Body, Output
+from app.api.schemas.counted import CountedEvents, step_events_of
 from app.api.schemas.examples import EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
 from app.api.schemas.steps import refusal_text
 from app.ledger.admission import Refusal
@@ -55,12 +55,12 @@ RESERVATION_EXAMPLE: dict[str, Any] = {
 }
 
 
-class ReservationIn(Input):
+class ReservationIn(Body):
     """A plan whose exact cost is set aside at once, or refused at once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]}]})
 
-    plan: list[CountedEvent] = Field(min_length=1, description="At most 1,000.", json_schema_extra=MOST_EVENTS)
+    plan: CountedEvents = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     attempt: Attempt = 1
 
@@ -68,12 +68,12 @@ class ReservationIn(Input):
         """The plan as the service knows it.
 
         Raises:
-            RequestTooLargeError: more than 1,000 events, or too many curves.
+            RequestTooLargeError: the plan takes too many curves.
         """
         return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt)
 
 
-class CommitIn(Input):
+class CommitIn(Body):
     """The trainer's word on what was done under a reservation."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"steps_executed": 812}]})
@@ -81,7 +81,7 @@ class CommitIn(Input):
     steps_executed: StepsExecuted
 
 
-class EndIn(Input):
+class EndIn(Body):
     """What the trainer says at the end of its run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{}, {"steps_executed": 812}]})
@@ -91,7 +91,7 @@ class EndIn(Input):
     )
 
 
-class AttemptIn(Input):
+class AttemptIn(Body):
     """A trainer takes over from a checkpoint."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"first_step": 400}]})

@@ -16,7 +16,8 @@ from app.api.schemas.common import (
     Relation,
     relation_of,
 )
-from app.api.schemas.events import MOST_EVENTS, CountedEvent, Event, event_of, step_events_of
+from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_CURSOR,
@@ -28,7 +29,7 @@ from app.api.schemas.examples import (
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.runs import RunStatus
 from app.service.budgets import Terms
-from app.service.charging.refusing import finite
+from app.service.numbers import finite
 from app.service.planning.setting import about_limit
 from app.service.runs import Declaration, Registration, RunRecord
 
@@ -79,7 +80,7 @@ class RunIn(TermsIn):
     )
 
     budget: Reference
-    event: Event | None = Field(default=None, description="What a step costs unless its request says otherwise.")
+    event: SentEvent | None = Field(default=None, description="What a step costs unless its request says otherwise.")
     limit: LimitIn | None = Field(default=None, description="A limit of its own, besides those above it.")
     privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
     neighboring_relation: Relation | None = Field(
@@ -92,10 +93,9 @@ class RunIn(TermsIn):
         written: dict[str, Any] = write(self)
         return written if self.plan else {name: value for name, value in written.items() if name not in _OF_PLANS}
 
-    plan: list[CountedEvent] = Field(
+    plan: CountedEvents = Field(
         default=[],
         description="Set aside at once for the run's steps, or refused at once, and then there is no run.",
-        json_schema_extra=MOST_EVENTS,
     )
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
 
@@ -103,7 +103,7 @@ class RunIn(TermsIn):
         """What the trainer says of the run.
 
         Raises:
-            RequestTooLargeError: more than 1,000 events are planned, or too many curves.
+            RequestTooLargeError: what is planned takes too many curves.
         """
         plan = step_events_of(self.plan)
         return Registration(self._declaration(), self._terms(), plan, self.lease_seconds)

@@ -7,12 +7,13 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import DpEvent
-from app.api.schemas.common import Count, Input, Output
-from app.api.schemas.events import MOST_EVENTS, CountedEvent, Event, event_of, step_events_of
+from app.api.schemas.common import Body, Count, Output
+from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
 from app.persistence.repositories.decisions import Decision, Outcome
-from app.service.charging.refusing import finite
 from app.service.charging.requests import Mode, OnExceed, StepRequest
+from app.service.numbers import finite
 
 ADMITTED_EXAMPLE: dict[str, Any] = {
     "decision": "admitted",
@@ -69,7 +70,7 @@ REFUSED_EXAMPLE: dict[str, Any] = {
 }
 
 
-class StepsIn(Input):
+class StepsIn(Body):
     """May this run take these steps? Either `count` of one event, or a list of `events`."""
 
     model_config = ConfigDict(
@@ -88,10 +89,8 @@ class StepsIn(Input):
         description="The number of the first step; it makes the request safe to repeat. Left out: whichever is next.",
     )
     count: Count | None = Field(default=None, description="How many steps; 1 if left out.")
-    event: Event | None = Field(default=None, description="What each step costs; the run's default if left out.")
-    events: list[CountedEvent] | None = Field(
-        default=None, min_length=1, description="At most 1,000, in order.", json_schema_extra=MOST_EVENTS
-    )
+    event: SentEvent | None = Field(default=None, description="What each step costs; the run's default if left out.")
+    events: CountedEvents | None = Field(default=None, min_length=1, description="At most 1,000, in order.")
     attempt: int = Field(
         default=1, ge=1, le=2**31 - 1, description="The fencing token: only the run's current attempt may charge."
     )
@@ -117,7 +116,7 @@ class StepsIn(Input):
         """The request as the service knows it.
 
         Raises:
-            RequestTooLargeError: more than 1,000 events, or too many curves.
+            RequestTooLargeError: the events take too many curves.
         """
         if self.events is None:
             event = None if self.event is None else event_of(self.event)

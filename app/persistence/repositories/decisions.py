@@ -14,6 +14,7 @@ from app.ledger.admission import Reading
 from app.ledger.audit import Entry, entry_hash
 from app.persistence.bulk import Bulk
 from app.persistence.repositories.events import read_event
+from app.persistence.repositories.excerpts import first_events
 from app.persistence.tables import accounts, decisions, dp_events, step_events
 
 
@@ -205,11 +206,17 @@ def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: in
     return _one(tx, organisation_id, tx.execute(found).one_or_none())
 
 
-def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]) -> list[Decision]:
-    """A run's decisions at these places, in order."""
+def at_positions(
+    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int], room: int | None = None
+) -> list[Decision]:
+    """A run's decisions at these places, in order; with `room` bytes, with as many of their first steps as fit."""
     found = _of(organisation_id).where(decisions.c.run_id == run_id, decisions.c.position.in_(positions))
     rows = tx.execute(found.order_by(decisions.c.position)).all()
-    events = _events(tx, organisation_id, run_id, [row.position for row in rows])
+    places = [row.position for row in rows]
+    if room is None:
+        events = _events(tx, organisation_id, run_id, places)
+    else:
+        events = first_events(tx, organisation_id, run_id, places, room)
     return [_decision(row, events[row.position]) for row in rows]
 
 

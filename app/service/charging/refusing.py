@@ -1,9 +1,9 @@
 """What a refusal says."""
 
-from math import inf
 from typing import Any
 
 from app.ledger.admission import Refusal
+from app.service.numbers import finite
 
 
 def facts_of(refusal: Refusal) -> dict[str, Any]:
@@ -29,19 +29,3 @@ def facts_of(refusal: Refusal) -> dict[str, Any]:
         "max_count_that_fits": refusal.max_count_that_fits,
         "noise_multiplier_that_fits": refusal.noise_multiplier_that_fits,
     }
-
-
-def finite(**numbers: float) -> dict[str, float | bool | None]:
-    """Numbers as JSON has them, which knows no infinity.
-
-    Args:
-        **numbers: by name.
-
-    Returns:
-        Each number, or null if it is infinite, and beside it whether it is.
-    """
-    members: dict[str, float | bool | None] = {}
-    for name, number in numbers.items():
-        members[name] = None if number == inf else number
-        members[f"{name}_infinite"] = number == inf
-    return members

@@ -112,7 +112,11 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """One decision on a run, admitted or refused."""
+    """One decision on a run, admitted or refused.
+
+    `events_truncated` says whether `events` are only the first of many, as in a page of many points; a ledger of an
+    older version always gives all of them and leaves it at None.
+    """
 
     position: int
     decision: str
@@ -124,6 +128,7 @@ class HistoryPoint:
     events: tuple[EventCount, ...]
     accounts: tuple[str, ...]
     at: datetime
+    events_truncated: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

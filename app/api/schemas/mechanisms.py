@@ -1,0 +1,118 @@
+"""Mechanisms on the wire: the events that hold no other."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from app.accounting.events import MAX_COUNT
+from app.api.schemas.common import Input
+
+NoiseMultiplier = Annotated[float, Field(ge=1e-3, le=1e6)]
+Epsilon = Annotated[float, Field(gt=0, le=1e4)]
+Size = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
+
+class EventInput(Input):
+    """An event; a field at its default is left out when it is written, so that both spellings are one request."""
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in written.items() if value != fields[name].default}
+
+
+class GaussianEvent(EventInput):
+    """The Gaussian mechanism on a sum of vectors whose L2 norm is clipped."""
+
+    type: Literal["gaussian"]
+    noise_multiplier: NoiseMultiplier = Field(description="sigma / clipping norm")
+    clipped: Literal["example", "microbatch"] = Field(
+        default="example",
+        description="What is clipped: the vector of one example, or the mean of a micro-batch, which one example can "
+        "move by two clipping norms.",
+    )
+
+
+class LaplaceEvent(EventInput):
+    """The Laplace mechanism on a sum of vectors whose L1 norm is clipped."""
+
+    type: Literal["laplace"]
+    noise_multiplier: NoiseMultiplier = Field(description="scale b / clipping norm")
+
+
+class DiscreteGaussianEvent(EventInput):
+    """The discrete Gaussian mechanism on a sum of integer vectors whose L2 norm is clipped."""
+
+    type: Literal["discrete_gaussian"]
+    noise_multiplier: NoiseMultiplier = Field(description="sigma / clipping norm")
+
+
+class RandomizedResponseEvent(EventInput):
+    """Every record answers by itself: with its value, or with one drawn evenly."""
+
+    type: Literal["randomized_response"]
+    noise_parameter: float = Field(gt=0, le=1, description="probability of the even draw")
+    num_buckets: int = Field(ge=2, le=MAX_COUNT, description="number of values")
+
+
+class ExponentialEvent(EventInput):
+    """The exponential mechanism: a choice with weights exp(epsilon score / (2 sensitivity))."""
+
+    type: Literal["exponential"]
+    epsilon: Epsilon
+
+
+class ZcdpEvent(EventInput):
+    """A mechanism known to be (xi, rho)-zCDP under the population's neighboring relation."""
+
+    type: Literal["zcdp"]
+    rho: float = Field(gt=0, le=1e6)
+    xi: float = Field(default=0.0, ge=0, le=1e6)
+
+
+class EpsilonDeltaEvent(EventInput):
+    """A mechanism known to be (epsilon, delta)-DP under the population's neighboring relation."""
+
+    type: Literal["epsilon_delta"]
+    epsilon: Epsilon
+    delta: float = Field(default=0.0, ge=0, lt=0.5, description="taken from the account's delta")
+
+
+class TreeAggregationEvent(EventInput):
+    """DP-FTRL: running sums from noisy binary trees; each record occurs in one step of one tree."""
+
+    type: Literal["tree_aggregation"]
+    noise_multiplier: NoiseMultiplier = Field(description="sigma of a node / clipping norm")
+    step_counts: Annotated[list[Size], FailFast()] = Field(
+        min_length=1, max_length=1000, description="steps of each tree between restarts"
+    )
+
+
+class AdaptiveClippingEvent(EventInput):
+    """A clipped sum and the count that adapts its clipping norm, with one noise multiplier for both, or their own."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"type": "adaptive_clipping", "noise_multiplier": 1.0},
+                {"type": "adaptive_clipping", "gradient_noise_multiplier": 1.02, "count_noise_stddev": 12.8},
+            ]
+        }
+    )
+
+    type: Literal["adaptive_clipping"]
+    noise_multiplier: NoiseMultiplier | None = Field(default=None, description="of both together")
+    gradient_noise_multiplier: NoiseMultiplier | None = Field(
+        default=None, description="sigma of the gradients / clipping norm; with `count_noise_stddev`"
+    )
+    count_noise_stddev: NoiseMultiplier | None = Field(
+        default=None, description="sigma of the sum of b - 1/2 over the examples, b = 1 where one is within the norm"
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "AdaptiveClippingEvent":
+        parts = sum(part is not None for part in (self.gradient_noise_multiplier, self.count_noise_stddev))
+        if parts != (2 if self.noise_multiplier is None else 0):
+            raise ValueError("send either `noise_multiplier`, or `gradient_noise_multiplier` and `count_noise_stddev`")
+        return self
