@@ -20,7 +20,7 @@ _PRIMARY_CODE: Final = 0xFF
 _CHECKPOINT: Final = "wal_autocheckpoint = 8000"
 """Pages of the log, 32 MB, until they are moved to the file: hot rows are written again and again before that."""
 
-_CACHE: Final = "cache_size = -32000"
+_CACHE: Final = "cache_size = -8000"
 """KiB of pages that a connection keeps. The pool lends the connection that was used last: what another one writes makes
 those pages void, and a ledger of some size would be read again with every group."""
 
