@@ -142,9 +142,8 @@ def verify(
         every = []
         for placement in placements:
             with placements.naming(placement) as db:
-                every.append(verify_ledger(db))
-                if not read_only:
-                    enforce(db, every[-1], datetime.now(UTC))
+                first = verify_ledger(db)
+                every.append(first if read_only else enforce(db, first, datetime.now(UTC)))
     found = together(every)
     facts = {
         "sound": found.sound,

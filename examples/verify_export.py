@@ -1,7 +1,8 @@
 """Verify what `epsilon-ledger export` wrote, without the ledger: nothing but Python's standard library is needed.
 
 It walks the hash chain of every run, adds up every charge at the price list's prices, and compares the bytes with the
-balance of every account. What it finds wrong first is named, and the exit status is 1.
+balance of every account, and its limit with the one that decisions name. What it finds wrong first is named, and the
+exit status is 1.
 
     epsilon-ledger export --population mimic > mimic.jsonl
     python verify_export.py mimic.jsonl
@@ -145,8 +146,22 @@ class Export:
         self.chains[line["id"]] = Chain(self.organisation, line)
 
     def _decision(self, line: Line) -> None:
-        self.chains[line["entry"]["run_id"]].add(line["entry"], line["hash"])
+        entry = line["entry"]
+        self.chains[entry["run_id"]].add(entry, line["hash"])
         self.hashes.add(line["hash"])
+        path = [self.accounts[account_id] for account_id in self.accounts[entry["run_id"]]["accounts"]]
+        governing = next((account for account in reversed(path) if account["limit"]), path[0])
+        self._check_limit(governing, entry, entry)
+        if entry["refusal"] is not None:
+            self._check_limit(self.accounts[entry["binding_account_id"]], entry, json.loads(entry["refusal"]))
+
+    def _check_limit(self, account: Line, entry: Line, named: Line) -> None:
+        """A decision names the limit that governs its run, and a refusal the limit of the account that refused."""
+        if account["limit"] != {"epsilon": named["epsilon_limit"], "delta": named["delta"]}:
+            raise BadRowError(
+                f"account {account['path']} ({account['id']}): its limit is not epsilon {named['epsilon_limit']} at "
+                f"delta {named['delta']}, which decision {entry['position']} of run {entry['run_id']} names"
+            )
 
     def _end(self, line: Line) -> None:
         self.ended = True

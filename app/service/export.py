@@ -155,7 +155,7 @@ def _lines(
     for run in runs:
         yield _run(run)
     for reservation in reservations:
-        yield _reservation(reservation)
+        yield _reservation(reservation, entries.reserved(tx, owner, reservation.id))
     for run in runs:
         for entry in entries.entries(tx, owner, run.id):
             # The very text that was hashed, so that no other way of writing numbers can come between.
@@ -233,7 +233,8 @@ def _run(run: KeptRun) -> dict[str, Any]:
     }
 
 
-def _reservation(reservation: KeptReservation) -> dict[str, Any]:
+def _reservation(reservation: KeptReservation, reserved: tuple[bytes, int]) -> dict[str, Any]:
+    curve, delta = reserved
     return {
         "type": "reservation",
         "id": reservation.id,
@@ -241,8 +242,8 @@ def _reservation(reservation: KeptReservation) -> dict[str, Any]:
         "attempt": reservation.attempt,
         "status": reservation.status,
         "steps_executed": reservation.steps_executed,
-        "reserved": _base64(reservation.reserved),
-        "reserved_delta": reservation.reserved_delta,
+        "reserved": _base64(curve),
+        "reserved_delta": delta,
         "items": [
             {"fingerprint": fingerprint, "count": count, "used": used}
             for fingerprint, (count, used) in reservation.items.items()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
 from tests.conftest import Ledger
 from tests.service.tampering import MODEL, account, set_run, shift_curve, tampering
 
@@ -40,6 +41,15 @@ def test_what_does_not_agree_is_named_and_writes_to_it_stop(charged: Ledger) -> 
     assert MODEL in fault["detail"]
     refused = charged.post(f"/v1/runs/{run}/steps", {})
     assert (refused.status_code, refused.json()["code"]) == (409, "account_quarantined")
+
+
+def test_a_run_may_report_on_after_a_verification_of_what_it_reported(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    trainer = Trainer(ledger, ledger.run(event=LOUD))
+    assert trainer.steps(mode="report", event=HUGE).json()["overdrawn"]
+    assert ledger.get("/v1/verify", role="admin").json()["faults"] == []
+    assert trainer.steps(mode="report", event=QUIET).status_code == 200
 
 
 def test_an_organisation_sees_nothing_of_anothers_ledger(charged: Ledger) -> None:

@@ -182,7 +182,7 @@ class Model:
             return
         run.taken[run.next_step] = identity, expected
         run.next_step = members["next_step"]
-        if members["overdrawn"]:
+        if members["overdrawn"] and run.status not in {"completed", "aborted"}:
             run.status = "overdrawn"
 
     @staticmethod

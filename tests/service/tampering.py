@@ -106,6 +106,12 @@ def swell_weights(tx: Connection, path: str) -> None:
     set_account(tx, path, weights=json.dumps(weights))
 
 
+def swap_weights(tx: Connection, path: str, index: float) -> None:
+    """Put the whole of the weights at one place of the grid."""
+    weights = json.loads(account(tx, path).weights)
+    set_account(tx, path, weights=json.dumps({"indices": [index], "deltas": weights["deltas"][:1]}))
+
+
 def renoise(tx: Connection, old: str, new: str) -> None:
     for row in tx.execute(select(dp_events)).all():
         if f":{old}" in row.canonical:

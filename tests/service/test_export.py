@@ -131,6 +131,12 @@ def _enter(index: int, **values: object) -> Callable[[list[Line]], None]:
     return change
 
 
+def _unlimit(lines: list[Line]) -> None:
+    for line in lines:
+        if line["type"] == "account":
+            line["limit"] = None
+
+
 def _plan(**values: object) -> Callable[[list[Line]], None]:
     def change(lines: list[Line]) -> None:
         [line for line in lines if line["type"] == "reservation"][-1]["items"][0].update(values)
@@ -151,6 +157,13 @@ CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
     "a budget's spent curve": (_shift("account", 1, "spent"), "account mimic/icu-team ("),
     "a population's delta": (_change("account", 0, spent_delta=1), "account mimic ("),
     "a budget's held curve": (_shift("account", 1, "held"), "its held curve is not the sum"),
+    "a budget's epsilon": (
+        _change("account", 1, limit={"epsilon": 2.0, "delta": 1e-5}),
+        "its limit is not epsilon 1.0 at delta 1e-05, which decision 0 of run ",
+    ),
+    "a budget's delta": (_change("account", 1, limit={"epsilon": 1.0, "delta": 0.1}), "account mimic/icu-team ("),
+    "a run's limit that it had not": (_change("account", 2, limit={"epsilon": 9.0, "delta": 1e-5}), "its limit is not"),
+    "every limit taken away": (_unlimit, "account mimic ("),
     "a price": (_shift("price", 0, "curve"), "is not"),
     "a price left out": (_drop("price", 0), "has no price"),
     "a price's delta": (_change("price", 0, delta=7), "is not"),
@@ -180,6 +193,16 @@ def test_what_was_changed_in_an_export_is_named(charged: Ledger, tmp_path: Path,
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("NOT SOUND: ")
     assert named in done.stdout
+
+
+def test_a_limit_that_only_a_refusal_names_is_held_against_it(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.population(limit={"epsilon": 0.5, "delta": 1e-5})
+    ledger.budget()
+    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 10**6}).json()["binding_account_path"] == "mimic"
+    lines = _export(ledger, population="mimic")
+    assert _verified(lines, tmp_path).returncode == 0
+    _change("account", 0, limit={"epsilon": 5.0, "delta": 1e-5})(lines)
+    assert "account mimic (" in _verified(lines, tmp_path).stdout
 
 
 def test_what_is_no_export_is_said_in_a_sentence(tmp_path: Path) -> None:

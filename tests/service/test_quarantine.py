@@ -1,8 +1,20 @@
 """Quarantine: nothing is charged to an account whose balance is not proven, until it is."""
 
-import pytest
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from threading import Event, Thread, current_thread
 
-from app.service.verification import enforce, verify
+import pytest
+from sqlalchemy import text
+
+from app.persistence.engine import Database
+from app.persistence.repositories import entries
+from app.persistence.repositories.locks import lock
+from app.service import verification
+from app.service.verification import Verification, enforce, verify
+from app.service.verification.turns import turn
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.reserving import NOW
@@ -82,3 +94,165 @@ def test_a_verification_that_finds_nothing_new_writes_nothing(charged: Ledger) -
     assert changed(before, after) == {"accounts"}
     _enforce(charged)
     assert dump(charged.database) == after
+
+
+PATIENCE_SECONDS = 30
+
+
+def _shift(ledger: Ledger, units: int) -> None:
+    with tampering(ledger.database) as tx:
+        shift_curve(tx, TEAM, units)
+
+
+def test_a_stale_verification_stops_nothing_that_was_restored(charged: Ledger) -> None:
+    _shift(charged, -1)
+    stale = verify(charged.database)
+    _shift(charged, 1)
+    assert charged.get("/v1/verify", "admin").json()["sound"]
+    now = enforce(charged.database, stale, NOW)
+    assert (stale.sound, now.sound, now.accounts) == (False, True, stale.accounts)
+    assert _step(charged, MODEL) == 200
+
+
+def test_a_stale_verification_releases_nothing_that_is_wrong_again(charged: Ledger) -> None:
+    _shift(charged, -1)
+    _enforce(charged)
+    _shift(charged, 1)
+    stale = verify(charged.database)
+    _shift(charged, -1)
+    assert not charged.get("/v1/verify", "admin").json()["sound"]
+    now = enforce(charged.database, stale, NOW)
+    assert (stale.sound, now.sound) == (True, False)
+    assert _step(charged, MODEL) == 409
+
+
+def test_an_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> None:
+    _shift(charged, -1)
+    found = verify(charged.database)
+    before = _version(charged)
+    assert [_step(charged, MODEL) for _ in range(3)] == [200, 200, 200]
+    assert _version(charged) > before
+    enforce(charged.database, found, NOW)
+    assert _step(charged, MODEL) == 409
+
+
+def _version(ledger: Ledger) -> int:
+    with ledger.database.read() as tx:
+        return int(account(tx, TEAM).version)
+
+
+@pytest.fixture
+def another(charged: Ledger) -> Iterator[Database]:
+    """The same database, as another process opens it."""
+    opened = Database(charged.database.engine.url.render_as_string(hide_password=False))
+    yield opened
+    opened.dispose()
+
+
+def test_whoever_looks_last_decides(charged: Ledger, another: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    _shift(charged, -1)
+    wrong = verify(charged.database)
+    has_looked, may_write = Event(), Event()
+
+    def looking(db: Database, organisation_id: str | None = None) -> Verification:
+        found = verify(db, organisation_id)
+        if current_thread() is first:
+            has_looked.set()
+            assert may_write.wait(PATIENCE_SECONDS)
+        return found
+
+    monkeypatch.setattr(verification, "verify", looking)
+    first = Thread(target=enforce, args=(charged.database, wrong, NOW))
+    first.start()
+    assert has_looked.wait(PATIENCE_SECONDS)
+    _shift(charged, 1)
+    right = verify(another)
+    second = Thread(target=enforce, args=(another, right, NOW))
+    second.start()
+    second.join(0.3)
+    waited = second.is_alive()
+    may_write.set()
+    for thread in (first, second):
+        thread.join(PATIENCE_SECONDS)
+    assert (right.sound, waited) == (True, True)
+    assert _step(charged, MODEL) == 200
+
+
+HOLDER = """
+import sys, time
+from app.persistence.engine import Database
+from app.service.verification.turns import turn
+with turn(Database(sys.argv[1])):
+    print("has it", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_turn_is_taken_from_a_process_that_dies(charged: Ledger) -> None:
+    url = charged.database.engine.url.render_as_string(hide_password=False)
+    taken = Event()
+
+    def wait() -> None:
+        with turn(charged.database):
+            taken.set()
+
+    with subprocess.Popen([sys.executable, "-c", HOLDER, url], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "has it\n"
+            waiting = Thread(target=wait)
+            waiting.start()
+            assert not taken.wait(0.3)
+            assert _step(charged, MODEL) == 200  # whoever charges does not notice
+        finally:
+            holder.kill()
+    waiting.join(PATIENCE_SECONDS)
+    assert taken.is_set()
+
+
+def test_accounts_are_stopped_in_the_order_in_which_charges_lock_them(charged: Ledger) -> None:
+    with charged.database.read() as tx:
+        population, budget, run = (account(tx, path) for path in ("mimic", TEAM, MODEL))
+    failed: list[Exception] = []
+
+    def stop() -> None:
+        try:
+            with charged.database.write() as tx:
+                sentences = dict.fromkeys((budget.id, population.id, run.id), "why")
+                entries.set_quarantine(tx, population.organisation_id, sentences, NOW)
+        except Exception as error:  # noqa: BLE001 - it is looked at below
+            failed.append(error)
+
+    stopping = Thread(target=stop)
+    with charged.database.write() as tx:
+        lock(tx, population.organisation_id, [population.id])
+        stopping.start()
+        _until_blocked(charged.database)
+        lock(tx, population.organisation_id, [budget.id, run.id])  # it would wait for what waits for it
+    stopping.join(PATIENCE_SECONDS)
+    assert failed == []
+    assert _step(charged, MODEL) == 409
+
+
+def _until_blocked(db: Database) -> None:
+    if db.dialect == "sqlite":
+        time.sleep(0.2)
+        return
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with db.read() as tx:
+            if tx.scalar(waiting):
+                return
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "STOPPED_AT_ONCE", 1)
+    with tampering(charged.database) as tx:
+        for path in ("mimic", TEAM, MODEL):
+            shift_curve(tx, path, -1)
+    _enforce(charged)
+    with charged.database.read() as tx:
+        assert all(account(tx, path).quarantine.startswith(f"{path} (") for path in ("mimic", TEAM, MODEL))

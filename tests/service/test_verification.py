@@ -1,6 +1,8 @@
 """Verification: a sound ledger is called sound, and whatever was tampered with is named."""
 
+import gc
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +17,10 @@ from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.filters import Limit, adaptive_weights
 from app.persistence.repositories.events import PriceList, StoredPrice
 from app.persistence.tables import account_paths, attempts, balances, event_curves, populations, runs
-from app.service.verification import verify
+from app.service import verification
+from app.service.verification import findings, verify
 from app.service.verification.prices import price_problem
+from tests.api.trainer import LOUD, Trainer
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
 from tests.service.tampering import (
@@ -38,6 +42,7 @@ from tests.service.tampering import (
     shift_curve,
     shift_since,
     shift_weights,
+    swap_weights,
     swell_weights,
     tampering,
     whole,
@@ -106,7 +111,20 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "weights moved to other orders": (lambda tx: shift_weights(tx, TEAM), TEAM),
     "weights forgotten": (lambda tx: set_account(tx, TEAM, weights=None), TEAM),
     "weights broken": (lambda tx: set_account(tx, TEAM, weights="x"), TEAM),
+    "weights at an order that there is not": (lambda tx: swap_weights(tx, TEAM, 9999), TEAM),
+    "weights at an order before the first": (lambda tx: swap_weights(tx, TEAM, -1), TEAM),
+    "weights at half an order": (lambda tx: swap_weights(tx, TEAM, 7.5), TEAM),
     "an adaptive filter declared": (lambda tx: set_account(tx, TEAM, filter="declared"), TEAM),
+    "an adaptive filter declared, and its weights forgotten": (
+        lambda tx: set_account(tx, TEAM, filter="declared", weights=None),
+        TEAM,
+    ),
+    "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=1.0001), TEAM),
+    "a run's own limit raised": (lambda tx: set_account(tx, f"{ALL}/declared/other", epsilon_limit=2.0), "other"),
+    "a run's own limit taken away": (
+        lambda tx: set_account(tx, f"{ALL}/declared/other", epsilon_limit=None, delta_limit=None),
+        f"{ALL}/declared (",
+    ),
     "a limit lowered below what is spent": (lambda tx: set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
     "a delta lowered below the weights": (lambda tx: set_account(tx, TEAM, delta_limit=1e-9), TEAM),
     "something held that nobody reserved": (
@@ -162,6 +180,36 @@ def test_a_sound_ledger_is_called_sound_and_counted(charged: Ledger) -> None:
 def test_an_empty_ledger_is_sound(ledger: Ledger) -> None:
     found = verify(ledger.database)
     assert (found.sound, found.accounts, found.runs, found.charges, found.steps) == (True, 0, 0, 0, 0)
+
+
+def test_prices_are_read_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "PRICES_AT_ONCE", 1)
+    monkeypatch.setattr(verification, "ROWS_AT_ONCE", 1)
+    found = verify(charged.database)
+    assert (found.problems, found.accounts, found.charges) == ((), 6, 6)
+
+
+def test_a_run_takes_little_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its three curves, 11 KB each, none is kept."""
+    monkeypatch.setattr(verification, "ROWS_AT_ONCE", 2)
+    ledger.population(limit={"epsilon": 100.0, "delta": 1e-5})
+    ledger.budget(limit={"epsilon": 100.0, "delta": 1e-5})
+
+    def peak(runs: range) -> int:
+        for number in runs:
+            trainer = Trainer(ledger, ledger.run(name=f"run-{number}", event=LOUD))
+            trainer.reserved((LOUD, 2))
+            assert trainer.steps().status_code == 200
+        verify(ledger.database)
+        gc.collect()
+        tracemalloc.start()
+        assert verify(ledger.database).runs == runs.stop
+        _, found = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return found
+
+    few = peak(range(50))
+    assert peak(range(50, 100)) - few < 50 * 5_000
 
 
 def test_a_ledger_at_its_brim_is_sound(ledger: Ledger) -> None:

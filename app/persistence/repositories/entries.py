@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, Table, bindparam, select, true, update
 
 from app.ledger.audit import Entry
+from app.persistence.repositories.locks import lock
 from app.persistence.tables import (
     account_paths,
     accounts,
@@ -73,7 +74,7 @@ class KeptRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptReservation:
-    """A reservation's row and those of its plan.
+    """A reservation's row and those of its plan, without the curve: there may be many, and a curve has 11 KB.
 
     Args:
         organisation_id: whose.
@@ -81,8 +82,6 @@ class KeptReservation:
         run_id: whose steps are planned.
         attempt: of the run.
         status: as it is kept.
-        reserved: the bytes of its curve.
-        reserved_delta: of its curve.
         steps_executed: as attested.
         items: (planned, used) of each event, by fingerprint, in plan order.
     """
@@ -92,8 +91,6 @@ class KeptReservation:
     run_id: str
     attempt: int
     status: str
-    reserved: bytes
-    reserved_delta: int
     steps_executed: int | None
     items: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -136,10 +133,15 @@ _RESERVATIONS = select(
     reservations.c.run_id,
     reservations.c.attempt,
     reservations.c.status,
-    reservations.c.reserved,
-    reservations.c.reserved_delta,
     reservations.c.steps_executed,
 ).order_by(*reservations.primary_key)
+_RESERVED = (
+    select(reservations.c.reserved, reservations.c.reserved_delta)
+    .where(
+        reservations.c.organisation_id == bindparam("of_organisation"), reservations.c.id == bindparam("of_reservation")
+    )
+    .execution_options(yield_per=None)  # one row is not worth a cursor on the server, where a reader streams the rest
+)
 
 
 def entries(tx: Connection, organisation_id: str, run_id: str) -> Iterator[KeptEntry]:
@@ -214,8 +216,6 @@ def kept_reservations(tx: Connection, organisation_id: str | None = None) -> dic
             row.run_id,
             row.attempt,
             row.status,
-            row.reserved,
-            row.reserved_delta,
             row.steps_executed,
         )
         for row in tx.execute(_RESERVATIONS.where(_of(reservations, organisation_id)))
@@ -227,6 +227,12 @@ def kept_reservations(tx: Connection, organisation_id: str | None = None) -> dic
         if reservation is not None:
             reservation.items[fingerprint] = (count, used)
     return found
+
+
+def reserved(tx: Connection, organisation_id: str, reservation_id: str) -> tuple[bytes, int]:
+    """What a reservation that is there has set aside: the bytes of its curve, and its delta."""
+    curve, delta = tx.execute(_RESERVED, {"of_organisation": organisation_id, "of_reservation": reservation_id}).one()
+    return curve, delta
 
 
 def ancestors(tx: Connection, organisation_id: str | None = None) -> dict[Key, list[str]]:
@@ -246,23 +252,22 @@ def quarantined(tx: Connection, organisation_id: str | None = None) -> dict[Key,
     return {(owner, account_id): sentence for owner, account_id, sentence in tx.execute(found)}
 
 
-def set_quarantine(tx: Connection, sentences: Mapping[Key, str | None], now: datetime) -> None:
+def set_quarantine(tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime) -> None:
     """Stop writes to accounts, or let them pass again.
 
     Args:
-        tx: the caller's transaction.
-        sentences: why, for each account; None: nothing is wrong any more.
+        tx: the caller's transaction, which writes.
+        organisation_id: whose accounts.
+        sentences: why, for each account by its id; None: nothing is wrong any more.
         now: in UTC; an account's version and time of change say that it is another.
     """
-    here = (accounts.c.organisation_id == bindparam("of_organisation")) & (accounts.c.id == bindparam("of_account"))
+    lock(tx, organisation_id, sentences)  # in the one global order: an update takes its locks row by row
+    here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == bindparam("of_account"))
     tx.execute(
         update(accounts)
         .where(here)
         .values(quarantine=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
-        [
-            {"of_organisation": owner, "of_account": account_id, "sentence": sentence}
-            for (owner, account_id), sentence in sorted(sentences.items())
-        ],
+        [{"of_account": account_id, "sentence": sentence} for account_id, sentence in sentences.items()],
     )
 
 

@@ -2,16 +2,24 @@
 
 from datetime import datetime
 
+from app.ledger.accounts import AccountKind
 from app.persistence.engine import Database
 from app.persistence.repositories import accounts, entries
 from app.service.access import Role
 from app.service.call import Call
-from app.service.verification.balances import check_balances, check_paths
+from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
 from app.service.verification.prices import read_prices
+from app.service.verification.turns import turn
 
 __all__ = ["Fault", "Verification", "enforce", "together", "verify", "verify_organisation"]
+
+ROWS_AT_ONCE = 100
+"""How many rows are fetched at a time: one of an account has 22 KB."""
+
+STOPPED_AT_ONCE = 500
+"""How many accounts are stopped or released in one transaction."""
 
 
 def verify(db: Database, organisation_id: str | None = None) -> Verification:
@@ -24,26 +32,19 @@ def verify(db: Database, organisation_id: str | None = None) -> Verification:
     Returns:
         What was found; nothing is changed.
     """
-    audit = Audit()
     with db.read(patient=True) as tx:
-        read_prices(tx, audit, organisation_id)
-        for kept in accounts.everything(tx, organisation_id):
-            if kept.account is None:
-                detail = f"{kept.path} ({kept.id}): its row cannot be read: {kept.fault}"
-                audit.faults.append(Fault(kept.organisation_id, kept.id, None, detail))
-            else:
-                audit.balances[kept.organisation_id, kept.id] = Balance(kept.account)
-        check_paths(tx, audit, organisation_id)
+        # PostgreSQL's driver would fetch the whole of a result before it gives the first row.
+        tx.execution_options(yield_per=ROWS_AT_ONCE)
+        audit = Audit(tx)
+        read_prices(audit, organisation_id)
+        audit.paths = entries.ancestors(tx, organisation_id)
         audit.reservations = entries.kept_reservations(tx, organisation_id)
         for (owner, _), reservation in audit.reservations.items():
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
-        for run in entries.kept_runs(tx, organisation_id):
-            if (run.organisation_id, run.id) in audit.balances:
-                replay(tx, audit, run)
+        _judge_accounts(audit, organisation_id)
         quarantined = entries.quarantined(tx, organisation_id)
-    check_balances(audit)
     return Verification(
-        accounts=len(audit.balances),
+        accounts=audit.accounts,
         runs=audit.runs,
         decisions=audit.decisions,
         reservations=len(audit.reservations),
@@ -55,25 +56,66 @@ def verify(db: Database, organisation_id: str | None = None) -> Verification:
     )
 
 
-def enforce(db: Database, found: Verification, now: datetime) -> None:
+def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
+    """Judge each run as it comes, after the accounts above it; those are judged when every run has been counted."""
+    runs = {(run.organisation_id, run.id): run for run in entries.kept_runs(audit.tx, organisation_id)}
+    for kept in accounts.everything(audit.tx, organisation_id):
+        key = (kept.organisation_id, kept.id)
+        if kept.account is None:
+            detail = f"{kept.path} ({kept.id}): its row cannot be read: {kept.fault}"
+            audit.faults.append(Fault(*key, None, detail))
+            continue
+        audit.accounts += 1
+        audit.balances[key] = Balance(kept.account)
+        if kept.account.kind is AccountKind.RUN:
+            run = runs.pop(key, None)
+            if run is not None:
+                replay(audit, run)
+            judge(audit, key)
+            del audit.balances[key]
+    for key in audit.balances:
+        judge(audit, key)
+
+
+def enforce(db: Database, found: Verification, now: datetime) -> Verification:
     """Stop writes to accounts whose balance is not proven, and let them pass again where it is.
+
+    What was found may be old by now: rows were restored since, or another verification has decided. So it only says
+    which organisations to look at again: those whose accounts are not stopped and released as it would have them. One
+    verification at a time does that, and what it finds then is written before the next one looks. So whoever looked
+    last has decided; and an account that is charged meanwhile is stopped as any other.
 
     Args:
         db: the ledger's database.
-        found: by a verification; where it changes nothing, nothing is written.
+        found: by a verification.
         now: in UTC.
+
+    Returns:
+        What holds now: `found`, or what the second look found.
     """
-    unproven = found.unproven
-    changed: dict[entries.Key, str | None] = {
-        key: sentence for key, sentence in unproven.items() if found.quarantined.get(key) != sentence
-    }
-    changed |= dict.fromkeys(found.quarantined.keys() - unproven.keys())
+    again = []
+    with turn(db):
+        with db.read() as tx:
+            standing = entries.quarantined(tx, found.organisation_id)
+        wanted = found.unproven
+        other = {key[0] for key in standing.keys() | wanted.keys() if standing.get(key) != wanted.get(key)}
+        for organisation_id in sorted(other):
+            again.append(verify(db, organisation_id))
+            _write(db, organisation_id, again[-1], now)
+    return found.revised(again)
 
-    def write() -> None:
-        with db.write() as tx:
-            entries.set_quarantine(tx, changed, now)
 
-    if changed:
+def _write(db: Database, organisation_id: str, found: Verification, now: datetime) -> None:
+    unproven = {account_id: sentence for (_, account_id), sentence in found.unproven.items()}
+    standing = {account_id: sentence for (_, account_id), sentence in found.quarantined.items()}
+    changed = sorted(each for each in standing.keys() | unproven.keys() if standing.get(each) != unproven.get(each))
+    for begin in range(0, len(changed), STOPPED_AT_ONCE):
+        sentences = {each: unproven.get(each) for each in changed[begin : begin + STOPPED_AT_ONCE]}
+
+        def write(sentences: dict[str, str | None] = sentences) -> None:
+            with db.write() as tx:
+                entries.set_quarantine(tx, organisation_id, sentences, now)
+
         db.retried(write)
 
 
@@ -87,6 +129,4 @@ def verify_organisation(call: Call) -> Verification:
         What was found.
     """
     call.require(Role.ADMIN)
-    found = verify(call.db, call.organisation_id)
-    enforce(call.db, found, call.now)
-    return found
+    return enforce(call.db, verify(call.db, call.organisation_id), call.now)

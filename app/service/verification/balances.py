@@ -3,42 +3,39 @@
 from collections.abc import Iterator
 
 import numpy as np
-from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import AccountingError
-from app.ledger.accounts import total_cost
+from app.accounting.orders import orders
+from app.ledger.accounts import Account, total_cost
 from app.ledger.filters import SET_ASIDE, FilterKind, adaptive_weights
-from app.persistence.repositories import entries
 from app.persistence.repositories.entries import Key
 from app.persistence.repositories.events import PriceList
 from app.service.verification.findings import Audit, Balance
 
 
-def check_balances(audit: Audit) -> None:
-    """Hold every account against what its rows add up to.
+def judge(audit: Audit, key: Key) -> None:
+    """Hold an account against what its rows add up to.
 
     Args:
-        audit: has replayed every run.
+        audit: has replayed every run that charges the account.
+        key: of the account.
     """
-    for key, balance in audit.balances.items():
-        for detail in _disagreements(audit, key, balance):
-            audit.add(key, detail)
+    # Whom a charge touches is a table of its own: nobody above the account may be left out.
+    above = [balance.account.id for balance in audit.upwards(key)]
+    if audit.paths.pop(key, []) != above[::-1]:
+        audit.add(key, "the accounts that a charge to it touches are not those above it.")
+    for detail in _disagreements(audit, key, audit.balances[key]):
+        audit.add(key, detail)
 
 
-def check_paths(tx: Connection, audit: Audit, organisation_id: str | None) -> None:
-    """Hold the accounts that a charge touches against the tree: none is skipped.
-
-    Args:
-        tx: the verification's transaction.
-        audit: has the accounts.
-        organisation_id: whose; None: of every organisation.
-    """
-    paths = entries.ancestors(tx, organisation_id)
-    for key in audit.balances:
-        above = [balance.account.id for balance in audit.upwards(key)]
-        if paths.get(key, []) != above[::-1]:
-            audit.add(key, "the accounts that a charge to it touches are not those above it.")
+def can_be_read(account: Account) -> bool:
+    """Whether the weights of an account's filter, if it has some, are weights for its limit and its orders."""
+    if account.weights is None or account.limit is None:
+        return True
+    known = range(orders(account.grid_version).size)
+    places = all(type(index) is int and index in known for index in account.weights.indices)  # JSON has others
+    return places and account.weights.within(account.limit.delta)
 
 
 def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
@@ -54,6 +51,12 @@ def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
         yield "what is held is not what its active reservations hold."
     if account.filter is FilterKind.DECLARED and account.weights is not None:
         yield "it has a declared filter, and yet it has the weights of an adaptive one."
+    limits = balance.limits - ({(account.limit.epsilon, account.limit.delta)} if account.limit else set())
+    if limits:
+        named = ", ".join(f"epsilon {epsilon} at delta {delta}" for epsilon, delta in sorted(limits))
+        yield f"its limit is not the one under which decisions were made: {named}."
+    elif balance.misread:
+        yield "its filter does not read the epsilon that a decision under it has read."
     if account.limit is not None and not (spent.is_zero and held.is_zero):
         yield from _limit_problems(audit, key, balance, held)
 
@@ -61,12 +64,11 @@ def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
 def _limit_problems(audit: Audit, key: Key, balance: Balance, held: RdpCurve) -> Iterator[str]:
     """What is wrong with the filter of an account that was charged, and with what it let through."""
     account = balance.account
-    assert account.limit is not None, "only a limit has a filter"
     if not account.weights_frozen:
         yield "it was charged, but its filter weights are not frozen."
         return
-    if account.weights is not None and not account.weights.within(account.limit.delta):
-        yield "its filter weights sum to more than its delta."
+    if not can_be_read(account):
+        yield "its filter weights sum to more than its delta, or name orders that there are not."
         return
     if account.weights is not None:
         try:
@@ -77,6 +79,9 @@ def _limit_problems(audit: Audit, key: Key, balance: Balance, held: RdpCurve) ->
     # What was reported happened unasked; everything else was let through, and fits without it.
     asked = audit.cost(key[0], account, balance.spent - balance.reported)
     assert asked is not None, "everything charged has a price"
+    # If nothing was let through, nothing has to fit: a report may have chosen weights that let nothing through at all.
+    if asked.is_zero and held.is_zero:
+        return
     own_delta = asked.delta + held.delta
     gate = account.gate(own_delta)
     if own_delta > gate.room or not np.any(gate.left(asked, held) >= 0):
@@ -84,16 +89,25 @@ def _limit_problems(audit: Audit, key: Key, balance: Balance, held: RdpCurve) ->
 
 
 def _chosen_by_the_rule(audit: Audit, key: Key, balance: Balance) -> bool:
-    """Whether the frozen weights are those of the planned workload, or of some event that was charged or reserved."""
+    """Whether the frozen weights are those of a workload by which they may have been chosen."""
     account = balance.account
     assert account.limit is not None, "only a limit has weights"
-    if account.planned:
-        workloads = [total_cost([account.price(step) for step in account.planned])]
-    else:
-        prices = PriceList(key[0], account.relation, account.grid_version)
-        workloads = [audit.prices[prices, event] for event in balance.workloads if (prices, event) in audit.prices]
     return any(
         adaptive_weights(account.limit, workload, account.grid_version, rule) == account.weights
-        for workload in workloads
+        for workload in _workloads(audit, key, balance)
         for rule in SET_ASIDE
     )
+
+
+def _workloads(audit: Audit, key: Key, balance: Balance) -> Iterator[RdpCurve]:
+    """What is planned, or else, also where that costs nothing, every event that was charged or reserved and costs."""
+    account = balance.account
+    if account.planned:
+        planned = total_cost([account.price(step) for step in account.planned])
+        if not planned.is_zero:
+            yield planned
+            return
+    prices = PriceList(key[0], account.relation, account.grid_version)
+    for _, price in audit.prices(prices, balance.workloads):
+        if not price.is_zero:
+            yield price

@@ -1,19 +1,25 @@
 """Are a run's decisions those that were made, all of them, and do its steps follow one another?"""
 
+import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isclose
 
-from sqlalchemy import Connection
-
-from app.ledger.audit import entry_hash, genesis
+from app.ledger.audit import Entry, entry_hash, genesis
 from app.ledger.reservations import ReservationStatus
+from app.ledger.runs import RunStatus
 from app.persistence.repositories import entries
 from app.persistence.repositories.entries import KeptEntry, KeptReservation, KeptRun, Key
-from app.service.verification.findings import Audit
+from app.service.verification.balances import can_be_read
+from app.service.verification.findings import Audit, Balance
 
 STEPS_TAKEN = frozenset({"admitted", "reported"})
 CHARGED = STEPS_TAKEN | {"forfeited"}
 """Outcomes that cost something."""
+
+TOLERANCE = 1e-9
+"""How far an epsilon may lie from one that is computed now, on another processor or with another library."""
 
 
 @dataclass
@@ -29,6 +35,9 @@ class _Walk:
         begun: whether the attempt has taken a step.
         used: repetitions taken under each reservation, by event.
         forfeited: as `used`.
+        governing: the account whose limit each decision names: the run's own, or else the nearest one above.
+        epsilon: as the last decision read it.
+        overdrawn: whether a report went over a limit.
     """
 
     head: bytes
@@ -39,24 +48,29 @@ class _Walk:
     begun: bool = False
     used: dict[str, Counter[str]] = field(default_factory=dict)
     forfeited: dict[str, Counter[str]] = field(default_factory=dict)
+    governing: Balance | None = None
+    epsilon: float | None = None
+    overdrawn: bool = False
 
 
-def replay(tx: Connection, audit: Audit, run: KeptRun) -> None:
+def replay(audit: Audit, run: KeptRun) -> None:
     """Walk a run's chain, count its charges upwards to its population, and balance its reservations.
 
     Args:
-        tx: the verification's transaction.
-        audit: has the run's account.
+        audit: has the run's account and those above it.
         run: as it is kept.
     """
     key = (run.organisation_id, run.id)
     audit.runs += 1
-    walk = _Walk(genesis(*key), next_step=run.attempts.get(1, 0))
+    governing = next((balance for balance in audit.upwards(key) if balance.account.limit is not None), None)
+    walk = _Walk(genesis(*key), next_step=run.attempts.get(1, 0), governing=governing)
     closed: Counter[str] = Counter()
     reported: Counter[str] = Counter()
     try:
-        for kept in entries.entries(tx, *key):
+        for kept in entries.entries(audit.tx, *key):
             _check_link(audit, key, walk, kept)
+            if not walk.broken:
+                _note_terms(audit, key, walk, kept.entry)
             if kept.entry.outcome in CHARGED:
                 _check_steps(audit, key, run, walk, kept)
                 _count(audit, key, walk, kept, closed, reported)
@@ -64,6 +78,7 @@ def replay(tx: Connection, audit: Audit, run: KeptRun) -> None:
         audit.add(key, f"a decision behind the {walk.decisions} first ones cannot be read: {fault}")
         return
     _check_end(audit, key, run, walk)
+    _check_epsilon(audit, key, walk)
     own, *above = audit.upwards(key)
     own.reported.update(reported)
     for balance in above:
@@ -88,6 +103,20 @@ def _check_link(audit: Audit, key: Key, walk: _Walk, kept: KeptEntry) -> None:
     walk.head = kept.entry_hash
     walk.decisions = entry.position + 1
     audit.decisions += 1
+
+
+def _note_terms(audit: Audit, key: Key, walk: _Walk, entry: Entry) -> None:
+    """Note under which limits a decision was made, and what it says of the run; nobody has changed it since."""
+    if walk.governing is not None:
+        walk.governing.limits.add((entry.epsilon_limit, entry.delta))
+    binding = audit.balances.get((key[0], entry.binding_account_id))
+    if binding is not None and entry.refusal is not None:
+        with suppress(KeyError, TypeError, ValueError):  # its text is proven, whatever it says
+            facts = json.loads(entry.refusal)
+            binding.limits.add((float(facts["epsilon_limit"]), float(facts["delta"])))
+    walk.epsilon = entry.epsilon
+    if entry.outcome == "reported" and entry.steps_remaining is None:
+        walk.overdrawn = True
 
 
 def _check_steps(audit: Audit, key: Key, run: KeptRun, walk: _Walk, kept: KeptEntry) -> None:
@@ -166,6 +195,24 @@ def _check_end(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:
         _open_attempt(audit, key, run, walk, attempt, None)
     if run.next_step != walk.next_step:
         audit.add(key, f"its steps end at {walk.next_step}, but its next step is {run.next_step}.")
+    if walk.overdrawn and run.status in {RunStatus.ACTIVE, RunStatus.PAUSED}:
+        audit.add(key, f"it has reported more than its limit allows, and yet it is {run.status}.")
+
+
+def _check_epsilon(audit: Audit, key: Key, walk: _Walk) -> None:
+    """Hold the epsilon that the last decision read against what the governing filter makes of the run's charges.
+
+    It tells a filter that was exchanged: the adaptive one for the declared one, say, which reads less.
+    """
+    own, governing = audit.balances[key], walk.governing
+    if walk.broken or walk.epsilon is None or governing is None or not can_be_read(governing.account):
+        return
+    spent = audit.cost(key[0], own.account, own.spent)
+    if spent is None:
+        return
+    epsilon = governing.account.epsilon(spent)
+    if not isclose(epsilon, walk.epsilon, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+        governing.misread = True
 
 
 def _balance_reservations(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:
@@ -189,7 +236,7 @@ def _check_plan(audit: Audit, key: Key, reservation: KeptReservation, walk: _Wal
     account = audit.balances[key].account
     name = f"reservation {reservation.id}"
     reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
-    if reserved is None or reserved.to_bytes() != reservation.reserved or reserved.delta != reservation.reserved_delta:
+    if reserved is None or (reserved.to_bytes(), reserved.delta) != entries.reserved(audit.tx, key[0], reservation.id):
         audit.add(key, f"the curve of {name} is not that of its plan.")
     used = {event: used for event, (_, used) in reservation.items.items() if used}
     if used != walk.used.get(reservation.id, Counter()):

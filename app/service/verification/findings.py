@@ -1,13 +1,18 @@
 """What a verification knows so far, and what it finds."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, zero_curve
 from app.persistence.repositories.entries import KeptReservation, Key
-from app.persistence.repositories.events import PriceList
+from app.persistence.repositories.events import PriceBook, PriceList
+
+PRICES_AT_ONCE = 500
+"""How many prices are asked of the database in one statement; a population may have as many events as steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +20,7 @@ class Fault:
     """Something that does not agree.
 
     Args:
-        organisation_id: whose ledger; None for an event's description, which is nobody's own.
+        organisation_id: whose ledger; None for an event's description where every ledger is verified.
         account_id: the account whose balance is not proven by it; None for a price.
         position: the first bad decision of the run's chain; None where it is no decision.
         detail: a sentence for a person.
@@ -72,6 +77,14 @@ class Verification:
                 found.setdefault((fault.organisation_id, fault.account_id), fault.detail)
         return found
 
+    def revised(self, again: Sequence["Verification"]) -> "Verification":
+        """This one, with what was found when some organisations were looked at again in the place of what it found."""
+        looked_at = {one.organisation_id for one in again}
+        others = [fault for fault in self.faults if fault.organisation_id not in looked_at]
+        found = [*others, *(fault for one in again for fault in one.faults)]
+        # An event's description is nobody's own where every ledger is verified, and is found again in its own.
+        return replace(self, faults=tuple({(fault.account_id, fault.detail): fault for fault in found}.values()))
+
 
 def together(found: Sequence[Verification]) -> Verification:
     """What was found on several databases, each of which has organisations of its own."""
@@ -99,6 +112,8 @@ class Balance:
         reported: those of them that nobody was asked for beforehand: they may lie over the limit.
         held: set aside by reservations.
         workloads: events by which the weights of its filter may have been chosen.
+        limits: epsilon and delta of it that chained decisions name.
+        misread: whether its filter reads an epsilon that is not the one a chained decision read.
     """
 
     account: Account
@@ -106,6 +121,8 @@ class Balance:
     reported: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
     workloads: set[str] = field(default_factory=set)
+    limits: set[tuple[float, float]] = field(default_factory=set)
+    misread: bool = False
 
     @property
     def name(self) -> str:
@@ -117,19 +134,29 @@ class Balance:
 class Audit:
     """What a verification has read and found so far.
 
+    Curves are large. Those of a run are dropped as soon as it is judged, and a price is read again when it is needed.
+
     Args:
-        prices: of events whose price is sound.
-        balances: of accounts whose row can be read.
+        tx: the verification's transaction, which sees one state of the database.
+        sound: events whose price is what they cost.
+        book: prices that were read lately.
+        balances: of populations and budgets whose row can be read, and of the run that is judged at the moment.
+        paths: the accounts that a charge touches, by the account that is charged.
         reservations: every one.
         plans: the same, by run.
         faults: what does not agree.
+        accounts: how many were recomputed; what follows counts as in `Verification`.
     """
 
-    prices: dict[tuple[PriceList, str], RdpCurve] = field(default_factory=dict)
+    tx: Connection
+    sound: set[tuple[PriceList, str]] = field(default_factory=set)
+    book: PriceBook = field(default_factory=PriceBook)
     balances: dict[Key, Balance] = field(default_factory=dict)
+    paths: dict[Key, list[str]] = field(default_factory=dict)
     reservations: dict[Key, KeptReservation] = field(default_factory=dict)
     plans: dict[Key, list[KeptReservation]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    accounts: int = 0
     runs: int = 0
     decisions: int = 0
     charges: int = 0
@@ -152,10 +179,15 @@ class Audit:
     def cost(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> RdpCurve | None:
         """What repetitions of events cost under an account's rules, exactly; None if one has no sound price."""
         prices = PriceList(organisation_id, account.relation, account.grid_version)
+        if any((prices, event) not in self.sound for event in counts):
+            return None
         total = zero_curve(account.grid_version)
-        for fingerprint, count in counts.items():
-            price = self.prices.get((prices, fingerprint))
-            if price is None:
-                return None
-            total = total + price.times(count)
+        for event, price in self.prices(prices, counts):
+            total = total + price.times(counts[event])
         return total
+
+    def prices(self, prices: PriceList, events: Iterable[str]) -> Iterator[tuple[str, RdpCurve]]:
+        """Those of the events that have a sound price, each with what one repetition costs."""
+        wanted = [event for event in events if (prices, event) in self.sound]
+        for begin in range(0, len(wanted), PRICES_AT_ONCE):
+            yield from self.book.find(self.tx, prices, wanted[begin : begin + PRICES_AT_ONCE]).items()

@@ -4,7 +4,6 @@ import hashlib
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sqlalchemy import Connection
 
 from app.accounting.errors import AccountingError
 from app.accounting.events import event_from_canonical
@@ -17,25 +16,24 @@ TOLERANCE = 1e-9
 """How far a stored price may lie from one that is computed now, on another processor or with another library."""
 
 
-def read_prices(tx: Connection, audit: Audit, organisation_id: str | None) -> None:
-    """Keep those prices that are sound; the others become faults.
+def read_prices(audit: Audit, organisation_id: str | None) -> None:
+    """Note which prices are sound; the others become faults.
 
     Args:
-        tx: the verification's transaction.
-        audit: is given the prices.
+        audit: is told the sound ones.
         organisation_id: whose; None: of every organisation.
     """
-    for key, description in events.descriptions(tx, organisation_id):
+    for key, description in events.descriptions(audit.tx, organisation_id):
         if hashlib.sha256(description).hexdigest() != key:
             detail = f"event {key[:12]}: its description {description!r} has another fingerprint."
-            audit.faults.append(Fault(None, None, None, detail))
-    for stored in events.everything(tx, organisation_id):
+            audit.faults.append(Fault(organisation_id, None, None, detail))
+    for stored in events.everything(audit.tx, organisation_id):
         problem = price_problem(stored)
         if problem:
             detail = f"event {stored.fingerprint[:12]}: {problem}"
             audit.faults.append(Fault(stored.prices.organisation_id, None, None, detail))
         else:
-            audit.prices[stored.prices, stored.fingerprint] = stored.curve
+            audit.sound.add((stored.prices, stored.fingerprint))
 
 
 def price_problem(stored: StoredPrice) -> str | None:
