@@ -34,9 +34,9 @@ ROWS = """
     SELECT 'step_events', count(*), pg_table_size('step_events') / count(*), pg_indexes_size('step_events') / count(*)
     FROM step_events
     UNION ALL
-    SELECT 'accounts.spent', count(*), avg(pg_column_size(spent))::bigint, 0 FROM accounts
+    SELECT 'balances.spent', count(*), avg(pg_column_size(spent))::bigint, 0 FROM balances WHERE length(spent) > 0
     UNION ALL
-    SELECT 'accounts.held', count(*), avg(pg_column_size(held))::bigint, 0 FROM accounts WHERE length(held) > 0
+    SELECT 'accounts', count(*), avg(pg_column_size(accounts.*))::bigint, 0 FROM accounts
 """
 
 

@@ -2,9 +2,10 @@
 
 import os
 import resource
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,18 @@ def no_file_grows(service: Service) -> Iterator[None]:
 
 @contextmanager
 def ballast(service: Service) -> Iterator[None]:
-    """A file that takes all the room there is."""
+    """A file that takes all the room there is; and a reader, without whom a failed writer would make some.
+
+    Whoever closes a file of SQLite's as the last one empties its log, and the next step fits.
+    """
     file = service.server.folder / "ballast"
-    room = os.statvfs(file.parent)
-    with file.open("wb") as heavy:
-        os.posix_fallocate(heavy.fileno(), 0, room.f_bavail * room.f_bsize)
-    yield
-    file.unlink()
+    with closing(sqlite3.connect(service.server.folder / "ledger.db")) as reader:
+        reader.execute("SELECT count(*) FROM decisions").fetchall()
+        room = os.statvfs(file.parent)
+        with file.open("wb") as heavy:
+            os.posix_fallocate(heavy.fileno(), 0, room.f_bavail * room.f_bsize)
+        yield
+        file.unlink()
 
 
 @pytest.fixture
