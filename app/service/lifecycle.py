@@ -15,7 +15,7 @@ from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.pricing import Prepared, prepared
-from app.service.reservations import end_with_the_run
+from app.service.reservations import end_with_the_run, require_attested
 from app.service.runs import RunRecord, read_run
 
 
@@ -35,7 +35,8 @@ def change_state(call: Call, run_id: str, action: RunAction, steps_executed: int
     Raises:
         NotFoundError: the organisation has none such.
         RunStateConflictError: a completed or aborted run stays what it is.
-        ReservationConflictError: `steps_executed` is missing, or nothing is reserved.
+        ReservationConflictError: `steps_executed` is missing, or nothing is reserved; or the run has ended before with
+            another number.
         InvalidInputError: it is fewer steps than were authorised, or more than were planned.
     """
     call.require(Role.TRAINER)
@@ -50,6 +51,8 @@ def change_state(call: Call, run_id: str, action: RunAction, steps_executed: int
                     needed = action is RunAction.COMPLETE
                     end_with_the_run(work, call, run_id, steps_executed, attested_only=needed)
                 _go_on(work, call, replace(work.run(call.organisation_id, run_id), status=reached))
+            elif steps_executed is not None:
+                require_attested(tx, call, run_id, steps_executed)
             return read_run(tx, call, run_id, ready)
 
     return prepared(lambda ready: call.db.retried(lambda: change(ready)))

@@ -259,6 +259,24 @@ def end_with_the_run(
         end(work, call.organisation_id, active, forfeit(active), call.now)
 
 
+def require_attested(tx: Connection, call: Call, run_id: str, steps_executed: int) -> None:
+    """Refuse another word than the one with which a run's last reservation was committed.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        run_id: a run that has ended.
+        steps_executed: the trainer's word now.
+
+    Raises:
+        ReservationConflictError: it was another one, or none.
+    """
+    attested = reservations.last_attested(tx, call.organisation_id, run_id)
+    if attested != steps_executed:
+        told = "no word on its steps" if attested is None else f"{attested} steps executed"
+        raise ReservationConflictError(f"The run has ended before, with {told}, and stays so.", steps_executed=attested)
+
+
 def _ended(call: Call, reservation_id: str, how: Callable[[Reservation], Closing]) -> Reservation:
     call.require(Role.TRAINER)
 

@@ -31,7 +31,9 @@ def test_a_run_ends_with_its_trainers_word(trainer: Trainer, action: str) -> Non
     assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "committed"
     assert trainer.balance() == [(trainer.price((LOUD, 7)), trainer.price())] * 3
     after = trainer.rows()
-    assert trainer.act(action, {"steps_executed": 7}).json() == ended.json()
+    assert trainer.act(action, {"steps_executed": 7}).json() == trainer.act(action).json() == ended.json()
+    told = is_refused(trainer.act(action, {"steps_executed": 8}), 409, "reservation_conflict")
+    assert told["steps_executed"] == 7
     assert trainer.rows() == after
     assert trainer.sound()
 

@@ -88,6 +88,16 @@ def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservati
     return next(iter(get_many(tx, organisation_id, {reservation_id: None})), None)
 
 
+def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | None:
+    """How many steps were executed by the trainer's last word on a run's reservations; None: it gave none."""
+    found = select(reservations.c.steps_executed).where(
+        reservations.c.organisation_id == organisation_id,
+        reservations.c.run_id == run_id,
+        reservations.c.steps_executed.is_not(None),
+    )
+    return tx.execute(found.order_by(reservations.c.closed_at.desc(), reservations.c.id.desc()).limit(1)).scalar()
+
+
 @dataclass(frozen=True, slots=True)
 class Lapsed:
     """An active reservation whose lease has run out.
