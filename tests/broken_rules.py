@@ -43,7 +43,7 @@ MUTATIONS = (
     ),
     Mutation(
         "PostgreSQL's writers do not lock the accounts",
-        "app/persistence/repositories/accounts.py",
+        "app/persistence/repositories/locks.py",
         "_LOCKED = _SEEN.with_for_update(key_share=True)",
         "_LOCKED = _SEEN",
         (REPLICAS,),
@@ -92,11 +92,11 @@ MUTATIONS = (
         (FAULTS,),
     ),
     Mutation(
-        "what is not durable yet is remembered",
-        "app/service/charging/group.py",
-        "        save(work)\n    remember(memory, work)\n",
-        "        remember(memory, work)\n        save(work)\n",
-        (FAULTS,),
+        "a price that a restore has lost is believed",
+        "app/service/charging/saving.py",
+        "for kept, remembered in work.listed.items() if work.changed else ():",
+        "for kept, remembered in work.listed.items() if False else ():",
+        ("tests/service/test_restored.py",),
     ),
     Mutation(
         "what is remembered is believed",
