@@ -167,7 +167,7 @@ MUTATIONS = (
         "app/persistence/repositories/balances.py",
         "counted[key] = (times + count, ",
         "counted[key] = (count, ",
-        (SEQUENCE, MODEL),
+        ("tests/service/test_balances.py",),
     ),
     Mutation(
         "what is held does not count",
@@ -195,7 +195,7 @@ MUTATIONS = (
         "app/api/strict.py",
         "parse_constant=_constant",
         "parse_constant=float",
-        ("tests/api/test_bad_requests.py", "tests/api/test_bad_bodies.py"),
+        ("tests/api/test_strict.py",),
     ),
     Mutation(
         "of two equal keys of an object the last one counts",
