@@ -24,9 +24,9 @@ _PATH: Final = re.compile(r"/v1/runs/([^/\0]+)/steps")
 class HotRoute:
     """Middleware that answers `POST /v1/runs/{run_id}/steps` itself, if the request is as most of them are.
 
-    A caller who is not known from a moment ago, a query, a header that stands twice, a body that comes in pieces, and
-    whatever is wrong, go the usual way, with all that was sent: what is to be said to them is decided there alone.
-    FastAPI describes the endpoint, and that both ways answer the same is tested.
+    A caller who is not known from a moment ago, a query, a header that stands twice, a body that comes in pieces or
+    is said to be encoded, and whatever is wrong, go the usual way, with all that was sent: what is to be said to them
+    is decided there alone. FastAPI describes the endpoint, and that both ways answer the same is tested.
 
     Args:
         app: the usual way, which takes any request.
@@ -66,7 +66,8 @@ class HotRoute:
         headers = dict(scope["headers"])
         twice = len(headers) < len(scope["headers"])
         caller = self._keys.find(headers.get(b"authorization", b"").decode("latin-1"))
-        if twice or caller is None or headers.get(b"content-type") != b"application/json":
+        plain = headers.get(b"content-type") == b"application/json" and b"content-encoding" not in headers
+        if twice or caller is None or not plain:
             return None
         key = headers.get(b"idempotency-key")
         try:

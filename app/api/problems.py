@@ -10,10 +10,11 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError, TimeoutError  # noqa: A004 - of its pool
 from starlette.exceptions import HTTPException
 
 from app.accounting.errors import AccountingError
+from app.api.faults import faults_told, short
 from app.ledger.errors import LedgerError
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -42,7 +43,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "limit_too_small": (422, "The limit admits nothing"),
     "neighboring_relation_mismatch": (422, "The neighboring relations differ"),
     "privacy_unit_mismatch": (422, "The privacy units differ"),
-    "unsupported_event": (422, "There is no sound bound for this event"),
+    "unsupported_event": (422, "The event is unknown, or has no sound bound"),
     "internal_error": (500, "The service failed"),
     "ledger_unavailable": (503, "The ledger is not available"),
     "unknown_grid_version": (503, "The ledger is newer than this service"),
@@ -69,9 +70,6 @@ _BY_STATUS: Final = {
     422: "invalid_request",
     503: "ledger_unavailable",
 }
-
-MAX_ERRORS: Final = 20
-MAX_TEXT: Final = 300
 
 _logger = logging.getLogger(__name__)
 
@@ -190,40 +188,33 @@ async def _accounting_error(request: Request, error: Exception) -> Response:
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
-    del request
     assert isinstance(error, RequestValidationError)
-    found = [
-        {
-            "field": _short(".".join(str(part) for part in item["loc"])),
-            "message": _short(item["msg"]),
-            "type": item["type"],
-        }
-        for item in error.errors()[:MAX_ERRORS]
-    ]
-    code = "invalid_request"
-    if any(item["type"] == "union_tag_invalid" for item in found):
-        code = "unsupported_event"
-    detail = "; ".join(f"{item['field']}: {item['message']}" for item in found[:3])
-    return problem(code, detail, {"errors": found})
+    errors = error.errors()
+    found, detail = faults_told(errors, _body_of(request))
+    unknown = any(item["type"] == "union_tag_invalid" for item in errors)
+    return problem("unsupported_event" if unknown else "invalid_request", detail, {"errors": found})
 
 
-def _short(text: str) -> str:
-    """What a caller sent is not sent back at any length."""
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+def _body_of(request: Request) -> object:
+    """The type of the body that the request's path takes; None: it takes none."""
+    field = request.scope["route"].body_field
+    return field and field.field_info.annotation
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _BY_STATUS.get(error.status_code, "bad_request")
-    detail = f"{request.method} {_short(request.url.path)}: {error.detail}"
+    detail = f"{request.method} {short(request.url.path)}: {error.detail}"
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(sorted(_methods(request)))
+        if methods := _methods(request):
+            headers["Allow"] = ", ".join(sorted(methods))
+        detail += f"; this path takes {headers['Allow']}"
     return problem(code, detail, headers=headers)
 
 
 def _methods(request: Request) -> set[str]:
-    """Every method that some route takes at the request's path."""
+    """Every method that some route takes at the request's path; none, if it is a page and not an operation."""
     described = request.app.openapi()["paths"]
     for path, operations in described.items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path):
@@ -232,7 +223,13 @@ def _methods(request: Request) -> set[str]:
 
 
 async def _database_error(request: Request, error: Exception) -> Response:
-    _logger.error("The database failed during %s %s", request.method, request.url.path, exc_info=error)
+    down = isinstance(error, OperationalError | InterfaceError | TimeoutError)
+    why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+    _logger.error(
+        "The database failed during %s %s: %s",
+        *(request.method, request.url.path, why),
+        exc_info=None if down else error,  # traces of a database that is down would bury everything else
+    )
     return problem(
         "ledger_unavailable",
         "The database did not answer as it should; nothing was admitted. Repeat the request.",

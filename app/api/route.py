@@ -63,12 +63,16 @@ class LedgerRoute(APIRoute):
         known = {field.alias for field in self.dependant.query_params}
 
         async def ask(request: Request) -> Response:
+            _check_once(request, "authorization")
             request.state.caller = await _authenticated(request)
+            _check_once(request, "content-type", "idempotency-key")
             _check_query(request, known)
             strict = StrictRequest(request.scope, request.receive)
             if await strict.body():
                 if not _is_json(request.headers.get("content-type")):
-                    return _not_json()
+                    return _not_taken("Send the body as JSON, with Content-Type: application/json.")
+                if not _is_plain(request):
+                    return _not_taken("Compressed bodies are not taken; send the JSON as it is.")
                 await strict.json()
             return await handle(strict)
 
@@ -84,8 +88,19 @@ async def _authenticated(request: Request) -> Caller:
     return known
 
 
-def _not_json() -> Response:
-    return problem("unsupported_media_type", "Send the body as JSON, with Content-Type: application/json.")
+def _not_taken(why: str) -> Response:
+    return problem("unsupported_media_type", why)
+
+
+def _check_once(request: Request, *names: str) -> None:
+    """Refuse a doubled header: which of them was meant is not for the service to guess.
+
+    Raises:
+        InvalidInputError: a header stands twice.
+    """
+    for name in names:
+        if len(request.headers.getlist(name)) > 1:
+            raise InvalidInputError(f"The header {name.title()} stands twice; send it once.")
 
 
 def _check_query(request: Request, known: set[str]) -> None:
@@ -193,3 +208,7 @@ def _is_json(content_type: str | None) -> bool:
     message["content-type"] = content_type or ""
     subtype = message.get_content_subtype()
     return message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
+
+
+def _is_plain(request: Request) -> bool:
+    return all(encoding.strip().lower() in {"", "identity"} for encoding in request.headers.getlist("content-encoding"))

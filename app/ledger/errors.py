@@ -116,6 +116,15 @@ class AttemptSupersededError(LedgerError):
 
     code = "attempt_superseded"
 
+    def unnamed(self) -> "AttemptSupersededError":
+        """The same, said to a trainer that named no attempt."""
+        current = self.members["current_attempt"]
+        return AttemptSupersededError(
+            f"The request named no `attempt`, which means 1; the current one is {current}. "
+            f'Its trainer sends "attempt": {current}.',
+            **self.members,
+        )
+
 
 class ReservationTerminalError(LedgerError):
     """The reservation was committed, voided or forfeited, and stays so."""

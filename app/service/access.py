@@ -164,6 +164,8 @@ def authenticate(db: Database, authorization: str | None, placement: str = DEFAU
     scheme, _, key = (authorization or "").partition(" ")
     key_id, _, secret = key.strip().partition(".")
     if scheme.lower() != "bearer" or not secret:
+        if authorization:
+            raise AuthenticationError("The Authorization header holds no key of the form `Bearer key_….…`.")
         raise AuthenticationError("Send an API key: `Authorization: Bearer key_….…`.")
     with db.read() as tx:
         record = tenants.find_key(tx, key_id)

@@ -61,6 +61,19 @@ def test_only_the_current_attempt_charges(trainer: Trainer, mode: str, body: dic
     assert trainer.rows() == before
 
 
+def test_a_trainer_that_named_no_attempt_is_told_which_one_to_name(trainer: Trainer) -> None:
+    _open(trainer, first_step=4)
+    for reply in (trainer.steps(), trainer.steps(dry_run=True), trainer.reserve((LOUD, 1))):
+        told = is_refused(reply, 412, "attempt_superseded")
+        assert (told["attempt"], told["current_attempt"]) == (1, 2)
+        assert told["detail"] == (
+            'The request named no `attempt`, which means 1; the current one is 2. Its trainer sends "attempt": 2.'
+        )
+    for reply in (trainer.steps(attempt=1), trainer.reserve((LOUD, 1), attempt=1)):
+        told = is_refused(reply, 412, "attempt_superseded")
+        assert told["detail"].startswith("Attempt 1 of the run was superseded; the current one is 2.")
+
+
 def test_the_fenced_trainers_repeats_get_the_first_answer(trainer: Trainer) -> None:
     first = trainer.steps(first_step=0, count=4, key="k-0")
     _open(trainer, first_step=0)

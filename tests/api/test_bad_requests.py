@@ -117,6 +117,14 @@ def test_a_refused_method_is_answered_with_all_that_are_taken(house: House, path
     reply = house.ledger.http.delete(path.format(**house.ids()), headers=house.ledger.headers())
     taken = {name.strip() for name in reply.headers["allow"].split(",")}
     assert taken - {"HEAD"} == {name.upper() for name in DOCUMENT["paths"][path]}
+    assert reply.json()["detail"].endswith(f": Method Not Allowed; this path takes {reply.headers['allow']}")
+
+
+def test_a_method_that_a_page_does_not_take_is_answered_with_those_that_it_takes(house: House) -> None:
+    reply = house.ledger.http.delete("/docs")
+    assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
+    assert "GET" in reply.headers["allow"]
+    assert reply.json()["detail"].endswith(f"; this path takes {reply.headers['allow']}")
 
 
 @pytest.mark.parametrize("path", ["/v1/runs/", "/v1/runs/{run_id}/", "/healthz/"])

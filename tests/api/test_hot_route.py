@@ -147,8 +147,18 @@ def test_keys(house: House, key: bytes) -> None:
 
 def test_two_keys(house: House) -> None:
     headers = [(b"content-type", b"application/json"), (b"idempotency-key", b"one"), (b"idempotency-key", b"two")]
-    _same(house, VAST, headers=headers)
+    assert _same(house, VAST, headers=headers).status_code == 422
     _same(house, b"{}", headers=[headers[0], (b"idempotency-key", b"")])
+
+
+def test_two_content_types(house: House) -> None:
+    headers = [(b"content-type", b"application/json")] * 2
+    assert _same(house, VAST, headers=headers).status_code == 422
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("identity", 403), ("", 403)])
+def test_encodings(house: House, encoding: str, status: int) -> None:
+    assert _same(house, VAST, headers=JSON | {"content-encoding": encoding}).status_code == status
 
 
 TRUE, FALSE = ["true", "True", "TRUE", "1", "yes", "on", "t", "y"], ["false", "0", "no", "off", "f", "N"]

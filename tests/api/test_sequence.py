@@ -103,6 +103,19 @@ def test_admitted_steps_with_another_content_are_a_conflict(home: House, body: d
     _is_refused(home, (409, "sequence_conflict"), body, "fresh-key")
 
 
+def test_a_conflict_says_which_steps_were_admitted_where_they_begin(home: House) -> None:
+    _post(home, {"count": 4, "first_step": 1})
+    begun = _is_refused(home, (409, "sequence_conflict"), {"count": 3, "first_step": 1})
+    assert begun["detail"] == (
+        "Step 1 was admitted before, as part of another request (steps 1 to 4). The next step is 5."
+    )
+    amid = _is_refused(home, (409, "sequence_conflict"), {"count": 3, "first_step": 2})
+    assert amid["detail"] == "Step 2 was admitted before, as part of another request. The next step is 5."
+    _post(home, {"first_step": 5})
+    alone = _is_refused(home, (409, "sequence_conflict"), {"count": 3, "first_step": 5})
+    assert "another request (that step alone). The next step is 6." in alone["detail"]
+
+
 @pytest.mark.parametrize("first_step", [2, 3, 1000, 2**53])
 def test_a_gap_is_told_with_the_step_that_is_expected(home: House, first_step: int) -> None:
     told = _is_refused(home, (409, "sequence_gap"), {"first_step": first_step}, "k-1")

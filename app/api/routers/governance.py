@@ -18,7 +18,7 @@ VERIFIERS = CapacityLimiter(1)
     operation_id="verifyLedger",
     summary="Recompute every balance and walk every chain",
     tags=["governance"],
-    responses=responses(*GUARDED, "insufficient_scope"),
+    responses=responses(*GUARDED, "insufficient_scope", "invalid_request"),
 )
 async def verify_ledger(call: Asked) -> VerificationOut:
     """Every account of the caller's organisation from its charges alone; it takes as long as there are charges.

@@ -6,6 +6,7 @@ from app.api.problems import PRICING, READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.reservations import AttemptIn, CommitIn, EndIn, ReservationIn, ReservationOut, plan_refused
 from app.api.schemas.runs import RunOut
+from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
 from app.service import lifecycle, reservations
 
@@ -104,15 +105,17 @@ def open_attempt(run_id: str, body: AttemptIn, request: Request, call: Asked, ke
 )
 def reserve(run_id: str, body: ReservationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only."""
-    return created(
-        reservations.reserve(
+    try:
+        answer = reservations.reserve(
             call,
             body.request(run_id),
             identity(request, body, key),
             lambda reservation: ReservationOut.of(reservation).model_dump_json(),
             lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
         )
-    )
+    except AttemptSupersededError as error:
+        raise error if "attempt" in body.model_fields_set else error.unnamed() from None
+    return created(answer)
 
 
 @routes.get(

@@ -8,6 +8,7 @@ from pydantic_core import to_json
 from app.api.problems import PRICING, PROBLEM_JSON, WRITING, problem, responses
 from app.api.route import Asked, Charges, IdempotencyKey, router
 from app.api.schemas.steps import REFUSED_EXAMPLE, AdmittedOut, StepsIn, admitted_members, refusal_members
+from app.ledger.errors import AttemptSupersededError
 
 routes = router()
 
@@ -52,7 +53,10 @@ async def take_steps(
     key was not the one who was admitted, and must release nothing.
     """
     asked = body.request(run_id, key)
-    answered = await (charges.preview(call, asked) if dry_run else charges.take_steps(call, asked))
+    try:
+        answered = await (charges.preview(call, asked) if dry_run else charges.take_steps(call, asked))
+    except AttemptSupersededError as error:
+        raise error if "attempt" in body.model_fields_set else error.unnamed() from None
     headers = {}
     if answered.replayed:
         headers["Idempotent-Replayed"] = "true"

@@ -86,8 +86,13 @@ def _earlier(work: WorkingSet, command: Command, run: Run, asked: str) -> Decisi
         return admitted
     if not current:
         return None
+    which = ""
+    if admitted is not None:
+        last = admitted.next_step - 1
+        which = f" (steps {admitted.first_step} to {last})" if last > admitted.first_step else " (that step alone)"
     raise SequenceConflictError(
-        f"Step {request.first_step} was admitted before, as part of another request. The next step is {run.next_step}.",
+        f"Step {request.first_step} was admitted before, as part of another request{which}. "
+        f"The next step is {run.next_step}.",
         next_step=run.next_step,
     )
 

@@ -1,0 +1,108 @@
+"""Headers that are not as they should be, and what is said of them."""
+
+import gzip
+
+import httpx2
+import pytest
+
+from tests.api.conftest import House
+from tests.api.operations import GUARDED, POSTS, Operation
+from tests.api.trainer import is_refused
+
+NO_FORM = "The Authorization header holds no key of the form `Bearer key_….…`."
+JSON = {"Content-Type": "application/json"}
+each = pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
+
+
+def _steps(house: House, content: bytes, headers: dict[str, str] | list[tuple[bytes, bytes]]) -> httpx2.Response:
+    reply: httpx2.Response = house.ledger.http.post(
+        f"/v1/runs/{house.run}/steps?dry_run=true", content=content, headers=headers
+    )
+    return reply
+
+
+def test_a_key_that_was_sent_but_is_none_is_told_so(house: House) -> None:
+    key = house.ledger.keys["hospital", "admin"]
+    key_id = key.partition(".")[0]
+    for sent in ("Bearer nope", "Bearer", key, f"Basic {key}", f"Bearer {key_id}", f"Bearer {key_id}.", "Bearer key_0"):
+        told = is_refused(_steps(house, b"{}", {"Authorization": sent}), 401, "unauthenticated")
+        assert told["detail"] == NO_FORM, sent
+
+
+def test_whether_a_key_exists_is_not_told(house: House) -> None:
+    key_id = house.ledger.keys["hospital", "admin"].partition(".")[0]
+    answers = [
+        _steps(house, b"{}", {"Authorization": f"Bearer {sent}"}).content for sent in (f"{key_id}.x", "key_none.x")
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": ""}])
+def test_whoever_sends_no_key_is_asked_for_one(house: House, headers: dict[str, str]) -> None:
+    told = is_refused(_steps(house, b"{}", headers), 401, "unauthenticated")
+    assert told["detail"].startswith("Send an API key")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "br", "deflate", "identity, gzip", "x"])
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("path", ["steps", "steps?dry_run=true", "reservations"])
+def test_a_compressed_body_is_not_taken(house: House, encoding: str, compressed: bool, path: str) -> None:  # noqa: FBT001
+    before = house.rows()
+    content = gzip.compress(b"{}") if compressed else b"{}"
+    headers = house.ledger.headers() | JSON | {"Content-Encoding": encoding}
+    for _ in range(2):  # the second time the key is remembered
+        reply = house.ledger.http.post(f"/v1/runs/{house.run}/{path}", content=content, headers=headers)
+        told = is_refused(reply, 415, "unsupported_media_type")
+        assert told["detail"] == "Compressed bodies are not taken; send the JSON as it is."
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", "", " "])
+def test_a_body_that_is_encoded_as_itself_is_taken(house: House, encoding: str) -> None:
+    headers = house.ledger.headers() | JSON | {"Content-Encoding": encoding}
+    assert _steps(house, b"{}", headers).status_code == 200
+
+
+def _doubled(house: House, name: bytes, values: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    usual = {b"authorization": house.ledger.headers()["Authorization"].encode(), b"content-type": b"application/json"}
+    usual.pop(name, None)
+    return [*usual.items(), *((name, value) for value in values)]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        (b"idempotency-key", b"one", b"two"),
+        (b"idempotency-key", b"one", b"one"),
+        (b"content-type", b"application/json", b"application/json"),
+        (b"content-type", b"application/json", b"text/plain"),
+    ],
+)
+@pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.id)
+def test_a_doubled_header_is_refused(
+    house: House, operation: Operation, name: bytes, first: bytes, second: bytes
+) -> None:
+    before = house.rows()
+    path = operation.at(**house.ids())
+    reply = house.ledger.http.post(path, content=b"{}", headers=_doubled(house, name, (first, second)))
+    told = is_refused(reply, 422, "invalid_request")
+    assert told["detail"] == f"The header {name.decode().title()} stands twice; send it once."
+    assert house.rows() == before
+
+
+@each
+def test_two_keys_are_refused_though_both_open(house: House, operation: Operation) -> None:
+    before = house.rows()
+    keys = tuple(house.ledger.headers(role)["Authorization"].encode() for role in ("admin", "viewer"))
+    for both in (keys, keys[::-1], (keys[0], keys[0]), (keys[0], b"Bearer nope"), (b"", keys[0])):
+        headers = _doubled(house, b"authorization", (both[0], both[1]))
+        reply = house.ledger.http.request(operation.method, operation.at(**house.ids()), headers=headers)
+        told = is_refused(reply, 422, "invalid_request")
+        assert told["detail"] == "The header Authorization stands twice; send it once."
+    assert house.rows() == before
+
+
+def test_a_stranger_is_told_of_nothing_but_the_key(house: House) -> None:
+    doubled = [*_doubled(house, b"idempotency-key", (b"a", b"b")), (b"content-encoding", b"gzip")]
+    headers = [(name, value) for name, value in doubled if name != b"authorization"]
+    is_refused(_steps(house, b"{}", headers), 401, "unauthenticated")
