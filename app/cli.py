@@ -2,35 +2,34 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
-import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.api.openapi import openapi_text
 from app.demo.story import run_demo
-from app.ledger.errors import LedgerError, LedgerUnavailableError, NotFoundError
+from app.ledger.errors import LedgerError
 from app.main import create_app
-from app.persistence.engine import URL_SETTING, Database
-from app.persistence.schema import has_ledger, upgrade
+from app.opening import ledger, opened, prepare_to_serve, require_there, where
+from app.opening import migrate as make_newest
+from app.persistence.engine import Database
 from app.service import access
 from app.service.access import DEFAULT_PLACEMENT, Role
 from app.service.copying import copy
 from app.service.export import export_from
-from app.service.placements import Placement, Placements
 from app.service.verification import enforce, together
 from app.service.verification import verify as verify_ledger
+from app.serving import PortError, listen, port_to_take
 from app.settings import Settings
 
 cli = typer.Typer(
     name="epsilon-ledger",
-    help="Keep differential-privacy budgets the way a bank keeps accounts.",
     epilog="The database is EPSILON_LEDGER_DATABASE_URL; by default the SQLite file epsilon-ledger.db here.",
     no_args_is_help=True,
     add_completion=False,
@@ -43,6 +42,23 @@ cli.add_typer(keys, name="keys")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if asked:
+        typer.echo(f"epsilon-ledger {version('epsilon-ledger')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Keep differential-privacy budgets the way a bank keeps accounts."""
+    del version  # it was printed already
+
+
 @cli.command()
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -52,26 +68,22 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Serve the API; an embedded SQLite database is migrated first."""
-    with _opened() as placements:
-        _prepare_to_serve(placements)
+    try:
+        taken = port_to_take(host, port)
+    except PortError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    with opened() as placements:
+        prepare_to_serve(placements)
+        databases = where(placements)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{taken}/docs"
+    shared = f", with {workers} workers" if workers > 1 else ""
     _say(
         as_json=as_json,
-        text=f"Epsilon Ledger on http://{host}:{port}/docs",
-        facts={"host": host, "port": port, "workers": workers},
+        text=f"Epsilon Ledger on {url}, on {databases}{shared}",
+        facts={"host": host, "port": taken, "workers": workers, "databases": databases},
     )
-    # uvloop and httptools are named, not left to chance: without uvloop every kept-alive request to one of
-    # several workers takes 44 ms longer, and a missing one is an error at start.
-    uvicorn.run(
-        "app.cli:application",
-        factory=True,
-        workers=workers,
-        host=host,
-        port=port,
-        loop="uvloop",
-        http="httptools",
-        log_level="warning",
-        access_log=False,  # at this level it says nothing, yet each line of it would be put together
-    )
+    listen(host, taken, workers)
 
 
 def application() -> FastAPI:
@@ -82,10 +94,10 @@ def application() -> FastAPI:
 @cli.command()
 def migrate(*, as_json: Json = False) -> None:
     """Bring the database, and that of every placement, to the newest schema; concurrent calls wait for each other."""
-    with _opened() as placements:
+    with opened() as placements:
         for placement in placements:
             with placements.naming(placement) as db:
-                upgrade(db)
+                make_newest(db)
         _say(as_json=as_json, text="The database has the newest schema.", facts={"migrated": True})
 
 
@@ -96,9 +108,8 @@ def demo(*, as_json: Json = False) -> None:
 
 
 @cli.command()
-def openapi(*, as_json: Json = True) -> None:
+def openapi() -> None:
     """Print the OpenAPI description."""
-    del as_json  # it is JSON either way
     print(openapi_text(create_app(Settings())), end="")  # noqa: T201 - this command's whole purpose
 
 
@@ -115,6 +126,7 @@ def copy_ledger(
     """
     old, new = Database(source, called="--from"), Database(target, called="--to")
     try:
+        require_there(old, "--from")
         copied = copy(old, new)
     finally:
         old.dispose()
@@ -138,7 +150,7 @@ def verify(
 
     Writes to an account whose balance is not proven are stopped, until a later verification finds it sound.
     """
-    with _ledger(migrated=False) as placements:
+    with ledger(migrated=False) as placements:
         every = []
         for placement in placements:
             with placements.naming(placement) as db:
@@ -162,7 +174,8 @@ def verify(
     )
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} problems"
     stopped = f"Writes to {len(found.unproven)} accounts are stopped." if found.unproven and not read_only else ""
-    told = [f"{summary}: {verdict}.", *found.problems, stopped]
+    whole = f"{summary}: {verdict}." if found.accounts or not found.sound else "The ledger is empty."
+    told = [whole, *found.problems, stopped]
     _say(as_json=as_json, text="\n".join(filter(None, told)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)
 
@@ -174,12 +187,9 @@ def export_charges(
     organisation: Annotated[
         str | None, typer.Option("--org", help="The organisation's id or name, where several have such a population.")
     ] = None,
-    *,
-    as_json: Json = True,
 ) -> None:
     """Write the charges of a run or a population as JSON lines; examples/verify_export.py verifies them."""
-    del as_json  # it is JSON lines either way
-    with _ledger(migrated=False) as placements:
+    with ledger(migrated=False) as placements:
         databases = list(placements.databases.values())
         if organisation is not None and len(placements) > 1:
             databases = [placements.holding(organisation).database]
@@ -196,7 +206,7 @@ def create_organisation(
     as_json: Json = False,
 ) -> None:
     """Found an organisation and print its id."""
-    with _ledger() as placements:
+    with ledger() as placements:
         home = placements.named(placement).database
         organisation_id = access.create_organisation(home, name, datetime.now(UTC), placements.databases.values())
     _say(as_json=as_json, text=organisation_id, facts={"id": organisation_id, "name": name})
@@ -211,7 +221,7 @@ def create_key(
 ) -> None:
     """Issue an API key and print it; it is shown this once."""
     del as_json  # a key is printed as JSON either way, so that it can be piped
-    with _ledger() as placements:
+    with ledger() as placements:
         home = placements.holding(organisation).database
         issued = access.create_key(home, organisation, role, datetime.now(UTC), placements.databases.values())
     facts = {"id": issued.id, "key": issued.key, "role": str(issued.role)}
@@ -230,49 +240,6 @@ def main() -> None:
         wrong = error.errors()[0]
         why = wrong["msg"].removeprefix("Value error, ")
         _fail(f"EPSILON_LEDGER_{str(wrong['loc'][0]).upper()} is not right: {why}.")
-
-
-@contextmanager
-def _ledger(*, migrated: bool = True) -> Iterator[Placements]:
-    """Databases with the newest schema; a SQLite file is made and migrated, unless the command only looks at it."""
-    with _opened() as placements:
-        for placement in placements:
-            _prepare(placements, placement, migrated=migrated)
-        yield placements
-
-
-@contextmanager
-def _opened() -> Iterator[Placements]:
-    settings = Settings()
-    placements = Placements(settings.database_urls, settings.database_pool_size)
-    try:
-        yield placements
-    finally:
-        placements.dispose()
-
-
-def _prepare(placements: Placements, placement: Placement, *, migrated: bool = True) -> None:
-    with placements.naming(placement) as db:
-        if migrated and db.dialect == "sqlite":
-            upgrade(db)
-        elif not has_ledger(db):
-            where = URL_SETTING if placement.name == DEFAULT_PLACEMENT else f"The placement {placement.name!r}"
-            raise NotFoundError(f"{where} names no ledger of this version; `epsilon-ledger migrate` makes one.")
-
-
-def _prepare_to_serve(placements: Placements) -> None:
-    """A placement that does not answer keeps its own organisations waiting, and no others."""
-    down = []
-    for placement in placements:
-        try:
-            _prepare(placements, placement)
-        except LedgerUnavailableError as error:
-            down.append(error.detail)
-    if len(down) == len(placements):
-        raise LedgerUnavailableError(" ".join(down))
-    for why in down:
-        typer.echo(f"{why} Its organisations get 503 until it does.", err=True)
-    placements.require_apart()
 
 
 def _say(*, as_json: bool, text: str, facts: Mapping[str, object]) -> None:

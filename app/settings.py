@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -30,6 +31,10 @@ def _placements(given: object) -> object:
     return dict(pairs)
 
 
+PREFIX: Final = "EPSILON_LEDGER_"
+OTHERS: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TORTURE", "FAULTS"))
+"""Of the trainers' client and of this project's tests: no settings of the service, and no mistakes."""
+
 PlacementName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
@@ -42,7 +47,7 @@ class Settings(BaseSettings):
         placements: further databases, each with organisations of its own: a JSON object of names and URLs.
     """
 
-    model_config = SettingsConfigDict(env_prefix="EPSILON_LEDGER_", frozen=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///epsilon-ledger.db"
     database_pool_size: Annotated[int, Field(ge=1, le=1000)] = POOL_SIZE
@@ -54,3 +59,21 @@ class Settings(BaseSettings):
     def database_urls(self) -> dict[str, str]:
         """The URL of every placement, the default one first."""
         return {DEFAULT_PLACEMENT: self.database_url, **self.placements}
+
+
+def known_variables() -> list[str]:
+    """The environment variables that are settings of the service."""
+    return [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Variables that look like a setting and are none.
+
+    Args:
+        environment: the names of all variables; case does not matter.
+
+    Returns:
+        Those that nothing reads, in order.
+    """
+    known = {*known_variables(), *OTHERS}
+    return sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)

@@ -6,18 +6,20 @@ exit status is 1.
 
     epsilon-ledger export --population mimic > mimic.jsonl
     python verify_export.py mimic.jsonl
-    python verify_export.py mimic.jsonl --seen 5f0c…   # a head that you wrote down earlier is still in its chain
+    epsilon-ledger export --run run_… | python verify_export.py -
+    python verify_export.py mimic.jsonl --seen 5f0c…   # a head that you wrote down earlier, all 64 digits of it, is
+                                                       # still in its chain
 """
 
 import argparse
 import base64
 import hashlib
 import json
+import re
 import struct
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
@@ -36,24 +38,32 @@ class BadRowError(Exception):
 def main() -> int:
     """Verify a file, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, help="what `epsilon-ledger export` wrote")
+    parser.add_argument("file", help="what `epsilon-ledger export` wrote; - for standard input")
     parser.add_argument("--seen", action="append", default=[], metavar="HASH", help="a head that was noted earlier")
     options = parser.parse_args()
+    for head in options.seen:
+        if not re.fullmatch("[0-9a-fA-F]{64}", head):
+            print(f"--seen {head} is not a whole hash; give all of its 64 hexadecimal digits.", file=sys.stderr)
+            return 2
     try:
-        with options.file.open(encoding="utf-8") as lines:
+        with open(0 if options.file == "-" else options.file, encoding="utf-8") as lines:  # noqa: PTH123 - a descriptor, too
             export = Export(lines)
             export.verify(options.seen)
     except BadRowError as error:
         print(f"NOT SOUND: {error}.")
         return 1
     except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"{options.file} cannot be read as an export: {type(error).__name__}: {error}.", file=sys.stderr)
+        name = "standard input" if options.file == "-" else options.file
+        print(f"{name} cannot be read as an export: {type(error).__name__}: {error}.", file=sys.stderr)
         return 2
     decisions = sum(run["decisions"] for run in export.runs.values())
     accounts = sum(account["complete"] for account in export.accounts.values())
     print(f"Sound: {accounts} balances recomputed and {decisions} decisions of {len(export.runs)} chains walked.")
     for run in export.runs.values():
         print(f"{run['id']}  {run['decisions']} decisions  head {run['chain_head']}")
+    for head in options.seen:
+        position, run_id = export.hashes[head.lower()]
+        print(f"seen: decision {position} of {run_id}")
     return 0
 
 
@@ -65,7 +75,7 @@ class Export:
         self.accounts: dict[str, Line] = {}
         self.runs: dict[str, Line] = {}
         self.reservations: dict[str, Line] = {}
-        self.hashes: set[str] = set()
+        self.hashes: dict[str, tuple[int, str]] = {}
         self.chains: dict[str, Chain] = {}
         self.ended = False
         readers: dict[str, Callable[[Line], None]] = {
@@ -148,7 +158,7 @@ class Export:
     def _decision(self, line: Line) -> None:
         entry = line["entry"]
         self.chains[entry["run_id"]].add(entry, line["hash"])
-        self.hashes.add(line["hash"])
+        self.hashes[line["hash"]] = (entry["position"], entry["run_id"])
         path = [self.accounts[account_id] for account_id in self.accounts[entry["run_id"]]["accounts"]]
         governing = next((account for account in reversed(path) if account["limit"]), path[0])
         self._check_limit(governing, entry, entry)

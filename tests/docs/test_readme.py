@@ -53,8 +53,14 @@ def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not done.stderr
-    assert (folder / "epsilon-ledger.db").exists()
+    assert done.stderr == f"Created a new ledger at {folder / 'epsilon-ledger.db'}.\n"
+    assert sorted(path.name for path in folder.iterdir() if path.suffix not in {".db-wal", ".db-shm"}) == [
+        ".venv",
+        "epsilon-ledger.db",
+    ]
+    assert (
+        f"Epsilon Ledger on http://127.0.0.1:{port}/docs, on sqlite:///{folder / 'epsilon-ledger.db'}\n" in done.stdout
+    )
     return dict(zip((block.text for block in blocks), done.stdout.split(SEPARATOR), strict=True))
 
 
@@ -129,10 +135,12 @@ def test_the_python_snippet_trains_until_the_budget_is_spent(
         monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("trainer"))
         released: list[int] = []
         code = compile(snippet.text, "README.md", "exec")
-        with pytest.raises(BudgetExceededError) as refused:
-            exec(code, {"batches": range(10_000), "train_step": released.append})  # noqa: S102 - our own README
-        run = office.get_run(refused.value.run)
-        assert 10 < run.next_step == len(released) == refused.value.first_step
+        shown: list[BudgetExceededError] = []
+        job = {"batches": range(10_000), "train_step": released.append, "print": shown.append}
+        exec(code, job)  # noqa: S102 - our own README
+        (refused,) = shown
+        run = office.get_run(refused.run)
+        assert 10 < run.next_step == len(released) == refused.first_step
         assert run.status == "completed"
 
         # A run that ends before its budget does is completed too.

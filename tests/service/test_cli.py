@@ -1,6 +1,7 @@
 """The command line: what it prints, and that its errors are one sentence and exit status 2."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def _is_one_sentence(said: Said) -> None:
 
 def test_an_organisation_and_keys_of_each_role_can_be_made(run: Run, url: str) -> None:
     made = run("org", "create", "hospital")
-    assert (made.status, made.err) == (0, "")
+    assert (made.status, made.err) == (0, f"Created a new ledger at {url.removeprefix('sqlite:///')}.\n")
     organisation = made.out.strip()
     assert organisation.startswith("org_")
     database = Database(url)
@@ -84,6 +85,8 @@ def test_mistakes_are_one_sentence_and_change_nothing(run: Run, url: str) -> Non
         ("nonsense",),
         ("verify", "--nonsense"),
         ("export", "--nonsense"),
+        ("export", "--json"),
+        ("openapi", "--json"),
     ],
 )
 def test_a_command_that_is_not_understood_exits_2_without_a_traceback(run: Run, arguments: tuple[str, ...]) -> None:
@@ -107,7 +110,7 @@ def test_help_names_every_command(run: Run, command: str) -> None:
     assert command in run("--help").out
 
 
-@pytest.mark.parametrize("arguments", [("migrate",), ("verify",), ("org", "create", "x"), ("serve",)])
+@pytest.mark.parametrize("arguments", [("migrate",), ("verify",), ("org", "create", "x"), ("serve", "--port", "0")])
 @pytest.mark.parametrize(
     "bad",
     [
@@ -139,11 +142,52 @@ def test_migrate_can_be_repeated(run: Run) -> None:
 
 def test_verify_does_not_call_a_ledger_sound_that_is_not_there(run: Run, tmp_path: Path) -> None:
     said = run("verify")
-    assert said.status == 2
+    _is_one_sentence(said)
+    assert said.err.startswith(f"There is no file {tmp_path / 'ledger.db'}")
+    assert "migrate" not in said.err
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_source_of_a_copy_that_is_not_there_is_named(run: Run, url: str, tmp_path: Path) -> None:
+    run("migrate")
+    said = run("copy", "--from", "sqlite:///nofile.db", "--to", url)
+    _is_one_sentence(said)
+    assert said.err == f"There is no file {tmp_path / 'nofile.db'}: --from names no ledger.\n"
+
+
+def test_an_empty_ledger_is_called_empty(run: Run) -> None:
+    run("migrate")
+    said = run("verify")
+    assert (said.status, said.out) == (0, "The ledger is empty.\n")
+
+
+def test_the_version_is_that_of_the_distribution(run: Run) -> None:
+    said = run("--version")
+    assert (said.status, said.out) == (0, f"epsilon-ledger {version('epsilon-ledger')}\n")
+
+
+def test_a_command_that_makes_a_file_says_so_once(run: Run, tmp_path: Path) -> None:
+    assert run("migrate").err == f"Created a new ledger at {tmp_path / 'ledger.db'}.\n"
+    assert run("migrate").err == ""
+
+
+def test_a_misspelt_variable_is_named_and_those_of_the_client_are_not(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("migrate")
+    for name in ("EPSILON_LEDGER_URL", "EPSILON_LEDGER_API_KEY", "EPSILON_LEDGER_TORTURE"):
+        monkeypatch.setenv(name, "1")
+    assert run("verify").err == ""
+    monkeypatch.setenv("EPSILON_LEDGER_DATABASE_ULR", "sqlite:///secret.db")
+    said = run("verify")
+    assert said.status == 0
+    assert said.err.startswith("EPSILON_LEDGER_DATABASE_ULR is no setting")
+    assert "EPSILON_LEDGER_DATABASE_URL" in said.err
+    assert "secret" not in said.err
+
+
 def test_the_command_is_installed_and_prints_no_traceback(tmp_path: Path) -> None:
+    assert command_line("migrate", database=tmp_path / "ledger.db").returncode == 0
     refused = command_line("keys", "create", "--org", "nobody", "--role", "admin", database=tmp_path / "ledger.db")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.count("\n") == 1

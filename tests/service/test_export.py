@@ -89,10 +89,30 @@ def test_a_population_is_named_by_its_id_too(charged: Ledger) -> None:
 def test_a_head_that_was_seen_is_found_again_and_another_is_not(charged: Ledger, tmp_path: Path) -> None:
     lines = _export(charged, population="mimic")
     seen = next(line["hash"] for line in lines if line["type"] == "decision")
-    assert _verified(lines, tmp_path, "--seen", seen.upper()).returncode == 0
+    found = _verified(lines, tmp_path, "--seen", seen.upper())
+    entry = next(line["entry"] for line in lines if line["type"] == "decision")
+    assert found.returncode == 0
+    assert f"seen: decision {entry['position']} of {entry['run_id']}\n" in found.stdout
     done = _verified(lines, tmp_path, "--seen", seen, "--seen", "0" * 64)
     assert done.returncode == 1
     assert f"hash {'0' * 64} is in no chain" in done.stdout
+
+
+@pytest.mark.parametrize("short", ["0123abcd", "", "x" * 64, "0" * 65])
+def test_a_shortened_hash_is_no_alarm(tmp_path: Path, short: str) -> None:
+    done = _verified([], tmp_path, f"--seen={short}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "64 hexadecimal digits" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_export_is_read_from_a_pipe(charged: Ledger) -> None:
+    lines = "".join(f"{line}\n" for line in export(charged.database, NOW, population="mimic"))
+    done = subprocess.run(
+        [sys.executable, "-I", SCRIPT, "-"], input=lines, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4 balances recomputed" in done.stdout
 
 
 def _shifted(text: str, units: int = 1) -> str:

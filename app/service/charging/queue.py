@@ -151,8 +151,13 @@ class CommitQueue:
         try:
             return await self._tried(commands)
         except Exception as error:
-            _logger.exception("A group of %d commands could not be written", len(commands))
-            if len(commands) == 1 or isinstance(error, _NOBODYS_FAULT):
+            foreseen = isinstance(error, _NOBODYS_FAULT)
+            why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+            # Traces of a database that is down would bury everything else in the log.
+            _logger.exception(
+                "A group of %d commands could not be written: %s", len(commands), why, exc_info=not foreseen
+            )
+            if len(commands) == 1 or foreseen:
                 return [error] * len(commands)
         return [(await self._committed([command]))[0] for command in commands]
 
