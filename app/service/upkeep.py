@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from app.ledger.errors import LedgerError
 from app.ledger.reservations import forfeit, has_lapsed
 from app.persistence.engine import Database
@@ -34,8 +36,11 @@ async def keep_up(db: Database) -> None:
         for each in work:
             try:
                 await asyncio.to_thread(each)
+            except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every few seconds: one line
+                why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+                _logger.warning("The regular upkeep of a database failed, and is tried again: %s", why)
             except Exception:
-                _logger.exception("The regular upkeep of a database failed; it is tried again")
+                _logger.exception("The regular upkeep of a database failed, and is tried again")
 
 
 def forfeit_lapsed(db: Database, now: datetime) -> int:
