@@ -301,7 +301,8 @@ def test_revisions_are_one_line_from_the_first_to_the_newest() -> None:
 
 
 def test_the_command_line_migrates(tmp_path: Path, database: Database) -> None:
-    done = command_line("migrate", database=tmp_path / "ledger.db")
-    assert (done.returncode, done.stderr) == (0, "")
+    file = tmp_path / "ledger.db"
+    told = [command_line("migrate", database=file) for _ in range(2)]
+    assert [(done.returncode, done.stderr) for done in told] == [(0, f"Created a new ledger at {file}.\n"), (0, "")]
     with database.read() as tx:
         assert is_current(tx)
