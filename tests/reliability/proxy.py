@@ -92,6 +92,7 @@ class FaultProxy:
         for talk in talks:
             talk.cancel()
         await asyncio.gather(*talks, return_exceptions=True)
+        await asyncio.sleep(0)  # what the ends of the talks have called back is done before the loop is closed
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, with one of its own to the server; a fault may end both."""
@@ -122,8 +123,8 @@ class FaultProxy:
                     return
                 writer.write(reply)
                 await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):
-            return  # either side is gone: so is the other, below
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            return  # either side is gone, or the proxy ends: so is the other, below
         finally:
             for stream in (writer, server):
                 if stream is not None:
