@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from app.accounting.errors import AccountingError
 from app.api.faults import faults_told, short
 from app.ledger.errors import LedgerError
+from app.persistence.engine import said_by
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -224,7 +225,7 @@ def _methods(request: Request) -> set[str]:
 
 async def _database_error(request: Request, error: Exception) -> Response:
     down = isinstance(error, OperationalError | InterfaceError | TimeoutError)
-    why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+    why = said_by(error)
     _logger.error(
         "The database failed during %s %s: %s",
         *(request.method, request.url.path, why),

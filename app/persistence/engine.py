@@ -208,6 +208,11 @@ class Database:
         return connection
 
 
+def said_by(error: Exception) -> str:
+    """What a failure says, in one line: the database's own words where there are some."""
+    return str(getattr(error, "orig", None) or error).partition("\n")[0]
+
+
 def writes(connection: Connection) -> bool:
     """Whether a connection's transaction was begun by `Database.write`."""
     return bool(connection.get_execution_options().get("writes", False))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import URL_SETTING, Database
+from app.persistence.engine import URL_SETTING, Database, said_by
 from app.persistence.repositories import tenants
 from app.persistence.schema import is_current
 from app.service.access import DEFAULT_PLACEMENT
@@ -152,7 +152,7 @@ class Placements:
         except SQLAlchemyError as error:
             if len(self) == 1:
                 raise
-            why = str(getattr(error, "orig", error)).splitlines()[0]
+            why = said_by(error)
             raise LedgerUnavailableError(f"The placement {placement.name!r} does not answer: {why}.") from error
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import LedgerError
 from app.ledger.reservations import forfeit, has_lapsed
-from app.persistence.engine import Database
+from app.persistence.engine import Database, said_by
 from app.persistence.repositories import reservations
 from app.persistence.repositories.reservations import Lapsed
 from app.service.charging.ending import end
@@ -37,7 +37,7 @@ async def keep_up(db: Database) -> None:
             try:
                 await asyncio.to_thread(each)
             except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every few seconds: one line
-                why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+                why = said_by(error)
                 _logger.warning("The regular upkeep of a database failed, and is tried again: %s", why)
             except Exception:
                 _logger.exception("The regular upkeep of a database failed, and is tried again")

@@ -111,7 +111,7 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
             {
                 "organisation_id": organisation_id,
                 "id": account.id,
-                "charged_since": since_text(since or {}),
+                "charged_since": _since_text(since or {}),
                 "weights": weights_text(account.weights),
                 "version": account.version,
                 "updated_at": now,
@@ -128,7 +128,7 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
         _WRITTEN.execute(tx, written)
 
 
-def since_text(since: Since) -> str:
+def _since_text(since: Since) -> str:
     """What was charged since, as it is kept."""
     return json.dumps(since, separators=(",", ":"))
 

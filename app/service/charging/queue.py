@@ -10,7 +10,7 @@ from functools import partial
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.engine import Database, WriterBusyError
+from app.persistence.engine import Database, WriterBusyError, said_by
 from app.service.access import Role
 from app.service.call import Call
 from app.service.charging.group import Outcome, commit_group, preview
@@ -152,7 +152,7 @@ class CommitQueue:
             return await self._tried(commands)
         except Exception as error:
             foreseen = isinstance(error, _NOBODYS_FAULT)
-            why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+            why = said_by(error)
             # Traces of a database that is down would bury everything else in the log.
             _logger.exception(
                 "A group of %d commands could not be written: %s", len(commands), why, exc_info=not foreseen
