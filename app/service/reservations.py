@@ -1,26 +1,11 @@
-"""Reservations: a plan is set aside at once, or refused at once, and ended by the trainer's word or its silence."""
+"""Reservations and their ends: by the trainer's word, or by its silence."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import StepEvent, total_cost
-from app.ledger.admission import Refusal, hold
 from app.ledger.errors import NotFoundError, ReservationConflictError
-from app.ledger.plans import plan_of
-from app.ledger.reservations import (
-    Closing,
-    Reservation,
-    ReservationStatus,
-    commit,
-    extend,
-    forfeit,
-    has_lapsed,
-    void,
-)
-from app.ledger.runs import require_active, require_attempt
+from app.ledger.reservations import Closing, Reservation, commit, extend, forfeit, has_lapsed, void
 from app.persistence.repositories import reservations
 from app.service.access import Role
 from app.service.call import Call
@@ -28,116 +13,6 @@ from app.service.charging.ending import end
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
-from app.service.idempotency import Answer, Identity, Pinned, create_once
-from app.service.ids import new_id
-from app.service.pricing import Prepared
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """What is to be set aside.
-
-    Args:
-        run_id: for whose steps.
-        steps: the plan.
-        lease_seconds: how long the trainer may be silent.
-        attempt: the trainer's fencing token.
-    """
-
-    run_id: str
-    steps: tuple[StepEvent, ...]
-    lease_seconds: int
-    attempt: int
-
-
-def reserve(
-    call: Call,
-    request: PlanRequest,
-    identity: Identity,
-    render: Callable[[Reservation], str],
-    refuse: Callable[[Refusal], Pinned],
-) -> Answer:
-    """Set a plan's exact cost aside on every account of a run's path, or refuse it at once.
-
-    Args:
-        call: needs the role trainer.
-        request: run, plan, lease.
-        identity: of the request.
-        render: makes the reply's body.
-        refuse: makes the reply to a plan that does not fit.
-
-    Returns:
-        The reply.
-
-    Raises:
-        NotFoundError: the organisation has no such run.
-        AttemptSupersededError: another attempt of the run has begun.
-        RunStateConflictError: the run is not active.
-        ReservationConflictError: the run has an active reservation.
-        UnsupportedEventError: an event has no sound bound under the population's relation.
-    """
-    call.require(Role.TRAINER)
-
-    def create(tx: Connection, ready: Prepared) -> str | Pinned:
-        work = load_run(tx, call.organisation_id, request.run_id)
-        run = work.run(call.organisation_id, request.run_id)
-        require_attempt(run, request.attempt)
-        require_active(run)
-        active = work.reservations.get((call.organisation_id, run.account_id))
-        if active is not None and not has_lapsed(active, call.now):
-            raise ReservationConflictError(
-                f"The run has the active reservation {active.id}; commit or void it before the next one.",
-                reservation=active.id,
-            )
-        if active is not None:
-            end(work, call.organisation_id, active, forfeit(active), call.now)
-        held = set_aside(work, call, request, ready)
-        save(work)
-        return render(held) if isinstance(held, Reservation) else refuse(held)
-
-    return create_once(call, identity, create)
-
-
-def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepared) -> Reservation | Refusal:
-    """Note what a plan sets aside, and write the reservation itself.
-
-    Args:
-        work: has the run's whole path, locked.
-        call: who asks, and when.
-        request: run, plan, lease.
-        ready: what was computed outside the transaction.
-
-    Returns:
-        The reservation, or why the plan does not fit.
-
-    Raises:
-        UnsupportedEventError: an event has no sound bound under the population's relation.
-    """
-    organisation_id = call.organisation_id
-    path = work.path(organisation_id, request.run_id)
-    assert path is not None, "whoever sets a plan aside has locked the whole path"
-    for account in path:
-        if not account.weights_frozen:
-            ready.require(account, [step.event for step in account.planned])
-    items = plan_of(request.steps)
-    priced = work.quote(organisation_id, path[0], [StepEvent(item.event, item.count) for item in items], ready)
-    holding = hold(path, priced, ready.noise_that_fits)
-    if isinstance(holding, Refusal):
-        return holding
-    reservation = Reservation(
-        id=new_id("res", call.now),
-        run_id=request.run_id,
-        attempt=request.attempt,
-        status=ReservationStatus.ACTIVE,
-        items=items,
-        lease_seconds=request.lease_seconds,
-        expires_at=call.now + timedelta(seconds=request.lease_seconds),
-    )
-    reservations.add(work.tx, organisation_id, reservation, total_cost(priced), call.now)
-    work.remember_prices(organisation_id, path[0], priced)
-    work.change(organisation_id, holding, call.now)
-    work.move(organisation_id, replace(work.run(organisation_id, request.run_id), reservation_id=reservation.id))
-    return reservation
 
 
 def get_reservation(call: Call, reservation_id: str) -> Reservation:

@@ -25,7 +25,7 @@ from app.service.charging.loading import load_run
 from app.service.charging.saving import save
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.pricing import Prepared, prepared, quote
-from app.service.reservations import PlanRequest, set_aside
+from app.service.reserving import PlanRequest, set_aside
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
@@ -88,11 +87,11 @@ class FaultProxy:
         self._ready.set()
         await self._stop.wait()
         server.close()
-        talks = asyncio.all_tasks() - {asyncio.current_task()}
-        for talk in talks:
-            talk.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
-        await asyncio.sleep(0)  # what the ends of the talks have called back is done before the loop is closed
+        while talks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for talk in talks:
+                talk.cancel()
+            await asyncio.gather(*talks, return_exceptions=True)
+            await asyncio.sleep(0.01)  # streams that were closed end, and what was just accepted becomes a talk
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, with one of its own to the server; a fault may end both."""
@@ -126,9 +125,10 @@ class FaultProxy:
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             return  # either side is gone, or the proxy ends: so is the other, below
         finally:
+            # Nothing is awaited here: a talk that is cancelled meanwhile would leave a stream open.
             for stream in (writer, server):
                 if stream is not None:
-                    await _closed(stream)
+                    stream.close()
 
     async def _once(self, request: bytes) -> bytes:
         """Send a whole request on a connection of its own."""
@@ -137,7 +137,7 @@ class FaultProxy:
             writer.write(request)
             return await _message(reader)
         finally:
-            await _closed(writer)
+            writer.close()
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:
@@ -146,9 +146,3 @@ async def _message(reader: asyncio.StreamReader) -> bytes:
     fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if line)
     assert b"transfer-encoding" not in fields, "bodies here have a length"
     return head + await reader.readexactly(int(fields.get(b"content-length", b"0")))
-
-
-async def _closed(stream: asyncio.StreamWriter) -> None:
-    stream.close()
-    with suppress(OSError):
-        await stream.wait_closed()

@@ -17,12 +17,12 @@ from app.ledger.reservations import Reservation
 from app.ledger.runs import RunAction
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Outcome
-from app.service import access, lifecycle, reservations, upkeep
+from app.service import access, lifecycle, reservations, reserving, upkeep
 from app.service.access import Role
 from app.service.charging.requests import Answered
 from app.service.idempotency import Identity, Pinned
 from app.service.pricing import UnpreparedError
-from app.service.reservations import PlanRequest
+from app.service.reserving import Before, PlanRequest
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
@@ -48,7 +48,15 @@ WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "number": sides,
         },
     ),
-    "reserve": (4, {"place": places, "plan": items, "lease": st.sampled_from([60, 600])}),
+    "reserve": (
+        5,
+        {
+            "place": places,
+            "plan": items,
+            "lease": st.sampled_from([60, 600]),
+            "follows": st.none() | st.tuples(st.integers(0, 2), st.integers(-1, 4)),
+        },
+    ),
     "settle": (
         4,
         {
@@ -150,27 +158,56 @@ class Reserving(RuleBasedStateMachine):
         if decision.admitted:
             run.next_step += total.total()
 
-    def reserve(self, place: int, plan: list[tuple[DpEvent, int]], lease: int) -> None:
+    def reserve(self, place: int, plan: list[tuple[DpEvent, int]], lease: int, follows: tuple[int, int] | None) -> None:
         run = self.runs[place % len(self.runs)]
-        asked = PlanRequest(run.id, tuple(StepEvent(*item) for item in plan), lease, run.attempt)
+        before, word = None, 0
+        if follows is not None and run.plans:  # mostly on the last plan, maybe on one that ended long ago
+            before = run.plans[-1] if follows[0] else run.plans[0]
+            word = max(0, before.used.total() + follows[1] * before.left.total() // 3)
+        asked = PlanRequest(
+            run.id,
+            tuple(StepEvent(*item) for item in plan),
+            lease,
+            run.attempt,
+            None if before is None else Before(before.id, word),
+        )
         total: Counter[DpEvent] = Counter()
         for event, count in plan:
             total[event] += count
         active, can = run.active, not (run.ended or run.overdrawn)
         lapsed = active is not None and self.now >= active.until
         answer = self.attempted(
-            lambda: reservations.reserve(
-                self.office.call(self.now), asked, NOTHING, lambda made: made.id, lambda _: Pinned("refused", 403)
+            lambda: reserving.reserve(
+                self.office.call(self.now),
+                asked,
+                NOTHING,
+                lambda made: made.reservation.id,
+                lambda _: Pinned("refused", 403),
             )
         )
-        if not can or (active is not None and not lapsed):
+        expected = self.objection(before, word)
+        other = active is not None and not lapsed and active is not before
+        if not can or other or expected is not None:
             assert isinstance(answer, LedgerError)
+            assert not can or other or type(answer) is expected
             return
         assert not isinstance(answer, LedgerError)
-        if active is not None:
+        if active is not None and active is not before:
             active.forfeit()
         if answer.status == 201:
+            if active is not None and active is before:
+                run.commit(before, word)
             run.plans.append(Plan(answer.body, run.id, total, lease, self.now + timedelta(seconds=lease)))
+
+    def objection(self, before: Plan | None, word: int) -> type[LedgerError] | None:
+        """Why a plan cannot follow on another with this word."""
+        if before is None:
+            return None
+        if before.status != "active":
+            return None if before.said_before("commit", word) else ReservationTerminalError
+        if self.now >= before.until:
+            return ReservationTerminalError
+        return None if before.used.total() <= word <= before.planned.total() else InvalidInputError
 
     def settle(self, place: int, how: str, further: int, *, ended: bool) -> None:
         plans = [plan for run in self.runs for plan in run.plans if (plan.status != "active") == ended]

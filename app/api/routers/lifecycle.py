@@ -4,11 +4,19 @@ from fastapi import Request, Response
 
 from app.api.problems import PRICING, READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
-from app.api.schemas.reservations import AttemptIn, CommitIn, EndIn, ReservationIn, ReservationOut, plan_refused
+from app.api.schemas.reservations import (
+    AttemptIn,
+    CommitIn,
+    EndIn,
+    HeldOut,
+    ReservationIn,
+    ReservationOut,
+    plan_refused,
+)
 from app.api.schemas.runs import RunOut
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
-from app.service import lifecycle, reservations
+from app.service import lifecycle, reservations, reserving
 
 routes = router()
 
@@ -100,17 +108,23 @@ def open_attempt(run_id: str, body: AttemptIn, request: Request, call: Asked, ke
     summary="Set a plan's exact cost aside, at once or not at all",
     tags=["reservations"],
     status_code=201,
-    response_model=ReservationOut,
-    responses=responses(*_ENDING, *PRICING, "budget_exceeded", "attempt_superseded", "idempotency_key_reused"),
+    response_model=HeldOut,
+    responses=responses(
+        *(*_ENDING, *PRICING, "budget_exceeded", "attempt_superseded"),
+        *("idempotency_key_reused", "reservation_terminal"),
+    ),
 )
 def reserve(run_id: str, body: ReservationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
-    """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only."""
+    """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only.
+
+    A trainer that plans a little ahead lets each plan follow on the one before: one request for many steps.
+    """
     try:
-        answer = reservations.reserve(
+        answer = reserving.reserve(
             call,
             body.request(run_id),
             identity(request, body, key),
-            lambda reservation: ReservationOut.of(reservation).model_dump_json(),
+            lambda held: HeldOut.at(held).model_dump_json(),
             lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
         )
     except AttemptSupersededError as error:

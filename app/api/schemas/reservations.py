@@ -3,19 +3,25 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
 from app.api.schemas.common import Body, Output
 from app.api.schemas.counted import CountedEvents, step_events_of
-from app.api.schemas.examples import EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
+from app.api.schemas.examples import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_EVENT,
+    EXAMPLE_RESERVATION_ID,
+    EXAMPLE_RUN_ID,
+)
 from app.api.schemas.steps import refusal_text
 from app.ledger.admission import Refusal
 from app.ledger.reservations import Reservation, ReservationStatus
 from app.service.charging.refusing import facts_of
 from app.service.idempotency import Pinned
-from app.service.reservations import PlanRequest
+from app.service.numbers import finite
+from app.service.reserving import Before, Held, PlanRequest
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600
 DEFAULT_LEASE_SECONDS = 3600
@@ -53,6 +59,40 @@ RESERVATION_EXAMPLE: dict[str, Any] = {
     "lease_seconds": DEFAULT_LEASE_SECONDS,
     "expires_at": "2026-11-21T10:00:00Z",
 }
+HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
+    "status": "active",
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 0}],
+    "steps_authorized": 0,
+    "steps_executed": None,
+    "next_step": 420,
+    "epsilon": 1.6477,
+    "epsilon_infinite": False,
+    "epsilon_planned": 2.1312,
+    "epsilon_planned_infinite": False,
+    "delta": 1e-5,
+    "epsilon_limit": 3.0,
+    "steps_remaining": 1698,
+    "binding_account": EXAMPLE_BUDGET_ID,
+    "binding_account_path": "mimic/icu-team",
+}
+
+
+class CommitIn(Body):
+    """The trainer's word on what was done under a reservation."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"steps_executed": 812}]})
+
+    steps_executed: StepsExecuted
+
+
+class BeforeIn(CommitIn):
+    """The reservation that a plan follows on, with the trainer's word on it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reservation": EXAMPLE_RESERVATION_ID, "steps_executed": 812}]}
+    )
+
+    reservation: str = Field(min_length=1, max_length=100, description="Its id.")
 
 
 class ReservationIn(Body):
@@ -63,6 +103,17 @@ class ReservationIn(Body):
     plan: CountedEvents = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     attempt: Attempt = 1
+    follows: BeforeIn | None = Field(
+        default=None,
+        description="The run's active reservation: it is committed in the same transaction, and stays as it is if the "
+        "new plan is refused.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_before_following(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan that follows on none is the request that it was before plans could follow, also to its key."""
+        written: dict[str, Any] = write(self)
+        return {name: value for name, value in written.items() if name != "follows" or value is not None}
 
     def request(self, run_id: str) -> PlanRequest:
         """The plan as the service knows it.
@@ -70,15 +121,8 @@ class ReservationIn(Body):
         Raises:
             RequestTooLargeError: the plan takes too many curves.
         """
-        return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt)
-
-
-class CommitIn(Body):
-    """The trainer's word on what was done under a reservation."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"steps_executed": 812}]})
-
-    steps_executed: StepsExecuted
+        before = None if self.follows is None else Before(self.follows.reservation, self.follows.steps_executed)
+        return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before)
 
 
 class EndIn(Body):
@@ -135,21 +179,55 @@ class ReservationOut(Output):
     @classmethod
     def of(cls, reservation: Reservation) -> "ReservationOut":
         """A reservation as it is answered."""
+        return cls(**_members(reservation))
+
+
+class HeldOut(ReservationOut):
+    """A plan that was just set aside, and where its run stands."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [HELD_EXAMPLE]})
+
+    next_step: int = Field(description="Of the run: the number of the first step of the plan.")
+    epsilon: float | None = Field(description="Of the run as it is; null if infinite.")
+    epsilon_infinite: bool
+    epsilon_planned: float | None = Field(description="Of the run once its plan is executed; null if infinite.")
+    epsilon_planned_infinite: bool
+    delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
+    epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
+    steps_remaining: int = Field(description="Further steps like the last one that would fit besides the plan.")
+    binding_account: str = Field(description="The account that leaves the fewest of them.")
+    binding_account_path: str
+
+    @classmethod
+    def at(cls, held: Held) -> "HeldOut":
+        """A plan as it is answered to whoever made it."""
         return cls(
-            id=reservation.id,
-            run=reservation.run_id,
-            attempt=reservation.attempt,
-            status=reservation.status,
-            plan=[
-                PlannedOut(event=event_to_dict(item.event), count=item.count, used=item.used)
-                for item in reservation.items
-            ],
-            steps_planned=reservation.steps_planned,
-            steps_authorized=reservation.steps_used,
-            steps_executed=reservation.steps_executed,
-            lease_seconds=reservation.lease_seconds,
-            expires_at=reservation.expires_at,
+            **_members(held.reservation),
+            next_step=held.next_step,
+            **finite(epsilon=held.reading.epsilon, epsilon_planned=held.planned.epsilon),
+            delta=held.reading.delta,
+            epsilon_limit=held.reading.epsilon_limit,
+            steps_remaining=held.steps_remaining,
+            binding_account=held.binding.id,
+            binding_account_path=held.binding.path,
         )
+
+
+def _members(reservation: Reservation) -> dict[str, Any]:
+    return {
+        "id": reservation.id,
+        "run": reservation.run_id,
+        "attempt": reservation.attempt,
+        "status": reservation.status,
+        "plan": [
+            PlannedOut(event=event_to_dict(item.event), count=item.count, used=item.used) for item in reservation.items
+        ],
+        "steps_planned": reservation.steps_planned,
+        "steps_authorized": reservation.steps_used,
+        "steps_executed": reservation.steps_executed,
+        "lease_seconds": reservation.lease_seconds,
+        "expires_at": reservation.expires_at,
+    }
 
 
 def plan_refused(refusal: Refusal, steps_planned: int) -> Pinned:
