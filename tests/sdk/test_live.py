@@ -220,9 +220,9 @@ def test_what_is_wrong_is_named(admin: LedgerClient, trainer: LedgerClient, budg
     with pytest.raises(InvalidRequestError):
         run.authorize()
     with pytest.raises(InvalidRequestError, match="noise_multiplier"):
-        run.authorize(event=gaussian(0.0))
+        run.authorize(event={"type": "gaussian", "noise_multiplier": 0.0})
     with pytest.raises(InvalidRequestError, match="count"):
-        run.authorize(0, event=STEP)
+        run.authorize(10**9 + 1, event=STEP)
     with pytest.raises(UnsupportedEventError):
         run.authorize(event={"type": "shuffled"})
     with pytest.raises(InvalidRequestError) as delta:

@@ -40,7 +40,7 @@ def test_a_reply_that_is_lost_after_the_admission_charges_once(run: Run, ledger:
     assert (run.next_step, ledger.next_step) == (3, 3)
     assert len(ledger.requests) == 2
     assert len(set(ledger.keys)) == 1
-    assert ledger.bodies == [{"first_step": 0, "count": 3}] * 2
+    assert ledger.bodies == [{"first_step": 0, "attempt": 1, "count": 3}] * 2
     assert run.authorize().first_step == 3
 
 

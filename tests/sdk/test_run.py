@@ -36,8 +36,12 @@ def test_events_are_sent_as_they_were_given(run: Run, ledger: FakeLedger) -> Non
         "event": {"type": "gaussian", "noise_multiplier": 1.1},
     }
     assert ledger.bodies == [
-        {"first_step": 0, "count": 2, "event": wire},
-        {"first_step": 2, "events": [{"event": wire, "count": 3}, {"event": {"type": "laplace"}, "count": 1}]},
+        {"first_step": 0, "attempt": 1, "count": 2, "event": wire},
+        {
+            "first_step": 2,
+            "attempt": 1,
+            "events": [{"event": wire, "count": 3}, {"event": {"type": "laplace"}, "count": 1}],
+        },
     ]
     assert run.next_step == 6
 
@@ -54,10 +58,13 @@ def test_contradicting_arguments_are_refused_before_anything_is_sent(run: Run, l
         run.authorize(2, events=items)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="either events"):
         run.preview(event=gaussian(1.0), events=items)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        run.authorize(1.5)  # type: ignore[arg-type]
+    for count in (1.5, "3", True):
+        with pytest.raises(TypeError, match="count must be a whole number"):
+            run.authorize(count)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="count must be at least 1, not 0"):
+        run.authorize(0)
     with pytest.raises(ValueError, match="JSON compliant"):
-        run.authorize(event=gaussian(float("nan")))
+        run.authorize(event={"type": "gaussian", "noise_multiplier": float("nan")})
     assert not ledger.requests
     assert run.authorize().next_step == 1
 

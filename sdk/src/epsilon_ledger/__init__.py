@@ -1,5 +1,7 @@
 """The trainers' client of Epsilon Ledger: ask before each noisy step, stop before the budget is passed."""
 
+from epsilon_ledger._async_client import AsyncLedgerClient
+from epsilon_ledger._async_run import AsyncRun
 from epsilon_ledger._client import LedgerClient
 from epsilon_ledger._errors import (
     ConfigurationError,
@@ -8,6 +10,16 @@ from epsilon_ledger._errors import (
     RequestInDoubtError,
     StepsAlreadyTakenError,
     UnexpectedResponseError,
+)
+from epsilon_ledger._estimates import (
+    DeltaEstimate,
+    EpsilonEstimate,
+    LaplaceEstimate,
+    NoiseMultiplierEstimate,
+    SamplingProbabilityEstimate,
+    StepsEstimate,
+    Trajectory,
+    TrajectoryPoint,
 )
 from epsilon_ledger._events import (
     AdaptiveClippingEvent,
@@ -29,7 +41,25 @@ from epsilon_ledger._events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
-from epsilon_ledger._mechanisms import (
+from epsilon_ledger._facts import RunStateDict
+from epsilon_ledger._kinds import (
+    AccountQuarantinedError,
+    AttemptSupersededError,
+    AuthenticationError,
+    IdempotencyKeyReusedError,
+    InvalidRequestError,
+    NameTakenError,
+    NotFoundError,
+    PermissionDeniedError,
+    RequestTooLargeError,
+    ReservationConflictError,
+    ReservationTerminalError,
+    RunStateConflictError,
+    SequenceConflictError,
+    SequenceGapError,
+    UnsupportedEventError,
+)
+from epsilon_ledger._makers import (
     adaptive_clipping,
     composed,
     decay,
@@ -47,45 +77,36 @@ from epsilon_ledger._mechanisms import (
     tree_aggregation,
     zcdp,
 )
-from epsilon_ledger._problems import (
-    AuthenticationError,
-    BudgetExceededError,
-    IdempotencyKeyReusedError,
-    InvalidRequestError,
-    NameTakenError,
-    NotFoundError,
-    PermissionDeniedError,
-    Problem,
-    ProblemError,
-    RequestTooLargeError,
-    RunStateConflictError,
-    SequenceConflictError,
-    SequenceGapError,
-    UnsupportedEventError,
-)
+from epsilon_ledger._problems import BudgetExceededError, Problem, ProblemError
 from epsilon_ledger._run import Run
 from epsilon_ledger._values import (
     Admission,
     Budget,
-    EpsilonEstimate,
     History,
     HistoryPoint,
     Limit,
     NeighboringRelation,
+    PlannedSteps,
     Population,
     PrivacyFilter,
+    Reservation,
     RunState,
 )
 
 __all__ = [
+    "AccountQuarantinedError",
     "AdaptiveClippingEvent",
     "Admission",
+    "AsyncLedgerClient",
+    "AsyncRun",
+    "AttemptSupersededError",
     "AuthenticationError",
     "Budget",
     "BudgetExceededError",
     "ComposedEvent",
     "ConfigurationError",
     "DecayEvent",
+    "DeltaEstimate",
     "DiscreteGaussianEvent",
     "EpsilonDeltaEvent",
     "EpsilonEstimate",
@@ -98,6 +119,7 @@ __all__ = [
     "HistoryPoint",
     "IdempotencyKeyReusedError",
     "InvalidRequestError",
+    "LaplaceEstimate",
     "LaplaceEvent",
     "LedgerClient",
     "LedgerError",
@@ -105,8 +127,10 @@ __all__ = [
     "Limit",
     "NameTakenError",
     "NeighboringRelation",
+    "NoiseMultiplierEstimate",
     "NotFoundError",
     "PermissionDeniedError",
+    "PlannedSteps",
     "PoissonSampledEvent",
     "Population",
     "PrivacyFilter",
@@ -116,14 +140,22 @@ __all__ = [
     "RepeatAndSelectEvent",
     "RequestInDoubtError",
     "RequestTooLargeError",
+    "Reservation",
+    "ReservationConflictError",
+    "ReservationTerminalError",
     "Run",
     "RunState",
     "RunStateConflictError",
+    "RunStateDict",
     "SampledWithoutReplacementEvent",
+    "SamplingProbabilityEstimate",
     "SelfComposedEvent",
     "SequenceConflictError",
     "SequenceGapError",
     "StepsAlreadyTakenError",
+    "StepsEstimate",
+    "Trajectory",
+    "TrajectoryPoint",
     "TreeAggregationEvent",
     "UnexpectedResponseError",
     "UnsupportedEventError",

@@ -1,28 +1,23 @@
 """The client: one per process, shared by its threads."""
 
-import os
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
-from urllib.parse import quote, urlencode
+from typing import Self, TypeVar
 
 import httpx
 
-from epsilon_ledger._config import checked_key, checked_url
+from epsilon_ledger import _calls, _planning
+from epsilon_ledger._asked import asked
+from epsilon_ledger._config import connection
 from epsilon_ledger._events import Event, EventCount
+from epsilon_ledger._facts import RunStateDict, checked_state
+from epsilon_ledger._grants import Ahead
+from epsilon_ledger._requests import Talk
 from epsilon_ledger._run import Run
-from epsilon_ledger._transport import Patience, Transport, get, post
-from epsilon_ledger._values import (
-    Budget,
-    EpsilonEstimate,
-    History,
-    Limit,
-    NeighboringRelation,
-    Population,
-    PrivacyFilter,
-    RunState,
-)
+from epsilon_ledger._transport import Transport
+from epsilon_ledger._values import Limit, NeighboringRelation, PrivacyFilter
+
+T = TypeVar("T")
 
 
 class LedgerClient:
@@ -30,7 +25,7 @@ class LedgerClient:
 
     Every request is tried until it is answered: after connection errors, time-outs and the statuses 429, 502,
     503 and 504 it is sent again, with random pauses that grow, under one idempotency key, so that it has one
-    effect. Threads may share a client, but not a run.
+    effect. Threads may share a client.
 
     Args:
         url: the ledger's address; by default EPSILON_LEDGER_URL.
@@ -55,21 +50,10 @@ class LedgerClient:
         give_up_after: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts must be at least 1, not {max_attempts}.")
-        key = checked_key(api_key or os.environ.get("EPSILON_LEDGER_API_KEY", ""))
-        http = httpx.Client(
-            base_url=checked_url(url or os.environ.get("EPSILON_LEDGER_URL", "")),
-            headers={
-                "Authorization": f"Bearer {key}",
-                "Accept": "application/json, application/problem+json",
-                "User-Agent": f"epsilon-ledger-client/{version('epsilon-ledger-client')}",
-            },
-            timeout=timeout,
-            transport=transport,
-        )
+        to = connection(url, api_key, max_attempts, give_up_after)
+        http = httpx.Client(base_url=to.url, headers=to.headers, timeout=timeout, transport=transport)
         self._url = http.base_url
-        self._transport = Transport(http, Patience(max_attempts=max_attempts, give_up_after=give_up_after))
+        self._transport = Transport(http, to.patience)
 
     def __repr__(self) -> str:
         """Name the ledger, never the key."""
@@ -92,77 +76,19 @@ class LedgerClient:
         """Close the connections."""
         self._transport.close()
 
-    def create_population(
-        self,
-        name: str,
-        *,
-        privacy_unit: str,
-        neighboring_relation: NeighboringRelation,
-        limit: Limit,
-        size: int | None = None,
-        privacy_filter: PrivacyFilter | None = None,
-        planned: Sequence[EventCount] | None = None,
-    ) -> Population:
-        """Create the root of a budget tree; it takes an admin's key.
-
-        Args:
-            name: unique in the organisation, without "/".
-            privacy_unit: who is protected, "patient record" for instance, 1 to 100 characters.
-            neighboring_relation: which two data sets are neighbours.
-            limit: the most that all runs on these people may spend together.
-            size: number of privacy units, if known; the limit's delta must be below 1 / size.
-            privacy_filter: how the limit is enforced; the ledger's default is adaptive.
-            planned: the workload that an adaptive filter is tuned for.
-
-        Returns:
-            The population.
-
-        Raises:
-            LedgerError: it was not created, or no answer came.
-        """
-        body = {
-            "name": name,
-            "privacy_unit": privacy_unit,
-            "neighboring_relation": neighboring_relation,
-            "limit": _wire_limit(limit),
-            "size": size,
-            "filter": privacy_filter,
-            "planned": planned,
-        }
-        return self._transport.send(post("v1/populations", body)).read(Population)
-
-    def create_budget(
-        self,
-        name: str,
-        *,
-        parent: str,
-        limit: Limit,
-        privacy_filter: PrivacyFilter | None = None,
-        planned: Sequence[EventCount] | None = None,
-    ) -> Budget:
-        """Create a budget under a population or another budget; it takes an admin's key.
-
-        Args:
-            name: unique under its parent, without "/".
-            parent: id or path of the parent, "mimic" or "mimic/icu-team" for instance.
-            limit: the most that all runs under it may spend together.
-            privacy_filter: how the limit is enforced; the ledger's default is adaptive.
-            planned: the workload that an adaptive filter is tuned for.
-
-        Returns:
-            The budget.
-
-        Raises:
-            LedgerError: it was not created, or no answer came.
-        """
-        body = {
-            "name": name,
-            "parent": parent,
-            "limit": _wire_limit(limit),
-            "filter": privacy_filter,
-            "planned": planned,
-        }
-        return self._transport.send(post("v1/budgets", body)).read(Budget)
+    create_population = asked(_calls.create_population)
+    create_budget = asked(_calls.create_budget)
+    get_population = asked(_calls.get_population)
+    get_budget = asked(_calls.get_budget)
+    get_reservation = asked(_calls.get_reservation)
+    history = asked(_calls.history)
+    epsilon = asked(_planning.epsilon)
+    delta = asked(_planning.delta)
+    trajectory = asked(_planning.trajectory)
+    noise_multiplier = asked(_planning.noise_multiplier)
+    sampling_probability = asked(_planning.sampling_probability)
+    steps = asked(_planning.steps)
+    laplace = asked(_planning.laplace)
 
     def register_run(  # noqa: PLR0913 - the members of the request, by name
         self,
@@ -175,6 +101,11 @@ class LedgerClient:
         planned: Sequence[EventCount] | None = None,
         privacy_unit: str | None = None,
         neighboring_relation: NeighboringRelation | None = None,
+        plan: Sequence[EventCount] | None = None,
+        authorize_every: int = 1,
+        background: bool = False,
+        schedule: Callable[[int], Event] | None = None,
+        lease_seconds: int | None = None,
     ) -> Run:
         """Register a training run, which charges a budget and all that lies above it.
 
@@ -187,111 +118,104 @@ class LedgerClient:
             planned: the workload that the run's own adaptive filter is tuned for.
             privacy_unit: what the trainer protects; the ledger refuses the run if the population's differs.
             neighboring_relation: what the trainer's noise is made for; as above.
+            plan: what is set aside for the run at once; if it does not fit, there is no run.
+            authorize_every: steps that are granted with one request. Those that were not used are returned when the
+                run is completed, and forfeited if it ends otherwise, or if this process dies.
+            background: whether the next grant is asked for while the steps of the last one are taken.
+            schedule: what step t of the training does, from 0, in place of `event`; a decaying noise, for instance.
+            lease_seconds: how long the trainer may be silent before what it holds is forfeited; 3,600 for a plan and
+                600 for steps that are granted ahead, if nothing is said.
 
         Returns:
-            The run; keep its `id` to take it up again.
+            The run; keep its `state_dict()` to take it up again.
 
         Raises:
             LedgerError: it was not registered, or no answer came.
+            ValueError: `authorize_every` and its kin do not go together.
         """
-        body = {
-            "name": name,
-            "budget": budget,
-            "event": event,
-            "limit": None if limit is None else _wire_limit(limit),
-            "filter": privacy_filter,
-            "planned": planned,
-            "privacy_unit": privacy_unit,
-            "neighboring_relation": neighboring_relation,
-        }
-        return Run(self._transport, self._transport.send(post("v1/runs", body)).read(RunState))
+        ahead = Ahead.of(authorize_every, background, schedule, None if plan else lease_seconds)
+        body = _calls.run_body(
+            name,
+            budget=budget,
+            event=event,
+            limit=limit,
+            privacy_filter=privacy_filter,
+            planned=planned,
+            privacy_unit=privacy_unit,
+            neighboring_relation=neighboring_relation,
+            plan=plan,
+            lease_seconds=lease_seconds if plan else None,
+        )
+        return Run(self._transport, self._carry(_calls.register_run(body).talk()), ahead, taken=0, with_plan=True)
 
-    def get_run(self, run_id: str) -> Run:
-        """Take up a run at its first free step, after a restart for instance.
+    def get_run(
+        self,
+        run_id: str,
+        *,
+        authorize_every: int = 1,
+        background: bool = False,
+        schedule: Callable[[int], Event] | None = None,
+        lease_seconds: int | None = None,
+        with_plan: bool = False,
+    ) -> Run:
+        """Take up a run at its first free step, in its present attempt; `resume_run` begins a new one.
 
         Args:
             run_id: its id.
+            authorize_every: as in `register_run`.
+            background: as in `register_run`.
+            schedule: as in `register_run`.
+            lease_seconds: as in `register_run`.
+            with_plan: whether to go on with the plan that an earlier process of this job has set aside. Each of its
+                steps must have been asked for on its own: the ledger would not know of others.
 
         Returns:
             The run.
 
         Raises:
             LedgerError: there is no such run, or no answer came.
+            ValueError: `authorize_every` and its kin do not go together.
         """
-        return Run(self._transport, self._transport.send(get(_path("runs", run_id))).read(RunState))
+        ahead = Ahead.of(authorize_every, background, schedule, lease_seconds)
+        state = self._carry(_calls.get_run(run_id).talk())
+        return Run(self._transport, state, ahead, taken=state.next_step, with_plan=with_plan)
 
-    def get_budget(self, budget_id: str) -> Budget:
-        """Read a budget.
-
-        Args:
-            budget_id: its id.
-
-        Returns:
-            The budget.
-
-        Raises:
-            LedgerError: there is no such budget, or no answer came.
-        """
-        return self._transport.send(get(_path("budgets", budget_id))).read(Budget)
-
-    def get_population(self, population_id: str) -> Population:
-        """Read a population.
-
-        Args:
-            population_id: its id.
-
-        Returns:
-            The population.
-
-        Raises:
-            LedgerError: there is no such population, or no answer came.
-        """
-        return self._transport.send(get(_path("populations", population_id))).read(Population)
-
-    def history(self, run_id: str, *, max_points: int = 500, after: str | None = None) -> History:
-        """Read the decisions on a run, thinned out to a number of points.
-
-        Args:
-            run_id: its id.
-            max_points: points wanted at most, at least 2.
-            after: `next_cursor` of an earlier page.
-
-        Returns:
-            A page of points.
-
-        Raises:
-            LedgerError: there is no such run, or no answer came.
-        """
-        query = {"max_points": str(max_points)} | ({} if after is None else {"after": after})
-        return self._transport.send(get(f"{_path('runs', run_id)}/history?{urlencode(query)}")).read(History)
-
-    def epsilon(
+    def resume_run(
         self,
-        events: Sequence[EventCount],
+        state: RunStateDict | str,
         *,
-        delta: float,
-        neighboring_relation: NeighboringRelation | None = None,
-    ) -> EpsilonEstimate:
-        """Compute what events would cost together; no account is touched.
+        steps_executed: int | None = None,
+        authorize_every: int = 1,
+        background: bool = False,
+        schedule: Callable[[int], Event] | None = None,
+        lease_seconds: int | None = None,
+    ) -> Run:
+        """Go on from a checkpoint, in a new attempt: whatever process held the run before can charge no more.
+
+        What was spent stays spent: steps that are repeated after the checkpoint are charged again, and what was granted
+        ahead to the process before is charged in full.
 
         Args:
-            events: events with their counts, fixed in advance, at most 1,000.
-            delta: in [1e-30, 0.5).
-            neighboring_relation: which two data sets are neighbours; the ledger's default otherwise.
+            state: what `run.state_dict()` returned when the checkpoint was written; or a run's id, to repeat nothing.
+            steps_executed: of a plan that the process before had set aside with `reserve`, if that is known for sure;
+                None: what is left of it is forfeited.
+            authorize_every: as in `register_run`.
+            background: as in `register_run`.
+            schedule: as in `register_run`.
+            lease_seconds: as in `register_run`.
 
         Returns:
-            The epsilon, `math.inf` if it has no finite bound, with the ledger's warnings.
+            The run.
 
         Raises:
-            LedgerError: the events are not supported, or no answer came.
+            RunStateConflictError: the run has ended.
+            LedgerError: there is no such run, or no answer came.
+            ValueError: this is no checkpoint of a run.
         """
-        body = {"events": events, "delta": delta, "neighboring_relation": neighboring_relation}
-        return self._transport.send(post("v1/accounting/epsilon", body)).read(EpsilonEstimate)
+        ahead = Ahead.of(authorize_every, background, schedule, lease_seconds)
+        run_id, step = checked_state(state)
+        opened = self._carry(_calls.resumed(run_id, step, steps_executed))
+        return Run(self._transport, opened, ahead, taken=opened.next_step if step is None else step)
 
-
-def _path(kind: str, name: str) -> str:
-    return f"v1/{kind}/{quote(name, safe='')}"
-
-
-def _wire_limit(limit: Limit) -> dict[str, float]:
-    return {"epsilon": limit.epsilon, "delta": limit.delta}
+    def _carry(self, talk: Talk[T]) -> T:
+        return self._transport.carry(talk)

@@ -11,6 +11,10 @@
     · SequenceConflictError       sequence_conflict
     · SequenceGapError            sequence_gap
     · RunStateConflictError       run_state_conflict
+    · AttemptSupersededError      attempt_superseded
+    · ReservationConflictError    reservation_conflict
+    · ReservationTerminalError    reservation_terminal
+    · AccountQuarantinedError     account_quarantined
     · IdempotencyKeyReusedError   idempotency_key_reused
     · NameTakenError              name_taken
     · InvalidRequestError         invalid_request, and any other 400 or 422

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
-# Any event of the API; each function in _mechanisms writes one type of them. A field at its default is left out.
+# Any event of the API; each function in _makers writes one type of them. A field at its default is left out.
 Event: TypeAlias = Mapping[str, object]
 
 

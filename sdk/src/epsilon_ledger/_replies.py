@@ -9,7 +9,8 @@ import httpx
 
 from epsilon_ledger._decode import MalformedError, decode
 from epsilon_ledger._errors import UnexpectedResponseError
-from epsilon_ledger._problems import Problem, ProblemError, problem_error
+from epsilon_ledger._kinds import problem_error
+from epsilon_ledger._problems import Problem, ProblemError
 
 T = TypeVar("T")
 

@@ -1,48 +1,34 @@
 """A training run, as its trainer holds it."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from operator import index
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from threading import RLock, Thread
 from types import TracebackType
-from typing import Self
-from urllib.parse import quote
+from typing import Self, TypeVar
 
-from epsilon_ledger._errors import (
-    LedgerError,
-    LedgerUnavailableError,
-    RequestInDoubtError,
-    StepsAlreadyTakenError,
-    UnexpectedResponseError,
-)
+from epsilon_ledger._asked import carried
+from epsilon_ledger._dialogue import RunDialogue
+from epsilon_ledger._errors import LedgerError
 from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._problems import (
-    BudgetExceededError,
-    RunStateConflictError,
-    SequenceConflictError,
-    SequenceGapError,
-)
+from epsilon_ledger._facts import RunFacts
+from epsilon_ledger._grants import Ahead
+from epsilon_ledger._leaving import ending, note_of
+from epsilon_ledger._numbers import whole
+from epsilon_ledger._progress import Progress
 from epsilon_ledger._replies import Reply
-from epsilon_ledger._transport import Request, Transport, post
+from epsilon_ledger._requests import Request, Talk
+from epsilon_ledger._transport import Transport
 from epsilon_ledger._values import Admission, RunState
 
-_TERMINAL = frozenset({"completed", "aborted"})
-
-# After these the run is in other hands, or may be taken up again: leaving the `with` block must not end it.
-_RUN_GOES_ON = (
-    LedgerUnavailableError,
-    RequestInDoubtError,
-    StepsAlreadyTakenError,
-    SequenceConflictError,
-    SequenceGapError,
-    RunStateConflictError,
-)
+T = TypeVar("T")
 
 
-class Run:
-    """A run that asks the ledger before each noisy step; made by `LedgerClient.register_run` and `get_run`.
+class Run(RunFacts):
+    """A run that asks the ledger before each noisy step; made by `LedgerClient.register_run` and its kin.
 
-    One run is used by one thread of one process: which step comes next, and which one is unanswered, is
-    remembered here. In distributed training one rank asks and tells the others.
+    One run is used by one process: which step comes next, which one is unanswered and what was granted ahead is
+    remembered here. In distributed training one rank asks and tells the others. Threads may share it.
 
     As a context manager it completes the run on a clean exit and after a refusal (a spent budget is a normal
     end), and aborts it after any other exception, except those that say that the run is in other hands or
@@ -51,51 +37,27 @@ class Run:
     Args:
         transport: how to reach the ledger.
         state: the run as the ledger described it.
+        ahead: how far to ask ahead.
+        taken: how many steps of the training were taken before, in all attempts together.
+        with_plan: whether the run's active reservation, if any, is this trainer's own.
     """
 
-    def __init__(self, transport: Transport, state: RunState) -> None:
+    def __init__(
+        self, transport: Transport, state: RunState, ahead: Ahead, *, taken: int, with_plan: bool = False
+    ) -> None:
+        super().__init__(RunDialogue(state, ahead, time.monotonic, taken=taken, with_plan=with_plan))
         self._transport = transport
-        self._state = state
-        self._path = f"v1/runs/{quote(state.id, safe='')}"
-        # The step that was sent and not answered, with the number of its first step.
-        self._pending: tuple[Request, int] | None = None
-
-    def __repr__(self) -> str:
-        """Name the run and say how far it is."""
-        return f"<Run {self.id} {self.name!r} {self.status} next_step={self.next_step}>"
-
-    @property
-    def state(self) -> RunState:
-        """The run as the ledger last described it to this object."""
-        return self._state
-
-    @property
-    def id(self) -> str:
-        """The id to take the run up again with: `client.get_run(id)`."""
-        return self._state.id
-
-    @property
-    def name(self) -> str:
-        """The name it was registered under."""
-        return self._state.name
-
-    @property
-    def status(self) -> str:
-        """`active`, `paused`, `completed` or `aborted`."""
-        return self._state.status
-
-    @property
-    def next_step(self) -> int:
-        """The number of the first step that has not been admitted."""
-        return self._state.next_step
-
-    @property
-    def epsilon(self) -> float:
-        """What the run has spent, at `state.delta`."""
-        return self._state.epsilon
+        self._background = ahead.background
+        self._flight: Future[Reply] | None = None
+        self._lock = RLock()
 
     def authorize(
-        self, count: int = 1, *, event: Event | None = None, events: Sequence[EventCount] | None = None
+        self,
+        count: int = 1,
+        *,
+        event: Event | None = None,
+        events: Sequence[EventCount] | None = None,
+        truncate: bool = False,
     ) -> Admission:
         """Ask for the next steps, before their noise is released; they are charged when this returns.
 
@@ -104,8 +66,9 @@ class Run:
 
         Args:
             count: repetitions of `event`, in [1, 1e9].
-            event: what each step does; by default the event that the run was registered with.
+            event: what each step does; by default that of the schedule, or with which the run was registered.
             events: several events with their counts, at most 1,000, instead of `count` and `event`.
+            truncate: whether as many of the steps as fit are enough, from the first: release `count` of the answer.
 
         Returns:
             The permission.
@@ -113,97 +76,55 @@ class Run:
         Raises:
             BudgetExceededError: the steps do not fit; nothing was charged.
             StepsAlreadyTakenError: another process was admitted for these very steps.
+            AttemptSupersededError: another process has taken the run over.
             RequestInDoubtError: an earlier call with other arguments is still unanswered.
             LedgerUnavailableError: no answer; whether the steps were charged is unknown.
             LedgerError: anything else: do not release.
         """
-        request, first_step = self._next_request(count, event, events)
-        self._pending = request, first_step
-        try:
-            reply = self._transport.send(request)
-        except LedgerError as error:
-            # A refusal and a conflict settle the matter: under this key nothing was and nothing will be charged.
-            if isinstance(error, (BudgetExceededError, SequenceConflictError)) or not request.in_doubt:
-                self._pending = None
-            if isinstance(error, LedgerUnavailableError):
-                error.add_note(
-                    "Release nothing. Call authorize again with the same arguments: it asks for the same steps "
-                    "under the same key, which are charged once at most."
-                )
-            raise
-        admission = self._checked(reply, first_step)
-        self._pending = None
-        self._state = replace(
-            self._state,
-            next_step=admission.next_step,
-            epsilon=admission.epsilon,
-            delta=admission.delta,
-            epsilon_limit=admission.epsilon_limit,
-            steps_remaining=admission.steps_remaining,
-            binding_account=admission.binding_account,
-            binding_account_path=admission.binding_account_path,
-        )
-        return admission
+        count = whole("count", count)
+        with self._lock:
+            self._require_own_process()
+            if self._flight is not None and self._flight.done():
+                self._land()
+            single = events is None and not truncate
+            admission = self._granted(count, event) if single else None
+            if admission is None:
+                admission = self._carry(self._dialogue.authorize(count, event, events, truncate=truncate))
+            if self._background and self._flight is None:
+                request = self._dialogue.granting.look_ahead()
+                if request is not None:
+                    self._flight = _sent(self._transport, request)
+            return admission
 
-    def preview(
-        self, count: int = 1, *, event: Event | None = None, events: Sequence[EventCount] | None = None
-    ) -> Admission:
-        """Ask what `authorize` would answer now, without charging anything.
+    def track(self, batches: Iterable[T], *, progress: bool | None = None) -> Iterator[T]:
+        """Ask before each batch, and hand it out when its step is admitted.
 
         Args:
-            count: as in `authorize`.
-            event: as in `authorize`.
-            events: as in `authorize`.
+            batches: one noisy step each.
+            progress: whether to show a bar with the epsilon; None: if there is a terminal, and rich or tqdm.
 
-        Returns:
-            What would be admitted; `dry_run` is True, and nothing may be released.
-
-        Raises:
-            BudgetExceededError: the steps would not fit.
-            StepsAlreadyTakenError: as in `authorize`.
-            RequestInDoubtError: a step is unanswered, so it is unknown which one comes next.
-            LedgerError: anything else.
-        """
-        if self._pending is not None:
-            raise self._in_doubt(self._pending[1])
-        request = post(f"{self._path}/steps?dry_run=true", _steps(count, event, events, self.next_step))
-        return self._ours(self._transport.send(request))
-
-    def complete(self) -> None:
-        """End the run: nothing more will be released under it.
+        Yields:
+            The batches.
 
         Raises:
-            RunStateConflictError: the run was aborted.
-            LedgerError: anything else.
+            LedgerError: as `authorize`.
         """
-        self._tell("complete")
+        with Progress(self.name, batches, wanted=progress) as bar:
+            for batch in batches:
+                bar.show(self.authorize())
+                yield batch
 
-    def pause(self) -> None:
-        """Stop the run from taking steps until it is resumed.
-
-        Raises:
-            RunStateConflictError: the run has ended.
-            LedgerError: anything else.
-        """
-        self._tell("pause")
-
-    def resume(self) -> None:
-        """Let a paused run take steps again.
-
-        Raises:
-            RunStateConflictError: the run has ended.
-            LedgerError: anything else.
-        """
-        self._tell("resume")
-
-    def abort(self) -> None:
-        """End the run as failed; what it spent stays spent.
-
-        Raises:
-            RunStateConflictError: the run was completed.
-            LedgerError: anything else.
-        """
-        self._tell("abort")
+    preview = carried(RunDialogue.preview)
+    report = carried(RunDialogue.report)
+    reserve = carried(RunDialogue.reserve)
+    commit = carried(RunDialogue.commit)
+    void = carried(RunDialogue.void)
+    heartbeat = carried(RunDialogue.heartbeat)
+    complete = carried(RunDialogue.complete)
+    pause = carried(RunDialogue.pause)
+    resume = carried(RunDialogue.resume)
+    abort = carried(RunDialogue.abort)
+    refresh = carried(RunDialogue.refresh)
 
     def __enter__(self) -> Self:
         """Hand out the run."""
@@ -216,77 +137,56 @@ class Run:
         traceback: TracebackType | None,
     ) -> None:
         """Complete or abort the run, unless it has ended or must go on."""
-        if self.status in _TERMINAL or isinstance(error, _RUN_GOES_ON):
+        action = ending(self.status, error)
+        if action is None:
             return
-        action = "complete" if error is None or isinstance(error, BudgetExceededError) else "abort"
         try:
-            self._tell(action)
+            if action == "complete":
+                self.complete()
+            else:
+                # What is on its way needs no waiting for: whatever it sets aside is forfeited with the rest.
+                self._flight = None
+                self.abort()
         except LedgerError as second:
             if error is None:
                 raise
-            # The first exception is the one that the caller must see.
-            error.add_note(f"The ledger could not be told to {action} the run {self.id}: {second}")
+            note_of(error, action, self.id, second)
 
-    def _next_request(
-        self, count: int, event: Event | None, events: Sequence[EventCount] | None
-    ) -> tuple[Request, int]:
-        """Prepare the next step, or find it again if it is the one that is unanswered."""
-        first_step = self.next_step if self._pending is None else self._pending[1]
-        request = post(f"{self._path}/steps", _steps(count, event, events, first_step))
-        if self._pending is None:
-            return request, first_step
-        if self._pending[0].body != request.body:
-            raise self._in_doubt(first_step)
-        return self._pending
-
-    def _in_doubt(self, first_step: int) -> RequestInDoubtError:
-        return RequestInDoubtError(
-            f"Step {first_step} of {self.id} was asked for and is still unanswered, so it may have been charged. "
-            f"Call authorize with the arguments of that call first, then ask for others.",
-            first_step=first_step,
-        )
-
-    def _ours(self, reply: Reply) -> Admission:
-        """Read an admission, and turn away one that was given to somebody else."""
-        admission = reply.read(Admission)
-        if not reply.ours:
-            self._pending = None
-            raise StepsAlreadyTakenError(
-                f"Steps {admission.first_step} to {admission.next_step - 1} of {self.id} were admitted before this "
-                f"process asked for them: noise may have been released for them already, and a second release is "
-                f"not paid for. If an earlier process of this job has ended, take the run up with get_run(id), "
-                f"which goes on at the first free step; if another one still trains, stop this one.",
-                run=self.id,
-                first_step=admission.first_step,
-                next_step=admission.next_step,
-            )
+    def _granted(self, count: int, event: Event | None) -> Admission | None:
+        """Steps of a grant that is here, or on its way."""
+        admission = None if self._dialogue.asking.in_doubt else self._dialogue.granting.granted(count, event)
+        if admission is None and self._flight is not None:
+            self._land()
+            admission = self._dialogue.granting.granted(count, event)
         return admission
 
-    def _checked(self, reply: Reply, first_step: int) -> Admission:
-        """Read an admission, and believe it only if it is ours and answers what was asked."""
-        admission = self._ours(reply)
-        if (
-            admission.decision != "admitted"
-            or admission.dry_run
-            or admission.run != self.id
-            or admission.first_step != first_step
-            or admission.next_step != first_step + admission.count
-        ):
-            raise UnexpectedResponseError(
-                f"The ledger's answer does not admit step {first_step} of {self.id}: release nothing.",
-                status=reply.status,
-            )
-        return admission
+    def _land(self) -> None:
+        """Wait for the grant that is on its way, and take it in."""
+        assert self._flight is not None, "something is on its way"
+        try:
+            outcome: Reply | LedgerError = self._flight.result()
+        except LedgerError as error:
+            outcome = error
+        self._flight = None
+        self._dialogue.granting.settle(outcome)
 
-    def _tell(self, action: str) -> None:
-        self._state = self._transport.send(post(f"{self._path}/{action}", {})).read(RunState)
+    def _carry(self, talk: Talk[T]) -> T:
+        with self._lock:
+            self._require_own_process()
+            if self._flight is not None:
+                self._land()
+            return self._transport.carry(talk)
 
 
-def _steps(count: int, event: Event | None, events: Sequence[EventCount] | None, first_step: int) -> dict[str, object]:
-    """Write the body of a step request; counts of numpy's integer types are accepted."""
-    if events is None:
-        return {"first_step": first_step, "count": index(count), "event": event}
-    if event is not None or count != 1:
-        raise ValueError("Give either events, or count and event.")
-    told = [{"event": item["event"], "count": index(item["count"])} for item in events]
-    return {"first_step": first_step, "events": told}
+def _sent(transport: Transport, request: Request) -> Future[Reply]:
+    """Send a request in a thread of its own, which no exit of the program waits for."""
+    flight: Future[Reply] = Future()
+
+    def send() -> None:
+        try:
+            flight.set_result(transport.send(request))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer is told
+            flight.set_exception(error)
+
+    Thread(target=send, name="epsilon-ledger", daemon=True).start()
+    return flight

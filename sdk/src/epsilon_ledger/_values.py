@@ -64,7 +64,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A training run as the ledger last described it."""
+    """A training run as the ledger last described it; `reservation` is the plan that its steps are taken out of."""
 
     id: str
     name: str
@@ -87,13 +87,16 @@ class RunState:
     neighboring_relation: str
     created_at: datetime
     updated_at: datetime
+    reservation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Permission for `count` steps from `first_step`: charged, unless `dry_run`.
 
-    `epsilon` is what has been spent after these steps, at `delta`, against `epsilon_limit`.
+    `epsilon` is what has been spent after these steps, at `delta`, against `epsilon_limit`; if they were granted ahead,
+    after all steps of their grant. `requested_count` is larger than `count` where the request was truncated, and
+    `overdrawn` says of steps that were reported that they went over a limit.
     """
 
     decision: str
@@ -108,6 +111,53 @@ class Admission:
     binding_account: str | None
     binding_account_path: str | None
     dry_run: bool
+    reservation: str | None = None
+    requested_count: int | None = None
+    overdrawn: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSteps:
+    """How often an event is planned, and how many of these steps were authorised."""
+
+    event: Event
+    count: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A plan that is set aside, or how it ended; what is left of it is forfeited at `expires_at`."""
+
+    id: str
+    run: str
+    attempt: int
+    status: str
+    plan: tuple[PlannedSteps, ...]
+    steps_planned: int
+    steps_authorized: int
+    steps_executed: int | None
+    lease_seconds: int
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPlan:
+    """What the ledger says of a plan that it has just set aside.
+
+    `epsilon` is the run's so far, `epsilon_planned` that once the plan is executed; `steps_remaining` fit besides.
+    """
+
+    id: str
+    steps_planned: int
+    next_step: int
+    epsilon: float
+    epsilon_planned: float
+    delta: float
+    epsilon_limit: float
+    steps_remaining: int
+    binding_account: str
+    binding_account_path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +189,3 @@ class History:
     points: tuple[HistoryPoint, ...]
     decisions: int
     next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class EpsilonEstimate:
-    """What events cost together; `epsilon` is `math.inf` where no order of the grid is finite."""
-
-    epsilon: float
-    delta: float
-    optimal_order: float | None
-    warnings: tuple[str, ...]

@@ -1,5 +1,9 @@
-"""One function for each type of event: it describes to the ledger what a mechanism did."""
+"""One function for each type of event: it describes to the ledger what a mechanism did.
 
+Each raises ValueError for a number that no ledger accounts for, and TypeError for what is no number at all.
+"""
+
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -22,6 +26,7 @@ from epsilon_ledger._events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
+from epsilon_ledger._numbers import noise, real, whole
 
 
 def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch"] = "example") -> GaussianEvent:
@@ -35,7 +40,7 @@ def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch
     Returns:
         The event for the wire.
     """
-    event: GaussianEvent = {"type": "gaussian", "noise_multiplier": float(noise_multiplier)}
+    event: GaussianEvent = {"type": "gaussian", "noise_multiplier": noise(noise_multiplier)}
     if clipped == "microbatch":
         event["clipped"] = clipped
     return event
@@ -50,7 +55,7 @@ def laplace(noise_multiplier: float) -> LaplaceEvent:
     Returns:
         The event for the wire.
     """
-    return {"type": "laplace", "noise_multiplier": float(noise_multiplier)}
+    return {"type": "laplace", "noise_multiplier": noise(noise_multiplier)}
 
 
 def discrete_gaussian(noise_multiplier: float) -> DiscreteGaussianEvent:
@@ -62,7 +67,7 @@ def discrete_gaussian(noise_multiplier: float) -> DiscreteGaussianEvent:
     Returns:
         The event for the wire.
     """
-    return {"type": "discrete_gaussian", "noise_multiplier": float(noise_multiplier)}
+    return {"type": "discrete_gaussian", "noise_multiplier": noise(noise_multiplier)}
 
 
 def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedResponseEvent:
@@ -75,7 +80,11 @@ def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedR
     Returns:
         The event for the wire.
     """
-    return {"type": "randomized_response", "noise_parameter": float(noise_parameter), "num_buckets": num_buckets}
+    return {
+        "type": "randomized_response",
+        "noise_parameter": real("noise_parameter", noise_parameter, 0.0, 1.0, above=True),
+        "num_buckets": whole("num_buckets", num_buckets, 2),
+    }
 
 
 def exponential(epsilon: float) -> ExponentialEvent:
@@ -87,7 +96,7 @@ def exponential(epsilon: float) -> ExponentialEvent:
     Returns:
         The event for the wire.
     """
-    return {"type": "exponential", "epsilon": float(epsilon)}
+    return {"type": "exponential", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
 
 
 def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
@@ -100,9 +109,9 @@ def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
     Returns:
         The event for the wire.
     """
-    event: ZcdpEvent = {"type": "zcdp", "rho": float(rho)}
+    event: ZcdpEvent = {"type": "zcdp", "rho": real("rho", rho, 0.0, 1e6, above=True)}
     if xi:
-        event["xi"] = float(xi)
+        event["xi"] = real("xi", xi, 0.0, 1e6)
     return event
 
 
@@ -116,9 +125,9 @@ def epsilon_delta(epsilon: float, delta: float = 0.0) -> EpsilonDeltaEvent:
     Returns:
         The event for the wire.
     """
-    event: EpsilonDeltaEvent = {"type": "epsilon_delta", "epsilon": float(epsilon)}
+    event: EpsilonDeltaEvent = {"type": "epsilon_delta", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
     if delta:
-        event["delta"] = float(delta)
+        event["delta"] = real("delta", delta, 0.0, 0.5, below=True)
     return event
 
 
@@ -134,8 +143,8 @@ def tree_aggregation(noise_multiplier: float, step_counts: Sequence[int]) -> Tre
     """
     return {
         "type": "tree_aggregation",
-        "noise_multiplier": float(noise_multiplier),
-        "step_counts": list(step_counts),
+        "noise_multiplier": noise(noise_multiplier),
+        "step_counts": [whole("step_counts", steps) for steps in step_counts],
     }
 
 
@@ -155,13 +164,17 @@ def adaptive_clipping(
     Returns:
         The event for the wire.
     """
+    both = gradient_noise_multiplier is not None and count_noise_stddev is not None
+    neither = gradient_noise_multiplier is None and count_noise_stddev is None
+    if not (neither if noise_multiplier is not None else both):
+        raise ValueError("Give noise_multiplier, or gradient_noise_multiplier and count_noise_stddev.")
     event: AdaptiveClippingEvent = {"type": "adaptive_clipping"}
     if noise_multiplier is not None:
-        event["noise_multiplier"] = float(noise_multiplier)
+        event["noise_multiplier"] = noise(noise_multiplier)
     if gradient_noise_multiplier is not None:
-        event["gradient_noise_multiplier"] = float(gradient_noise_multiplier)
+        event["gradient_noise_multiplier"] = noise(gradient_noise_multiplier, "gradient_noise_multiplier")
     if count_noise_stddev is not None:
-        event["count_noise_stddev"] = float(count_noise_stddev)
+        event["count_noise_stddev"] = noise(count_noise_stddev, "count_noise_stddev")
     return event
 
 
@@ -178,7 +191,7 @@ def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampled
     """
     return {
         "type": "poisson_sampled",
-        "sampling_probability": float(sampling_probability),
+        "sampling_probability": real("sampling_probability", sampling_probability, 0.0, 1.0, above=True),
         "event": event,
     }
 
@@ -198,8 +211,8 @@ def sampled_without_replacement(
     """
     return {
         "type": "sampled_without_replacement",
-        "source_dataset_size": source_dataset_size,
-        "sample_size": sample_size,
+        "source_dataset_size": whole("source_dataset_size", source_dataset_size),
+        "sample_size": whole("sample_size", sample_size),
         "event": event,
     }
 
@@ -226,7 +239,7 @@ def self_composed(event: Event, count: int) -> SelfComposedEvent:
     Returns:
         The event for the wire.
     """
-    return {"type": "self_composed", "event": event, "count": count}
+    return {"type": "self_composed", "event": event, "count": whole("count", count)}
 
 
 def repeat_and_select(event: Event, mean: float, shape: float | None) -> RepeatAndSelectEvent:
@@ -244,8 +257,8 @@ def repeat_and_select(event: Event, mean: float, shape: float | None) -> RepeatA
     return {
         "type": "repeat_and_select",
         "event": event,
-        "mean": float(mean),
-        "shape": None if shape is None else float(shape),
+        "mean": real("mean", mean, 1.0, math.inf),
+        "shape": None if shape is None else real("shape", shape, -0.9999, math.inf),
     }
 
 
@@ -259,7 +272,7 @@ def group_privacy(group_size: int, event: Event) -> GroupPrivacyEvent:
     Returns:
         The event for the wire.
     """
-    return {"type": "group_privacy", "group_size": group_size, "event": event}
+    return {"type": "group_privacy", "group_size": whole("group_size", group_size), "event": event}
 
 
 def decay(
@@ -280,10 +293,10 @@ def decay(
     wire: DecayEvent = {
         "type": "decay",
         "mode": mode,
-        "decay_rate": float(decay_rate),
-        "steps": steps,
+        "decay_rate": real("decay_rate", decay_rate, 0.0, math.inf),
+        "steps": whole("steps", steps),
         "event": event,
     }
     if first_step:
-        wire["first_step"] = first_step
+        wire["first_step"] = whole("first_step", first_step, 0)
     return wire

@@ -1,0 +1,104 @@
+"""From use cases without a network to methods of clients and runs: the same words, blocking or awaited."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from epsilon_ledger._dialogue import RunDialogue
+from epsilon_ledger._requests import Call, Talk
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Carrier(Protocol):
+    """Whoever can carry a use case to the ledger and wait for its result."""
+
+    def _carry(self, talk: Talk[T]) -> T: ...
+
+
+class AsyncCarrier(Protocol):
+    """The same, to be awaited."""
+
+    def _carry(self, talk: Talk[T]) -> Awaitable[T]: ...
+
+
+class RunCarrier(Carrier, Protocol):
+    """A run."""
+
+    _dialogue: RunDialogue
+
+
+class AsyncRunCarrier(AsyncCarrier, Protocol):
+    """A run whose methods are awaited."""
+
+    _dialogue: RunDialogue
+
+
+def asked(call: Callable[P, Call[T]]) -> Callable[Concatenate[Carrier, P], T]:
+    """Make a method of a client out of a function that prepares a request.
+
+    Args:
+        call: its docstring becomes the method's.
+
+    Returns:
+        The method.
+    """
+
+    @wraps(call)
+    def method(self: Carrier, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._carry(call(*args, **kwargs).talk())
+
+    return _signed(method, call)
+
+
+def asked_async(call: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncCarrier, P], Awaitable[T]]:
+    """The same, to be awaited."""
+
+    @wraps(call)
+    def method(self: AsyncCarrier, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return self._carry(call(*args, **kwargs).talk())
+
+    return _signed(method, call)
+
+
+def carried(talk: Callable[Concatenate[RunDialogue, P], Talk[T]]) -> Callable[Concatenate[RunCarrier, P], T]:
+    """Make a method of a run out of a use case.
+
+    Args:
+        talk: a method of `RunDialogue`; its docstring becomes the method's.
+
+    Returns:
+        The method.
+    """
+
+    @wraps(talk)
+    def method(self: RunCarrier, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._carry(talk(self._dialogue, *args, **kwargs))
+
+    return _signed(method, talk)
+
+
+def carried_async(
+    talk: Callable[Concatenate[RunDialogue, P], Talk[T]],
+) -> Callable[Concatenate[AsyncRunCarrier, P], Awaitable[T]]:
+    """The same, to be awaited."""
+
+    @wraps(talk)
+    def method(self: AsyncRunCarrier, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return self._carry(talk(self._dialogue, *args, **kwargs))
+
+    return _signed(method, talk)
+
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def _signed(method: M, original: Callable[..., Any]) -> M:
+    """Let `help` and editors show the arguments of the original, after `self`."""
+    shown = inspect.signature(original)
+    named = [parameter for name, parameter in shown.parameters.items() if name != "self"]
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = shown.replace(parameters=[itself, *named])  # type: ignore[attr-defined]
+    return method

@@ -1,0 +1,213 @@
+"""Steps that are asked for on their own: their numbers, and what is in doubt about them. No network here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from epsilon_ledger._calls import path
+from epsilon_ledger._errors import (
+    LedgerError,
+    LedgerUnavailableError,
+    RequestInDoubtError,
+    StepsAlreadyTakenError,
+    UnexpectedResponseError,
+)
+from epsilon_ledger._events import Event, EventCount
+from epsilon_ledger._kinds import SequenceConflictError
+from epsilon_ledger._numbers import whole
+from epsilon_ledger._problems import BudgetExceededError
+from epsilon_ledger._replies import Reply
+from epsilon_ledger._requests import Request, Talk, post
+from epsilon_ledger._values import Admission, RunState
+
+
+class Asking:
+    """The steps of a run, one request at a time.
+
+    Args:
+        state: the run as the ledger described it.
+        plan: id of the run's active reservation if this trainer made it, or took it up; None: steps that the ledger
+            takes out of a reservation are somebody else's.
+    """
+
+    def __init__(self, state: RunState, plan: str | None) -> None:
+        self.state = state
+        self.plan = plan
+        # The step that was sent and not answered, with the number of its first step.
+        self._pending: tuple[Request, int] | None = None
+
+    @property
+    def path(self) -> str:
+        """Of the run under the ledger's address."""
+        return path("runs", self.state.id)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a step was sent and not answered."""
+        return self._pending is not None
+
+    def require_certainty(self) -> None:
+        """Refuse to go on while a step is unanswered.
+
+        Raises:
+            RequestInDoubtError: one is.
+        """
+        if self._pending is not None:
+            raise self._doubt(self._pending[1])
+
+    def ask(
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
+    ) -> Talk[Admission]:
+        """Ask for steps on their own.
+
+        Args:
+            count: repetitions of `event`.
+            event: what each step does; None: the run's own.
+            events: several events with their counts, instead.
+            truncate: whether as many as fit are enough.
+
+        Returns:
+            The permission.
+
+        Raises:
+            LedgerError: as `Run.authorize`.
+        """
+        request, first_step = self._next_request(count, event, events, truncate=truncate)
+        self._pending = request, first_step
+        try:
+            reply = yield request
+        except LedgerError as error:
+            # A refusal and a conflict settle the matter: under this key nothing was and nothing will be charged.
+            if isinstance(error, (BudgetExceededError, SequenceConflictError)) or not request.in_doubt:
+                self._pending = None
+            if isinstance(error, LedgerUnavailableError):
+                error.add_note(
+                    "Release nothing. Call authorize again with the same arguments: it asks for the same steps "
+                    "under the same key, which are charged once at most."
+                )
+            raise
+        admission = self._checked(reply, first_step, None if truncate else _steps_asked(count, events))
+        self._pending = None
+        self.moved(admission)
+        return admission
+
+    def moved(self, admission: Admission) -> None:
+        """Note where the run stands after steps were charged."""
+        self.state = replace(
+            self.state,
+            next_step=admission.next_step,
+            epsilon=admission.epsilon,
+            delta=admission.delta,
+            epsilon_limit=admission.epsilon_limit,
+            steps_remaining=admission.steps_remaining,
+            binding_account=admission.binding_account,
+            binding_account_path=admission.binding_account_path,
+            status="overdrawn" if admission.overdrawn else self.state.status,
+        )
+
+    def _next_request(
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
+    ) -> tuple[Request, int]:
+        """Prepare the next step, or find it again if it is the one that is unanswered."""
+        body = steps_body(self.state, count, event, events)
+        if self._pending is not None:
+            body["first_step"] = self._pending[1]
+        if truncate:
+            body["on_exceed"] = "truncate"
+        request = post(f"{self.path}/steps", body)
+        if self._pending is None:
+            return request, self.state.next_step
+        if self._pending[0].body != request.body:
+            raise self._doubt(self._pending[1])
+        return self._pending
+
+    def _doubt(self, first_step: int) -> RequestInDoubtError:
+        return RequestInDoubtError(
+            f"Step {first_step} of {self.state.id} was asked for and is still unanswered, so it may have been charged. "
+            f"Call authorize with the arguments of that call first, then ask for others.",
+            first_step=first_step,
+        )
+
+    def _ours(self, reply: Reply) -> Admission:
+        """Read an admission, and turn away one that was given to somebody else."""
+        admission = reply.read(Admission)
+        if not reply.ours:
+            self._pending = None
+            raise _foreign_steps(admission)
+        if admission.reservation is not None and admission.reservation != self.plan:
+            self._pending = None
+            raise _foreign_plan(admission)
+        return admission
+
+    def _checked(self, reply: Reply, first_step: int, asked: int | None) -> Admission:
+        """Read an admission, and believe it only if it is ours and answers what was asked."""
+        admission = self._ours(reply)
+        if (
+            admission.decision != "admitted"
+            or admission.dry_run
+            or admission.run != self.state.id
+            or admission.first_step != first_step
+            or admission.next_step != first_step + admission.count
+            or admission.count != (asked or admission.count)
+        ):
+            raise UnexpectedResponseError(
+                f"The ledger's answer does not admit step {first_step} of {self.state.id}: release nothing.",
+                status=reply.status,
+            )
+        return admission
+
+    def preview(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> Talk[Admission]:
+        """Ask what would be admitted, as `Run.preview` says."""
+        body = steps_body(self.state, count, event, events)
+        return self._ours((yield post(f"{self.path}/steps?dry_run=true", body)))
+
+    def report(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> Talk[Admission]:
+        """Tell of what was released, as `Run.report` says."""
+        body = steps_body(self.state, count, event, events) | {"mode": "report"}
+        recorded = (yield post(f"{self.path}/steps", body)).read(Admission)
+        self.moved(recorded)
+        return recorded
+
+
+def steps_body(
+    state: RunState, count: int, event: Event | None, events: Sequence[EventCount] | None
+) -> dict[str, object]:
+    """Write the body of a step request; counts of numpy's integer types are accepted."""
+    numbered: dict[str, object] = {"first_step": state.next_step, "attempt": state.attempt}
+    if events is None:
+        return numbered | {"count": whole("count", count), "event": event}
+    if event is not None or count != 1:
+        raise ValueError("Give either events, or count and event.")
+    return numbered | {"events": wire_events(events)}
+
+
+def _steps_asked(count: int, events: Sequence[EventCount] | None) -> int:
+    return count if events is None else sum(item["count"] for item in events)
+
+
+def wire_events(events: Sequence[EventCount]) -> list[Mapping[str, object]]:
+    """Write events with their counts."""
+    return [{"event": item["event"], "count": whole("count", item["count"])} for item in events]
+
+
+def _foreign_steps(admission: Admission) -> StepsAlreadyTakenError:
+    return StepsAlreadyTakenError(
+        f"Steps {admission.first_step} to {admission.next_step - 1} of {admission.run} were admitted before this "
+        f"process asked for them: noise may have been released for them already, and a second release is "
+        f"not paid for. If an earlier process of this job has ended, take the run up with resume_run or get_run, "
+        f"which go on at a free step; if another one still trains, stop this one.",
+        run=admission.run,
+        first_step=admission.first_step,
+        next_step=admission.next_step,
+    )
+
+
+def _foreign_plan(admission: Admission) -> StepsAlreadyTakenError:
+    return StepsAlreadyTakenError(
+        f"Step {admission.first_step} of {admission.run} was taken out of the reservation {admission.reservation}, "
+        f"whose steps may have been handed out by the process that made it: release nothing. If that process has "
+        f"ended, take the run up with resume_run, which charges what is left of its reservation; if each of its steps "
+        f"was asked for on its own, get_run(..., with_plan=True) goes on with it.",
+        run=admission.run,
+        first_step=admission.first_step,
+        next_step=admission.next_step,
+    )

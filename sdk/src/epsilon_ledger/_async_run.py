@@ -1,0 +1,158 @@
+"""A training run whose calls are awaited."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from epsilon_ledger._asked import carried_async
+from epsilon_ledger._dialogue import RunDialogue
+from epsilon_ledger._errors import LedgerError
+from epsilon_ledger._events import Event, EventCount
+from epsilon_ledger._facts import RunFacts
+from epsilon_ledger._grants import Ahead
+from epsilon_ledger._leaving import ending, note_of
+from epsilon_ledger._numbers import whole
+from epsilon_ledger._progress import Progress
+from epsilon_ledger._replies import Reply
+from epsilon_ledger._requests import Talk
+from epsilon_ledger._transport import AsyncTransport
+from epsilon_ledger._values import Admission, RunState
+
+T = TypeVar("T")
+
+
+class AsyncRun(RunFacts):
+    """As `Run`, for programs on an asyncio event loop; made by `AsyncLedgerClient.register_run` and its kin.
+
+    Tasks of one loop may share it; their calls wait for each other.
+
+    Args:
+        transport: how to reach the ledger.
+        state: the run as the ledger described it.
+        ahead: how far to ask ahead.
+        taken: how many steps of the training were taken before, in all attempts together.
+        with_plan: whether the run's active reservation, if any, is this trainer's own.
+    """
+
+    def __init__(
+        self, transport: AsyncTransport, state: RunState, ahead: Ahead, *, taken: int, with_plan: bool = False
+    ) -> None:
+        super().__init__(RunDialogue(state, ahead, time.monotonic, taken=taken, with_plan=with_plan))
+        self._transport = transport
+        self._background = ahead.background
+        self._flight: asyncio.Task[Reply] | None = None
+        self._lock = asyncio.Lock()
+
+    async def authorize(
+        self,
+        count: int = 1,
+        *,
+        event: Event | None = None,
+        events: Sequence[EventCount] | None = None,
+        truncate: bool = False,
+    ) -> Admission:
+        """As `Run.authorize`."""
+        count = whole("count", count)
+        async with self._lock:
+            self._require_own_process()
+            if self._flight is not None and self._flight.done():
+                await self._land()
+            single = events is None and not truncate
+            admission = await self._granted(count, event) if single else None
+            if admission is None:
+                if self._flight is not None:
+                    await self._land()
+                talk = self._dialogue.authorize(count, event, events, truncate=truncate)
+                admission = await self._transport.carry(talk)
+            if self._background and self._flight is None:
+                request = self._dialogue.granting.look_ahead()
+                if request is not None:
+                    self._flight = asyncio.create_task(self._transport.send(request))
+            return admission
+
+    async def track(self, batches: Iterable[T] | AsyncIterable[T], *, progress: bool | None = None) -> AsyncIterator[T]:
+        """As `Run.track`."""
+        with Progress(self.name, batches, wanted=progress) as bar:
+            async for batch in _awaited(batches):
+                bar.show(await self.authorize())
+                yield batch
+
+    preview = carried_async(RunDialogue.preview)
+    report = carried_async(RunDialogue.report)
+    reserve = carried_async(RunDialogue.reserve)
+    commit = carried_async(RunDialogue.commit)
+    void = carried_async(RunDialogue.void)
+    heartbeat = carried_async(RunDialogue.heartbeat)
+    complete = carried_async(RunDialogue.complete)
+    pause = carried_async(RunDialogue.pause)
+    resume = carried_async(RunDialogue.resume)
+    abort = carried_async(RunDialogue.abort)
+    refresh = carried_async(RunDialogue.refresh)
+
+    async def __aenter__(self) -> Self:
+        """Hand out the run."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """As `Run`: complete or abort it, unless it has ended or must go on."""
+        action = ending(self.status, error)
+        if action is None:
+            self._cancel()
+            return
+        try:
+            if action == "complete":
+                await self.complete()
+            else:
+                self._cancel()
+                await self.abort()
+        except LedgerError as second:
+            if error is None:
+                raise
+            note_of(error, action, self.id, second)
+
+    async def _granted(self, count: int, event: Event | None) -> Admission | None:
+        """Steps of a grant that is here, or on its way."""
+        admission = None if self._dialogue.asking.in_doubt else self._dialogue.granting.granted(count, event)
+        if admission is None and self._flight is not None:
+            await self._land()
+            admission = self._dialogue.granting.granted(count, event)
+        return admission
+
+    async def _land(self) -> None:
+        """Wait for the grant that is on its way, and take it in."""
+        assert self._flight is not None, "something is on its way"
+        try:
+            # Whoever waits may be cancelled; what is on its way arrives all the same.
+            outcome: Reply | LedgerError = await asyncio.shield(self._flight)
+        except LedgerError as error:
+            outcome = error
+        self._flight = None
+        self._dialogue.granting.settle(outcome)
+
+    def _cancel(self) -> None:
+        if self._flight is not None:
+            self._flight.cancel()
+            self._flight = None
+
+    async def _carry(self, talk: Talk[T]) -> T:
+        async with self._lock:
+            self._require_own_process()
+            if self._flight is not None:
+                await self._land()
+            return await self._transport.carry(talk)
+
+
+async def _awaited(batches: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    if isinstance(batches, AsyncIterable):
+        async for batch in batches:
+            yield batch
+    else:
+        for batch in batches:
+            yield batch

@@ -1,0 +1,248 @@
+"""What can be asked of the ledger besides steps: each function prepares a request and knows its answer's shape."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urlencode
+
+from epsilon_ledger._events import Event, EventCount
+from epsilon_ledger._requests import Call, Talk, get, post
+from epsilon_ledger._values import (
+    Budget,
+    History,
+    Limit,
+    NeighboringRelation,
+    Population,
+    PrivacyFilter,
+    Reservation,
+    RunState,
+)
+
+
+def create_population(
+    name: str,
+    *,
+    privacy_unit: str,
+    neighboring_relation: NeighboringRelation,
+    limit: Limit,
+    size: int | None = None,
+    privacy_filter: PrivacyFilter | None = None,
+    planned: Sequence[EventCount] | None = None,
+) -> Call[Population]:
+    """Create the root of a budget tree; it takes an admin's key.
+
+    Args:
+        name: unique in the organisation, without "/".
+        privacy_unit: who is protected, "patient record" for instance, 1 to 100 characters.
+        neighboring_relation: which two data sets are neighbours.
+        limit: the most that all runs on these people may spend together.
+        size: number of privacy units, if known; the limit's delta must be below 1 / size.
+        privacy_filter: how the limit is enforced; the ledger's default is adaptive.
+        planned: the workload that an adaptive filter is tuned for.
+
+    Returns:
+        The population.
+
+    Raises:
+        LedgerError: it was not created, or no answer came.
+    """
+    body = {
+        "name": name,
+        "privacy_unit": privacy_unit,
+        "neighboring_relation": neighboring_relation,
+        "limit": wire_limit(limit),
+        "size": size,
+        "filter": privacy_filter,
+        "planned": planned,
+    }
+    return Call(post("v1/populations", body), Population)
+
+
+def create_budget(
+    name: str,
+    *,
+    parent: str,
+    limit: Limit,
+    privacy_filter: PrivacyFilter | None = None,
+    planned: Sequence[EventCount] | None = None,
+) -> Call[Budget]:
+    """Create a budget under a population or another budget; it takes an admin's key.
+
+    Args:
+        name: unique under its parent, without "/".
+        parent: id or path of the parent, "mimic" or "mimic/icu-team" for instance.
+        limit: the most that all runs under it may spend together.
+        privacy_filter: how the limit is enforced; the ledger's default is adaptive.
+        planned: the workload that an adaptive filter is tuned for.
+
+    Returns:
+        The budget.
+
+    Raises:
+        LedgerError: it was not created, or no answer came.
+    """
+    body = {
+        "name": name,
+        "parent": parent,
+        "limit": wire_limit(limit),
+        "filter": privacy_filter,
+        "planned": planned,
+    }
+    return Call(post("v1/budgets", body), Budget)
+
+
+def register_run(body: Mapping[str, object]) -> Call[RunState]:
+    """Register a run; the clients' methods say what the members are."""
+    return Call(post("v1/runs", body), RunState)
+
+
+def get_run(run_id: str) -> Call[RunState]:
+    """Read a run.
+
+    Args:
+        run_id: its id.
+
+    Returns:
+        The run as it is.
+
+    Raises:
+        LedgerError: there is no such run, or no answer came.
+    """
+    return Call(get(path("runs", run_id)), RunState)
+
+
+def open_attempt(run_id: str, first_step: int | None, steps_executed: int | None) -> Call[RunState]:
+    """Let a run go on from a checkpoint; whoever held it before is fenced off.
+
+    Args:
+        run_id: its id.
+        first_step: number of the first step after the checkpoint; None: none is repeated.
+        steps_executed: of the active reservation's plan, if that is known for sure; None: what is left is forfeited.
+
+    Returns:
+        The run as it is.
+
+    Raises:
+        LedgerError: the run has ended or there is no such run, or no answer came.
+    """
+    body = {"first_step": first_step, "steps_executed": steps_executed}
+    return Call(post(f"{path('runs', run_id)}/attempts", body), RunState)
+
+
+def resumed(run_id: str, step: int | None, steps_executed: int | None) -> Talk[RunState]:
+    """Open a new attempt after a checkpoint.
+
+    Args:
+        run_id: its id.
+        step: number of training steps that the checkpoint stands for; None: all that were taken.
+        steps_executed: as in `open_attempt`.
+
+    Returns:
+        The run as it is.
+
+    Raises:
+        LedgerError: as `open_attempt`.
+    """
+    if step is not None:
+        # Steps that were granted to a process that died were charged without being numbered.
+        step = min(step, (yield get_run(run_id).request).read(RunState).next_step)
+    return (yield from open_attempt(run_id, step, steps_executed).talk())
+
+
+def get_budget(budget_id: str) -> Call[Budget]:
+    """Read a budget.
+
+    Args:
+        budget_id: its id.
+
+    Returns:
+        The budget.
+
+    Raises:
+        LedgerError: there is no such budget, or no answer came.
+    """
+    return Call(get(path("budgets", budget_id)), Budget)
+
+
+def get_population(population_id: str) -> Call[Population]:
+    """Read a population.
+
+    Args:
+        population_id: its id.
+
+    Returns:
+        The population.
+
+    Raises:
+        LedgerError: there is no such population, or no answer came.
+    """
+    return Call(get(path("populations", population_id)), Population)
+
+
+def get_reservation(reservation_id: str) -> Call[Reservation]:
+    """Read a reservation.
+
+    Args:
+        reservation_id: its id.
+
+    Returns:
+        The reservation.
+
+    Raises:
+        LedgerError: there is no such reservation, or no answer came.
+    """
+    return Call(get(path("reservations", reservation_id)), Reservation)
+
+
+def history(run_id: str, *, max_points: int = 500, after: str | None = None) -> Call[History]:
+    """Read the decisions on a run, thinned out to a number of points.
+
+    Args:
+        run_id: its id.
+        max_points: points wanted at most, at least 2.
+        after: `next_cursor` of an earlier page.
+
+    Returns:
+        A page of points.
+
+    Raises:
+        LedgerError: there is no such run, or no answer came.
+    """
+    query = {"max_points": str(max_points)} | ({} if after is None else {"after": after})
+    return Call(get(f"{path('runs', run_id)}/history?{urlencode(query)}"), History)
+
+
+def run_body(  # noqa: PLR0913 - the members of the request, by name
+    name: str,
+    *,
+    budget: str,
+    event: Event | None,
+    limit: Limit | None,
+    privacy_filter: PrivacyFilter | None,
+    planned: Sequence[EventCount] | None,
+    privacy_unit: str | None,
+    neighboring_relation: NeighboringRelation | None,
+    plan: Sequence[EventCount] | None,
+    lease_seconds: int | None,
+) -> dict[str, object]:
+    """Write the body of a registration; `LedgerClient.register_run` says what the members are."""
+    return {
+        "name": name,
+        "budget": budget,
+        "event": event,
+        "limit": None if limit is None else wire_limit(limit),
+        "filter": privacy_filter,
+        "planned": planned,
+        "privacy_unit": privacy_unit,
+        "neighboring_relation": neighboring_relation,
+        "plan": plan,
+        "lease_seconds": lease_seconds,
+    }
+
+
+def path(kind: str, name: str) -> str:
+    """Where an object is found under the ledger's address."""
+    return f"v1/{kind}/{quote(name, safe='')}"
+
+
+def wire_limit(limit: Limit) -> dict[str, float]:
+    """Write a limit."""
+    return {"epsilon": limit.epsilon, "delta": limit.delta}

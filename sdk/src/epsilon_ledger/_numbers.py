@@ -1,0 +1,73 @@
+"""Numbers that trainers give, checked before anything is sent."""
+
+import math
+from operator import index
+
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
+
+
+def noise(value: float, name: str = "noise_multiplier") -> float:
+    """Let a noise multiplier pass that the ledger accounts for.
+
+    Args:
+        value: noise divided by sensitivity.
+        name: for the message.
+
+    Returns:
+        The same as a float.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is outside of [1e-3, 1e6].
+    """
+    return real(name, value, LEAST_NOISE, MOST_NOISE)
+
+
+def real(name: str, value: float, least: float, most: float, *, above: bool = False, below: bool = False) -> float:
+    """Let a finite number of an interval pass, also one of numpy's.
+
+    Args:
+        name: for the message.
+        value: the number.
+        least: lower end of the interval.
+        most: upper end of the interval.
+        above: whether it must be larger than `least`.
+        below: whether it must be smaller than `most`.
+
+    Returns:
+        The same as a float.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is outside.
+    """
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, not {value!r}.")
+    number = float(value)
+    inside = least <= number <= most and math.isfinite(number)
+    if not inside or (above and number == least) or (below and number == most):
+        upper = ")" if below or math.isinf(most) else "]"
+        raise ValueError(f"{name} must lie in {'(' if above else '['}{least:g}, {most:g}{upper}, not {number}.")
+    return number
+
+
+def whole(name: str, value: int, least: int = 1) -> int:
+    """Let a whole number pass, also one of numpy's.
+
+    Args:
+        name: for the message.
+        value: the number.
+        least: the least that makes sense.
+
+    Returns:
+        The same as an int.
+
+    Raises:
+        TypeError: it is not a whole number.
+        ValueError: it is less than `least`.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a whole number, at least {least}, not {value!r}.")
+    if index(value) < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}.")
+    return index(value)
