@@ -54,8 +54,8 @@ class ProblemError(LedgerError):
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    run: str
-    first_step: int
+    run: str | None
+    first_step: int | None
     count: int
     binding_account: str
     binding_account_path: str
@@ -72,7 +72,7 @@ class _Refusal:
     delta_left: float | None
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
-    dry_run: bool
+    dry_run: bool | None
 
 
 class BudgetExceededError(ProblemError):
@@ -90,10 +90,11 @@ class BudgetExceededError(ProblemError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         refusal = _Refusal(**members(_Refusal, problem.members))
+        # A plan that is refused with the registration of its run has none; and its steps have no numbers.
         self.run = refusal.run
         self.first_step = refusal.first_step
         self.count = refusal.count
-        self.dry_run = refusal.dry_run
+        self.dry_run = refusal.dry_run is True
         # The account that has no room, and what it has spent, in epsilon at its own delta.
         self.binding_account = refusal.binding_account
         self.binding_account_path = refusal.binding_account_path
@@ -118,7 +119,12 @@ class BudgetExceededError(ProblemError):
 
     def __str__(self) -> str:
         """Say who is out of budget, by how much, and what would still fit."""
-        steps = f"step {self.first_step}" if self.count == 1 else f"{self.count} steps from {self.first_step}"
+        if self.first_step is None:
+            what = f"a plan of {self.count} steps was"
+        elif self.count == 1:
+            what = f"step {self.first_step} of {self.run}"
+        else:
+            what = f"{self.count} steps from {self.first_step} of {self.run}"
         fits = []
         if self.max_count_that_fits:
             fits.append(f"at most {self.max_count_that_fits} such step{'s' * (self.max_count_that_fits > 1)}")
@@ -126,7 +132,7 @@ class BudgetExceededError(ProblemError):
             whole = "" if self.count == 1 else "all of them with "
             fits.append(f"{whole}a noise multiplier of {self.noise_multiplier_that_fits:.6g} or more")
         return (
-            f"{steps} of {self.run} refused: {self.binding_account_path} has spent epsilon "
+            f"{what} refused: {self.binding_account_path} has spent epsilon "
             f"{self.epsilon:.6g} of {self.epsilon_limit:.6g} at delta {self.delta:g}, and this would make it "
             f"{self.epsilon_requested:.6g}. What still fits: {', or '.join(fits) or 'nothing of this kind'}."
         )

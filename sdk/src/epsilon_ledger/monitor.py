@@ -1,0 +1,172 @@
+"""A monitor in the shape that users of MindArmour's `PrivacyMonitorFactory` know, on top of a ledger that enforces.
+
+It differs from theirs where theirs are wrong: `max_epochs` is the last epoch that fits, not the first that does not;
+the noise decays at the rate that the mechanism has; and a step is charged before it is taken.
+"""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
+
+from epsilon_ledger._client import LedgerClient
+from epsilon_ledger._decaying import DecayMode, decayed
+from epsilon_ledger._events import Event, EventCount
+from epsilon_ledger._kinds import InvalidRequestError
+from epsilon_ledger._makers import decay, gaussian, poisson_sampled
+from epsilon_ledger._numbers import noise, real, whole
+from epsilon_ledger._problems import BudgetExceededError
+from epsilon_ledger._run import Run
+from epsilon_ledger._values import Admission
+
+Policy: TypeAlias = Literal["rdp", "zcdp"]
+
+_MOST_STEPS = 10_000_000
+"""That one schedule may have."""
+
+
+class PrivacyMonitor:
+    """Says how long a training may last, and asks, counts and prints while it lasts.
+
+    Args:
+        ledger: to plan with.
+        run: whose steps are taken; None: to plan only.
+        policy: `rdp`; or `zcdp`, under which there is no amplification by sampling, so that steps on samples are
+            refused.
+        num_samples: records in the data.
+        batch_size: expected number of records in a step; under `rdp` each record is drawn by its own coin, with
+            probability batch_size / num_samples.
+        initial_noise_multiplier: standard deviation of the noise over the clipping norm at step 0, in [1e-3, 1e6].
+        max_eps: the epsilon that must not be passed; by default whatever the run's accounts still admit.
+        target_delta: the delta of that epsilon.
+        noise_decay_mode: how the noise shrinks: z / (1 + k t), z (1 - k)^t or z exp(-k t); None: it does not.
+        noise_decay_rate: k, for each step.
+        per_print_times: steps from one line to the next.
+        sampled: whether steps see samples only; by default under `rdp`.
+        write: prints a line.
+
+    Raises:
+        ValueError: an argument is out of its range, or zCDP is asked about samples.
+    """
+
+    def __init__(  # noqa: PLR0913 - theirs has as many
+        self,
+        ledger: LedgerClient,
+        run: Run | None = None,
+        *,
+        policy: Policy = "rdp",
+        num_samples: int,
+        batch_size: int,
+        initial_noise_multiplier: float = 1.5,
+        max_eps: float | None = None,
+        target_delta: float | None = None,
+        noise_decay_mode: DecayMode | None = None,
+        noise_decay_rate: float = 6e-6,
+        per_print_times: int = 50,
+        sampled: bool | None = None,
+        write: Callable[[str], None] = print,
+    ) -> None:
+        if policy not in get_args(Policy):
+            raise ValueError(f"policy must be 'rdp' or 'zcdp', not {policy!r}.")
+        self.sampled = policy == "rdp" if sampled is None else sampled
+        if policy == "zcdp" and self.sampled:
+            raise ValueError(
+                "zCDP does not shrink with sampling: leave `sampled` out, and every step is charged as if it saw all "
+                "records; or take policy 'rdp'."
+            )
+        records = whole("num_samples", num_samples)
+        if whole("batch_size", batch_size) > records:
+            raise ValueError(f"batch_size must be at most num_samples, {num_samples}, not {batch_size}.")
+        if (max_eps is None) != (target_delta is None) or (run is None and max_eps is None):
+            raise ValueError("Give max_eps and target_delta, or a run, whose accounts say what they still admit.")
+        if noise_decay_mode is not None and noise_decay_mode not in get_args(DecayMode):
+            raise ValueError(f"noise_decay_mode must be 'time', 'step', 'exp' or None, not {noise_decay_mode!r}.")
+        self.steps_per_epoch = records // batch_size
+        self.run = run
+        self._ledger = ledger
+        self._probability = batch_size / records
+        self._noise = noise(initial_noise_multiplier, "initial_noise_multiplier")
+        self._mode = noise_decay_mode
+        self._rate = real("noise_decay_rate", noise_decay_rate, 0.0, 1.0)
+        self._target = None if max_eps is None or target_delta is None else (max_eps, target_delta)
+        self._every = whole("per_print_times", per_print_times)
+        self._write = write
+        self._step = 0
+
+    def event(self, step: int) -> Event:
+        """What one step does to the data; give the method itself as `schedule` to ask ahead.
+
+        Args:
+            step: its number, from 0.
+
+        Returns:
+            The event for the wire.
+        """
+        return self._of_noise(decayed(self._mode, self._noise, self._rate, step))
+
+    def max_epochs(self) -> int:
+        """Find the largest number of whole epochs, from step 0 on, that does not pass the budget.
+
+        Returns:
+            How many; 0 if not even one fits.
+
+        Raises:
+            LedgerError: no answer came.
+        """
+        most = _MOST_STEPS // self.steps_per_epoch
+        fits, breaks = 0, 1
+        while breaks <= most and self._fits(breaks):
+            fits, breaks = breaks, 2 * breaks
+        while breaks - fits > 1:
+            middle = (fits + breaks) // 2
+            if middle <= most and self._fits(middle):
+                fits = middle
+            else:
+                breaks = middle
+        return fits
+
+    def step_begin(self) -> Admission:
+        """Ask for the next step, before its noise is released.
+
+        Returns:
+            The permission.
+
+        Raises:
+            LedgerError: as `Run.authorize`.
+            ValueError: there is no run.
+        """
+        if self.run is None:
+            raise ValueError("This monitor only plans: give it a run to take steps.")
+        admission = self.run.authorize(event=self.event(self._step))
+        self._step += 1
+        return admission
+
+    def step_end(self) -> None:
+        """Print the epsilon so far, after every so many steps."""
+        if self.run is not None and self._step and self._step % self._every == 0:
+            state, epoch = self.run.state, self._step / self.steps_per_epoch
+            self._write(
+                f"step {self._step}, epoch {epoch:.2f}: epsilon {self.run.epsilon:.4f} of {state.epsilon_limit:g} "
+                f"at delta {state.delta:g}"
+            )
+
+    def _of_noise(self, multiplier: float) -> Event:
+        return poisson_sampled(self._probability, gaussian(multiplier)) if self.sampled else gaussian(multiplier)
+
+    def _fits(self, epochs: int) -> bool:
+        steps, first = epochs * self.steps_per_epoch, self._of_noise(self._noise)
+        plan: EventCount = {"event": first, "count": steps}
+        if self._mode is not None:
+            plan = {"event": decay(self._mode, self._rate, first, steps=steps), "count": 1}
+        try:
+            if self._target is not None:
+                epsilon, delta = self._target
+                return self._ledger.epsilon([plan], delta=delta).epsilon <= epsilon
+            assert self.run is not None, "checked when it was made"
+            self.run.preview(events=[plan])
+        except BudgetExceededError:
+            return False
+        except InvalidRequestError as error:
+            # So far on, the noise has shrunk below what anything is accounted for.
+            if error.code != "invalid_event":
+                raise
+            return False
+        return True

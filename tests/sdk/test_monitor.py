@@ -1,0 +1,141 @@
+"""The monitor against a real server: it knows how long a training may last, and the training lasts so long."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+
+from epsilon_ledger import BudgetExceededError, LedgerClient, Run, decay, gaussian, poisson_sampled
+from epsilon_ledger._decaying import DecayMode
+from epsilon_ledger.monitor import PrivacyMonitor
+from tests.conftest import LiveServer
+from tests.sdk.test_live import open_budget
+
+DATA: dict[str, Any] = {"num_samples": 1000, "batch_size": 50}
+"""Twenty steps an epoch."""
+STEP = poisson_sampled(0.05, gaussian(1.5))
+
+
+@pytest.fixture
+def admin(live_server: LiveServer) -> Iterator[LedgerClient]:
+    with LedgerClient(live_server.url, live_server.key("admin")) as client:
+        yield client
+
+
+def registered(admin: LedgerClient, epsilon: float = 3.0, **more: Any) -> Run:  # noqa: ANN401 - passed on
+    return admin.register_run("model", budget=open_budget(admin, epsilon=epsilon), **more)
+
+
+@pytest.mark.parametrize("mode", [None, *get_args(DecayMode)])
+def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient, mode: DecayMode | None) -> None:
+    monitor = PrivacyMonitor(
+        admin, **DATA, max_eps=4.0, target_delta=1e-5, noise_decay_mode=mode, noise_decay_rate=0.004
+    )
+    most = monitor.max_epochs()
+
+    def epsilon(epochs: int) -> float:
+        steps = [monitor.event(step) for step in range(20 * epochs)]
+        return admin.epsilon([{"event": step, "count": 1} for step in steps], delta=1e-5).epsilon
+
+    assert most > 3
+    assert epsilon(most) <= 4.0 < epsilon(most + 1)
+
+
+def test_without_decay_it_agrees_with_the_planner(admin: LedgerClient) -> None:
+    monitor = PrivacyMonitor(admin, **DATA, max_eps=8.0, target_delta=1e-5)
+    planned = admin.steps(STEP, epsilon=8.0, delta=1e-5, steps_per_epoch=20)
+    assert monitor.max_epochs() == planned.epochs
+
+
+@pytest.mark.parametrize("mode", [None, "exp"])
+def test_a_training_lasts_as_many_epochs_as_it_said_and_not_one_more(
+    admin: LedgerClient, mode: DecayMode | None
+) -> None:
+    with registered(admin) as run:
+        monitor = PrivacyMonitor(admin, run, **DATA, noise_decay_mode=mode, noise_decay_rate=0.01)
+        epochs = monitor.max_epochs()
+        assert epochs > 1
+        for _ in range(20 * epochs):
+            monitor.step_begin()
+        with pytest.raises(BudgetExceededError):
+            _an_epoch(monitor)
+
+
+def _an_epoch(monitor: PrivacyMonitor) -> None:
+    for _ in range(20):
+        monitor.step_begin()
+
+
+def test_what_others_spent_is_known(admin: LedgerClient) -> None:
+    budget = open_budget(admin, epsilon=3.0)
+    run = admin.register_run("model", budget=budget)
+    monitor = PrivacyMonitor(admin, run, **DATA)
+    before = monitor.max_epochs()
+    admin.register_run("another", budget=budget, event=STEP).authorize(80)
+    assert monitor.max_epochs() == before - 4
+    admin.register_run("a third", budget=budget, event=STEP).authorize(10_000, truncate=True)
+    assert monitor.max_epochs() == 0
+
+
+def test_it_prints_the_ledgers_epsilon_every_so_many_steps(admin: LedgerClient) -> None:
+    lines: list[str] = []
+    run = registered(admin)
+    monitor = PrivacyMonitor(admin, run, **DATA, per_print_times=2, write=lines.append)
+    told = []
+    for _ in range(5):
+        told.append(monitor.step_begin())
+        monitor.step_end()
+    assert lines == [
+        f"step 2, epoch 0.10: epsilon {told[1].epsilon:.4f} of 3 at delta 1e-05",
+        f"step 4, epoch 0.20: epsilon {told[3].epsilon:.4f} of 3 at delta 1e-05",
+    ]
+
+
+def test_its_events_are_a_schedule_to_ask_ahead_by(admin: LedgerClient) -> None:
+    monitor = PrivacyMonitor(
+        admin, **DATA, max_eps=1.0, target_delta=1e-5, noise_decay_mode="time", noise_decay_rate=0.02
+    )
+    with registered(admin, schedule=monitor.event, authorize_every=10) as run:
+        for _ in range(25):
+            run.authorize()
+    points = admin.history(run.id).points
+    assert [(point.count, point.events_truncated) for point in points] == [(10, False), (10, False), (5, False)]
+    charged = [item for point in points for item in point.events]
+    price = admin.epsilon([{"event": decay("time", 0.02, STEP, steps=25), "count": 1}], delta=1e-5).epsilon
+    assert admin.epsilon(charged, delta=1e-5).epsilon == pytest.approx(price, rel=1e-8)
+
+
+def test_zcdp_counts_every_step_as_one_on_all_records(admin: LedgerClient) -> None:
+    monitor = PrivacyMonitor(admin, policy="zcdp", **DATA, max_eps=40.0, target_delta=1e-5)
+    assert monitor.event(3) == gaussian(1.5)
+    steps = 20 * monitor.max_epochs()
+    assert steps > 0
+    for count, fits in ((steps, True), (steps + 20, False)):
+        read = admin.epsilon([{"event": gaussian(1.5), "count": count}], delta=1e-5).epsilon
+        assert (read <= 40.0) is fits
+    with pytest.raises(ValueError, match="does not shrink with sampling"):
+        PrivacyMonitor(admin, policy="zcdp", sampled=True, **DATA, max_eps=1.0, target_delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"policy": "pld"}, "'rdp' or 'zcdp'"),
+        ({"batch_size": 2000}, "at most num_samples"),
+        ({"noise_decay_mode": "Exp"}, "'time', 'step', 'exp'"),
+        ({"initial_noise_multiplier": 0.0}, "initial_noise_multiplier must lie"),
+        ({"max_eps": None}, "Give max_eps and target_delta"),
+        ({"per_print_times": 0}, "per_print_times must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_named(admin: LedgerClient, wrong: dict[str, Any], message: str) -> None:
+    arguments = {**DATA, "max_eps": 1.0, "target_delta": 1e-5, **wrong}
+    with pytest.raises(ValueError, match=message):
+        PrivacyMonitor(admin, **arguments)
+
+
+def test_a_monitor_without_a_run_takes_no_steps(admin: LedgerClient) -> None:
+    monitor = PrivacyMonitor(admin, **DATA, max_eps=1.0, target_delta=1e-5)
+    with pytest.raises(ValueError, match="give it a run"):
+        monitor.step_begin()
+    monitor.step_end()
