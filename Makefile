@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TORCH := $(VENV)/.torch
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	--upgrade --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test torture mutations check format openapi bench lock clean
@@ -15,11 +19,21 @@ $(STAMP): requirements-dev.lock pyproject.toml sdk/pyproject.toml
 		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
 	@echo "Setting up $(VENV) (once; about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e sdk
+	@$(PIP) --require-hashes -r requirements-dev.lock
+	@$(PIP) --no-deps --no-build-isolation -e . -e sdk
 	@touch $@
 
-setup: $(STAMP) ## install everything, pinned, into .venv
+# What the tests of the trainers' adapters need besides. PyPI's torch for Linux on x86-64 needs 3 GB of CUDA even to be
+# imported, so a CPU build is taken where pip's find-links have one, and CUDA added where torch cannot do without.
+$(TORCH): $(STAMP) requirements-torch-cpu.lock requirements-torch.lock requirements-cuda.lock
+	@echo "Adding torch, for the tests (once; half a minute, or 3 GB where no CPU build of it is at hand) ..."
+	@$(PIP) --no-index --no-deps --require-hashes -r requirements-torch-cpu.lock 2>/dev/null || true
+	@$(PIP) --no-deps --require-hashes -r requirements-torch.lock
+	@$(BIN)/python -W ignore -c 'import torch' 2>/dev/null || $(PIP) --no-deps --require-hashes -r requirements-cuda.lock
+	@$(BIN)/python -W ignore -c 'import torch'
+	@touch $@
+
+setup: $(STAMP) ## install all that serving, the demo and the checks need, pinned, into .venv
 
 demo: $(STAMP) ## watch a real DP-SGD training being stopped at its budget
 	@$(BIN)/epsilon-ledger demo
@@ -27,7 +41,7 @@ demo: $(STAMP) ## watch a real DP-SGD training being stopped at its budget
 run: $(STAMP) ## serve on 127.0.0.1:8000 with the SQLite file epsilon-ledger.db
 	@$(BIN)/epsilon-ledger serve --host 127.0.0.1 --port 8000
 
-test: $(STAMP) ## run every test
+test: $(TORCH) ## run every test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 torture: $(STAMP) ## run the reliability tests long (EPSILON_LEDGER_TORTURE rounds, default 50)
@@ -53,10 +67,12 @@ bench: $(STAMP) ## print the figures that docs/performance.md keeps
 	@$(BIN)/python -m benchmarks
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
-	@$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-header --upgrade --quiet -o requirements.lock
-	@$(BIN)/uv pip compile pyproject.toml --group dev -c requirements.lock --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-header --upgrade --quiet -o requirements-dev.lock
+	@$(COMPILE) pyproject.toml -o requirements.lock
+	@$(COMPILE) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) --group torch -c requirements-dev.lock -o requirements-torch.lock
+	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } cuda' requirements-torch.lock > requirements-cuda.lock
+	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } !cuda' requirements-torch.lock > requirements-torch.lock.new
+	@mv requirements-torch.lock.new requirements-torch.lock
 
 clean: ## remove what set-up and tests made
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

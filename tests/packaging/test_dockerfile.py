@@ -6,7 +6,6 @@ import subprocess
 from importlib.metadata import requires
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -82,15 +81,6 @@ def test_the_build_backend_and_all_that_it_needs_are_taken_from_the_development_
     pinned = re.findall(r"(?m)^([a-z0-9.-]+)==\S+ \\\n    --hash=sha256:", lock)
     assert sorted(pinned) == sorted(_needed_by("hatchling"))
     assert len(pinned) == len(re.findall(r"(?m)^\S", lock))
-
-
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
-def test_the_locks_name_no_registry_and_hash_everything(lock: str) -> None:
-    text = (ROOT / lock).read_text()
-    assert "://" not in text
-    assert "--index-url" not in text
-    entries = re.findall(r"(?m)^([a-zA-Z0-9]\S*==\S+)(?: ;[^\\\n]*)? \\\n    --hash=sha256:[0-9a-f]{64}", text)
-    assert len(entries) == len(re.findall(r"(?m)^\S", text)) > 20
 
 
 def test_the_files_of_ci_are_executable_and_call_what_a_developer_calls() -> None:

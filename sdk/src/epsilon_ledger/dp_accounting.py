@@ -1,0 +1,212 @@
+"""Events of Google's dp_accounting, which jax-privacy and tf-privacy produce, to the ledger's and back.
+
+    run.authorize(event=from_dp_accounting(event_builder.build()))
+
+Both name an event by what a mechanism did, so nothing is computed here: a type is translated into the one that means
+the same, or refused. One thing differs later: where neighbours replace a record, a sum moves by up to two clipping
+norms; the ledger sees to that by itself, and dp_accounting leaves it to its caller.
+Needs `pip install "epsilon-ledger-client[dp-accounting]"`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from operator import index
+from typing import Any, Final
+
+from dp_accounting import dp_event as theirs
+
+from epsilon_ledger import (
+    Event,
+    LedgerError,
+    composed,
+    gaussian,
+    laplace,
+    poisson_sampled,
+    randomized_response,
+    repeat_and_select,
+    sampled_without_replacement,
+    self_composed,
+    tree_aggregation,
+    zcdp,
+)
+
+__all__ = ["UntranslatableEventError", "from_dp_accounting", "to_dp_accounting"]
+
+
+class UntranslatableEventError(LedgerError, ValueError):
+    """An event has no counterpart on the other side; it is not approximated.
+
+    Args:
+        event: name of its type.
+        reason: why, and what to do.
+    """
+
+    def __init__(self, event: str, reason: str) -> None:
+        super().__init__(event, reason)
+        self.event = event
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Name the event and say why."""
+        return f"{self.event} cannot be translated: {self.reason}"
+
+
+def from_dp_accounting(event: theirs.DpEvent) -> Event:
+    """Translate an event of dp_accounting into the ledger's.
+
+    Parts of a composition that release nothing (NoOpDpEvent) are left out.
+
+    Args:
+        event: what a mechanism did.
+
+    Returns:
+        The event for the wire, of the same meaning.
+
+    Raises:
+        UntranslatableEventError: it, or a part of it, has no counterpart.
+    """
+    found = _from(event)
+    if found is None:
+        raise UntranslatableEventError(
+            type(event).__name__, "it releases nothing, so there is nothing to ask the ledger for."
+        )
+    return found
+
+
+def to_dp_accounting(event: Event) -> theirs.DpEvent:
+    """Translate an event of the ledger into dp_accounting's.
+
+    Args:
+        event: as the functions of this package write it.
+
+    Returns:
+        The event, of the same meaning.
+
+    Raises:
+        UntranslatableEventError: it, or a part of it, has no counterpart, or is not an event.
+    """
+    name = str(event.get("type"))
+    if name not in _TO:
+        raise UntranslatableEventError(name, _ONLY_OURS.get(name, "it is no event of the ledger."))
+    wanted, write = _TO[name]
+    extra = {key for key in event if key not in wanted and (key, event[key]) != ("clipped", "example")} - {"type"}
+    if extra:
+        # A gaussian of clipped micro-batches, for instance: half the noise, which theirs cannot say.
+        raise UntranslatableEventError(name, f"dp_accounting has no counterpart of {', '.join(sorted(extra))}.")
+    try:
+        return write(event)
+    except KeyError as missing:
+        raise UntranslatableEventError(name, f"it lacks {missing}.") from None
+
+
+def _from(event: theirs.DpEvent) -> Event | None:
+    """Translate by the very type; None stands for an event that releases nothing."""
+    translate = _FROM.get(type(event))
+    if translate is not None:
+        return translate(event)
+    name = type(event).__name__
+    raise UntranslatableEventError(name, _ONLY_THEIRS.get(name, "this version of the client does not know it."))
+
+
+def _from_composed(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
+    parts = [part for part in map(_from, event.events) if part is not None]
+    return composed(parts) if parts else None
+
+
+def _from_self_composed(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
+    part = _from(event.event)
+    return None if part is None or event.count == 0 else self_composed(part, index(event.count))
+
+
+def _wrapped(write: Callable[[Any, Event], Event]) -> Callable[[Any], Event | None]:
+    """Make a wrapper's translation: around nothing it is nothing."""
+
+    def translate(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
+        part = _from(event.event)
+        return None if part is None else write(event, part)
+
+    return translate
+
+
+def _step_counts(counts: int | Iterable[int]) -> list[int]:
+    return [index(steps) for steps in counts] if isinstance(counts, Iterable) else [index(counts)]
+
+
+_FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
+    theirs.NoOpDpEvent: lambda _: None,
+    theirs.GaussianDpEvent: lambda event: gaussian(event.noise_multiplier),
+    theirs.LaplaceDpEvent: lambda event: laplace(event.noise_multiplier),
+    theirs.RandomizedResponseDpEvent: lambda event: randomized_response(
+        event.noise_parameter, index(event.num_buckets)
+    ),
+    theirs.ZCDpEvent: lambda event: zcdp(event.rho, event.xi),
+    theirs.SingleEpochTreeAggregationDpEvent: lambda event: tree_aggregation(
+        event.noise_multiplier, _step_counts(event.step_counts)
+    ),
+    theirs.ComposedDpEvent: _from_composed,
+    theirs.SelfComposedDpEvent: _from_self_composed,
+    theirs.PoissonSampledDpEvent: _wrapped(lambda event, part: poisson_sampled(event.sampling_probability, part)),
+    theirs.SampledWithoutReplacementDpEvent: _wrapped(
+        lambda event, part: sampled_without_replacement(
+            index(event.source_dataset_size), index(event.sample_size), part
+        )
+    ),
+    theirs.RepeatAndSelectDpEvent: _wrapped(
+        lambda event, part: repeat_and_select(part, event.mean, None if math.isinf(event.shape) else event.shape)
+    ),
+}
+
+_ONLY_THEIRS: Final[Mapping[str, str]] = {
+    "DiscreteLaplaceDpEvent": "the ledger has no discrete Laplace noise. epsilon_delta(noise_parameter * sensitivity) "
+    "is a bound for it.",
+    "MixtureOfGaussiansDpEvent": "the ledger has no mixture of sensitivities.",
+    "NonPrivateDpEvent": "an operation without privacy costs more than any budget has.",
+    "SampledWithReplacementDpEvent": "the ledger knows no bound for batches in which a record may occur twice.",
+    "TruncatedSubsampledGaussianDpEvent": "the ledger knows no bound for Poisson samples that are cut to a size.",
+    "UnsupportedDpEvent": "it says itself that nothing is known of its cost.",
+}
+
+_TO: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Any], theirs.DpEvent]]]] = {
+    "gaussian": (("noise_multiplier",), lambda event: theirs.GaussianDpEvent(event["noise_multiplier"])),
+    "laplace": (("noise_multiplier",), lambda event: theirs.LaplaceDpEvent(event["noise_multiplier"])),
+    "randomized_response": (
+        ("noise_parameter", "num_buckets"),
+        lambda event: theirs.RandomizedResponseDpEvent(event["noise_parameter"], event["num_buckets"]),
+    ),
+    "zcdp": (("rho", "xi"), lambda event: theirs.ZCDpEvent(event["rho"], event.get("xi", 0.0))),
+    "tree_aggregation": (
+        ("noise_multiplier", "step_counts"),
+        lambda event: theirs.SingleEpochTreeAggregationDpEvent(event["noise_multiplier"], list(event["step_counts"])),
+    ),
+    "composed": (("events",), lambda event: theirs.ComposedDpEvent([to_dp_accounting(e) for e in event["events"]])),
+    "self_composed": (
+        ("event", "count"),
+        lambda event: theirs.SelfComposedDpEvent(to_dp_accounting(event["event"]), event["count"]),
+    ),
+    "poisson_sampled": (
+        ("sampling_probability", "event"),
+        lambda event: theirs.PoissonSampledDpEvent(event["sampling_probability"], to_dp_accounting(event["event"])),
+    ),
+    "sampled_without_replacement": (
+        ("source_dataset_size", "sample_size", "event"),
+        lambda event: theirs.SampledWithoutReplacementDpEvent(
+            event["source_dataset_size"], event["sample_size"], to_dp_accounting(event["event"])
+        ),
+    ),
+    "repeat_and_select": (
+        ("event", "mean", "shape"),
+        lambda event: theirs.RepeatAndSelectDpEvent(
+            to_dp_accounting(event["event"]), event["mean"], math.inf if event["shape"] is None else event["shape"]
+        ),
+    ),
+}
+
+_ONLY_OURS: Final[Mapping[str, str]] = {
+    "adaptive_clipping": "dp_accounting has no type for it. Two GaussianDpEvents composed, of the gradients and of "
+    "twice the count's noise, cost the same.",
+    "decay": "dp_accounting has no schedules. Compose the event of each step.",
+    "discrete_gaussian": "dp_accounting has no discrete Gaussian noise.",
+    "epsilon_delta": "dp_accounting has no event for a stated guarantee.",
+    "exponential": "dp_accounting has no exponential mechanism.",
+    "group_privacy": "dp_accounting has no units with several records.",
+}

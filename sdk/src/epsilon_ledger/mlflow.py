@@ -1,0 +1,210 @@
+"""What a run of the ledger has spent, beside the accuracy in MLflow.
+
+    with mlflow.start_run(), EpsilonLogger(run, client=ledger) as logger, run:
+        for batch in batches:
+            run.authorize()
+            train_one_noisy_step(batch)
+            logger.log()
+
+logs `epsilon`, `epsilon_limit` and `steps_remaining` over the steps, tags that lead to the ledger's run, and at the end
+the statement: what may be claimed, in the ledger's words. Needs `pip install "epsilon-ledger-client[mlflow]"`.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any, Final, Self
+
+import mlflow
+from mlflow.exceptions import MlflowException
+
+from epsilon_ledger import (
+    BudgetExceededError,
+    EventCount,
+    LedgerClient,
+    LedgerError,
+    NeighboringRelation,
+    Run,
+    RunState,
+)
+from epsilon_ledger._config import checked_url
+
+__all__ = ["STATEMENT", "EpsilonLogger"]
+
+STATEMENT: Final = "epsilon_ledger/statement.json"
+"""Path of the statement among the artifacts of the MLflow run."""
+
+_MAX_DECISIONS: Final = 500
+
+
+class EpsilonLogger:
+    """Logs a run of the ledger to the MLflow run that is active when the `with` block is entered.
+
+    Left after the run has ended, as in the example above, the statement says how it ended.
+
+    Args:
+        run: whose epsilon is logged.
+        client: to read its decisions and the ledger's warnings for the statement; optional.
+        every: log each so many steps, at least 1.
+        url: the ledger's address, for the tag that leads there; by default EPSILON_LEDGER_URL.
+
+    Raises:
+        ValueError: `every` is below 1.
+        ConfigurationError: the address is no address, or holds a password.
+    """
+
+    def __init__(self, run: Run, *, client: LedgerClient | None = None, every: int = 1, url: str | None = None) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, not {every}.")
+        address = url or os.environ.get("EPSILON_LEDGER_URL")
+        self._run = run
+        self._client = client
+        self._every = every
+        self._url = f"{checked_url(address).rstrip('/')}/v1/runs/{run.id}" if address else None
+        self._mlflow_run: str | None = None
+        self._logged = -1
+
+    def __enter__(self) -> Self:
+        """Find the active MLflow run and tag it.
+
+        Raises:
+            ValueError: no MLflow run is active.
+        """
+        active = mlflow.active_run()
+        if active is None:
+            raise ValueError("Which MLflow run? Enter `with mlflow.start_run():` first.")
+        self._mlflow_run = active.info.run_id
+        state = self._run.state
+        self._tag(run=state.id, name=state.name, budget=state.budget_path, population=state.population, url=self._url)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Log the last step and the statement; what the training raised goes first."""
+        try:
+            self._conclude(error)
+        except (LedgerError, MlflowException) as second:
+            if error is None:
+                raise
+            error.add_note(f"The statement of {self._run.id} could not be logged: {second}")
+
+    def log(self) -> None:
+        """Log what has been spent, after a step; steps between two that are due are left out.
+
+        Raises:
+            ValueError: outside the `with` block.
+        """
+        step = self._run.next_step
+        if step // self._every > self._logged // self._every:
+            self._log(step)
+
+    def statement(self, refusal: BudgetExceededError | None = None) -> dict[str, Any]:
+        """Say what may be claimed of the run, as the ledger says it now.
+
+        Args:
+            refusal: what ended it, if a refusal did.
+
+        Returns:
+            A JSON object. An infinite epsilon is null; `decisions` and `warnings` are null where no client or too many
+            decisions kept them from being known.
+
+        Raises:
+            LedgerError: no answer came.
+        """
+        state = self._run.refresh()
+        decisions, events = self._decided(state)
+        return {
+            "claim": (
+                f"Run {state.id} has spent epsilon {state.epsilon:.6g} at delta {state.delta:g}, where the limit that "
+                f"governs it is {state.epsilon_limit:.6g}, by the {state.privacy_filter} filter. This protects one "
+                f"{state.privacy_unit} under {state.neighboring_relation}, if the trainer did what its events say. "
+                f"Other runs on the same people come on top: {state.population} has them all."
+            ),
+            "run": state.id,
+            "name": state.name,
+            "status": state.status,
+            "attempt": state.attempt,
+            "budget": state.budget_path,
+            "population": state.population,
+            "privacy_unit": state.privacy_unit,
+            "neighboring_relation": state.neighboring_relation,
+            "filter": state.privacy_filter,
+            "delta": state.delta,
+            "epsilon": _finite(state.epsilon),
+            "epsilon_declared": _finite(state.epsilon_declared),
+            "epsilon_limit": _finite(state.epsilon_limit),
+            "steps": state.next_step,
+            "steps_remaining": state.steps_remaining,
+            "binding_account": state.binding_account_path,
+            "event": state.event,
+            "events": events,
+            "decisions": decisions,
+            "warnings": self._warnings(state, events),
+            "refusal": None if refusal is None else {"said": str(refusal), **refusal.problem.members},
+            "ledger": self._url,
+            "client_version": version("epsilon-ledger-client"),
+            "read_at": state.updated_at.isoformat(),
+        }
+
+    def _conclude(self, error: BaseException | None) -> None:
+        if self._run.next_step != self._logged:
+            self._log(self._run.next_step)
+        refusal = error if isinstance(error, BudgetExceededError) else None
+        statement = self.statement(refusal)
+        mlflow.log_dict(statement, STATEMENT, run_id=self._mlflow_run)
+        self._tag(status=statement["status"], refused=str(refusal is not None).lower())
+
+    def _log(self, step: int) -> None:
+        if self._mlflow_run is None:
+            raise ValueError("log() works inside `with EpsilonLogger(run):`.")
+        state = self._run.state
+        facts = {
+            "epsilon": state.epsilon,
+            "epsilon_limit": state.epsilon_limit,
+            "steps_remaining": state.steps_remaining,
+        }
+        numbers = {name: float(fact) for name, fact in facts.items() if fact is not None and math.isfinite(fact)}
+        mlflow.log_metrics(numbers, step=step, run_id=self._mlflow_run)
+        self._logged = step
+
+    def _tag(self, **facts: str | None) -> None:
+        tags = {f"epsilon_ledger.{name}": fact for name, fact in facts.items() if fact is not None}
+        mlflow.MlflowClient().log_batch(
+            self._mlflow_run, tags=[mlflow.entities.RunTag(name, fact) for name, fact in tags.items()]
+        )
+
+    def _decided(self, state: RunState) -> tuple[int | None, list[EventCount] | None]:
+        """Count the decisions, and add up the events that were admitted if one page shows them all."""
+        if self._client is None:
+            return None, None
+        page = self._client.history(state.id, max_points=_MAX_DECISIONS)
+        counts: list[EventCount] = []
+        for point in page.points:
+            for item in point.events if point.decision != "refused" else ():
+                known = next((entry for entry in counts if entry["event"] == item["event"]), None)
+                if known is None:
+                    counts.append(EventCount(event=item["event"], count=item["count"]))
+                else:
+                    known["count"] += item["count"]
+        whole = len(page.points) == page.decisions and not any(point.events_truncated for point in page.points)
+        seen = sum(item["count"] for item in counts)
+        return page.decisions, counts if whole and (seen, state.attempt) == (state.next_step, 1) else None
+
+    def _warnings(self, state: RunState, events: Sequence[EventCount] | None) -> list[str] | None:
+        """Ask what the ledger has against these events as a plan."""
+        if self._client is None or events is None:
+            return None
+        if not events:
+            return []
+        relation: NeighboringRelation = state.neighboring_relation  # type: ignore[assignment] # the ledger's words
+        return list(self._client.epsilon(events, delta=state.delta, neighboring_relation=relation).warnings)
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None

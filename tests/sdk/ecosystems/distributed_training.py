@@ -1,0 +1,65 @@
+"""One rank of a distributed training: `python distributed_training.py RANK STORE CAPACITY FOLLOWERS_RUN`.
+
+Prints a JSON line: what it asked, what stopped it, its parameters before and after the step that was stopped.
+"""
+
+import json
+import sys
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from opacus import PrivacyEngine
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.optimizers import DistributedDPOptimizer
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from epsilon_ledger import LedgerError
+from epsilon_ledger.opacus import attach
+from tests.sdk.ecosystems.conftest import FakeRun
+
+
+def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
+    dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=60), world_size=2, rank=rank)
+    torch.manual_seed(rank)
+    x = torch.randn(32, 4)
+    model = DifferentiallyPrivateDistributedDataParallel(nn.Linear(4, 2))
+    engine = PrivacyEngine(accountant="rdp")
+    run = FakeRun(capacity=capacity) if rank == 0 else None
+    attach(engine, run.as_run if run else None)
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), 4),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    assert isinstance(optimizer, DistributedDPOptimizer)
+    told: dict[str, Any] = {"stopped": None}
+    for _ in range(capacity + 1):
+        told["before"] = [p.tolist() for p in model.parameters()]
+        optimizer.zero_grad()
+        batch = x[torch.rand(32) < loader.sample_rate]
+        nn.functional.cross_entropy(model(batch), torch.zeros(len(batch), dtype=torch.long)).backward()
+        try:
+            optimizer.step()
+        except LedgerError as error:
+            told["stopped"] = type(error).__name__
+    told["after"] = [p.tolist() for p in model.parameters()]
+    told["asked"] = run.asked if run else None
+    # On the other rank, a run of its own is one too many.
+    if rank == 1:
+        try:
+            attach(optimizer, FakeRun().as_run)
+        except ValueError as error:
+            told["second"] = str(error)
+    dist.destroy_process_group()
+    return told
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))  # noqa: T201

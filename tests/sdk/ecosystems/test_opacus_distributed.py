@@ -1,0 +1,50 @@
+"""Two processes that train together ask once for both."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epsilon_ledger import gaussian, poisson_sampled
+from tests.sdk.ecosystems import distributed_training
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    store = tmp_path_factory.mktemp("gloo") / "store"
+    root = Path(__file__).parents[3]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", distributed_training.__name__, str(rank), str(store), "3"],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = []
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        told.append(json.loads(out.splitlines()[-1]))
+    return told
+
+
+def test_rank_0_asks_for_both(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["asked"] == [poisson_sampled(0.125, gaussian(1.0))] * 3
+    assert ranks[1]["asked"] is None
+
+
+def test_a_refusal_stops_both_before_the_update(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["stopped"] == "BudgetExceededError"
+        assert rank["before"] == rank["after"]
+    assert ranks[0]["after"] == ranks[1]["after"]
+
+
+def test_a_second_run_is_turned_away(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[1]["second"] == "Rank 0 asks for all: on rank 1 give None for the run."

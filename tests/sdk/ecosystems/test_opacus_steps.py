@@ -1,0 +1,272 @@
+"""What an attached Opacus optimizer asks for, step by step."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import DPOptimizer
+from opacus.schedulers import ExponentialNoise
+
+from epsilon_ledger import AsyncRun, BudgetExceededError, Event, Run, gaussian, poisson_sampled
+from epsilon_ledger.opacus import LedgerAccountant, UnsupportedTrainingError, attach
+from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, make_private, small_loader
+
+Q = BATCH / N  # a power of 2, which random floats meet exactly
+STEP = poisson_sampled(Q, gaussian(1.0))
+
+pytestmark = HOOKS_WARN
+
+
+def test_two_lines_are_added_to_the_ordinary_script(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine)
+    before = training.parameters()
+    assert training.epoch() == len(fake_run.asked) == N // BATCH
+    assert fake_run.asked == [STEP] * (N // BATCH)
+    assert not all(map(torch.equal, before, training.parameters()))
+    assert engine.get_epsilon(1e-5) == fake_run.state.epsilon == 1.0
+
+
+def test_an_optimizer_is_attached_after_it_was_made(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine)
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    assert fake_run.asked == [STEP] * training.epoch()
+    # The engine's own accountant goes on counting, behind the ledger.
+    assert engine.accountant.history == [(1.0, Q, N // BATCH)]
+
+
+def test_the_event_of_the_run_can_say_how_records_are_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    fake_run.state.event = poisson_sampled(Q, gaussian(3.0))
+    training = make_private(engine)
+    attach(training.optimizer, fake_run.as_run)
+    training.epoch()
+    assert fake_run.asked[0] == STEP
+
+
+def test_an_event_that_claims_rarer_draws_than_make_private_made_is_turned_away(
+    engine: PrivacyEngine, fake_run: FakeRun
+) -> None:
+    fake_run.state.event = poisson_sampled(Q / 2, gaussian(1.0))
+    with pytest.raises(ValueError, match=r"probability of 0\.0625, but make_private draws with 0\.125"):
+        attach(make_private(engine).optimizer, fake_run.as_run)
+
+
+def test_a_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None:
+    run = FakeRun(capacity=3)
+    attach(engine, run.as_run)
+    training = make_private(engine)
+    batches = iter(training.loader)
+    for _ in range(3):
+        training.step(next(batches))
+    before, state = training.parameters(), training.optimizer.state_dict()
+    momentum = [entry["momentum_buffer"].clone() for entry in state["state"].values()]
+    with pytest.raises(BudgetExceededError):
+        training.step(next(batches))
+    assert all(map(torch.equal, before, training.parameters()))
+    after = [entry["momentum_buffer"] for entry in training.optimizer.state_dict()["state"].values()]
+    assert all(map(torch.equal, momentum, after))
+    # What was noisy is gone, and so is what was not.
+    assert all(p.grad is p.grad_sample is p.summed_grad is None for p in training.optimizer.params)
+    assert engine.accountant.events == ({"event": STEP, "count": 3},)
+
+
+def test_a_noise_scheduler_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine)
+    scheduler = ExponentialNoise(training.optimizer, gamma=0.5)
+    for batch, _ in zip(training.loader, range(3), strict=False):
+        training.step(batch)
+        scheduler.step()
+    assert fake_run.asked == [poisson_sampled(Q, gaussian(z)) for z in (1.0, 0.5, 0.25)]
+    assert engine.accountant.history == [(1.0, Q, 1), (0.5, Q, 1), (0.25, Q, 1)]
+
+
+def test_a_sampling_rate_that_changes_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine)
+    for batch, rate in zip(training.loader, (0.25, 0.0625, 0.125), strict=False):
+        training.step(batch)
+        training.loader.batch_sampler.sample_rate = rate
+    assert [event["sampling_probability"] for event in fake_run.asked] == [0.125, 0.25, 0.0625]
+
+
+def test_what_workers_drew_ahead_is_charged_as_it_was_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine, small_loader(workers=1))
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    for step, batch in enumerate(training.loader):
+        training.step(batch)
+        if step == 1:
+            training.loader.batch_sampler.sample_rate = 0.0625
+    # Two batches lay ready when the rate fell; until they are used up the former rate holds.
+    assert [event["sampling_probability"] for event in fake_run.asked] == [0.125] * 4 + [0.0625] * 4
+
+
+def test_a_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    numbers = torch.rand(10_000).double() * 2**24
+    assert torch.equal(numbers, numbers.round())
+    training = make_private(engine)
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    training.loader.batch_sampler.sample_rate = 1e-8
+    training.optimizer.zero_grad()
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
+    training.criterion(training.model(x), y).backward()
+    training.optimizer.step()
+    assert fake_run.asked == [poisson_sampled(2**-24, gaussian(1.0))]
+
+
+def test_a_shuffled_loader_is_turned_away_unless_the_user_says_how_to_charge_it(
+    engine: PrivacyEngine, fake_run: FakeRun
+) -> None:
+    attach(engine, fake_run.as_run)
+    with pytest.raises(UnsupportedTrainingError, match="does not draw Poisson samples"):
+        make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
+    assert fake_run.asked == []
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "replace_special"])
+def test_a_shuffled_loader_can_be_charged_as_if_each_step_saw_everybody(
+    engine: PrivacyEngine, fake_run: FakeRun, relation: str
+) -> None:
+    fake_run.state.neighboring_relation = relation
+    attach(engine, fake_run.as_run, sampling_probability=1.0)
+    make_private(engine, small_loader(shuffle=True), poisson_sampling=False).epoch()
+    assert fake_run.asked == [gaussian(1.0)] * (N // BATCH)
+
+
+def test_a_record_more_would_change_all_batches_so_that_is_turned_away(
+    engine: PrivacyEngine, fake_run: FakeRun
+) -> None:
+    attach(engine, fake_run.as_run, sampling_probability=1.0)
+    loader = small_loader(shuffle=True)
+    with pytest.raises(UnsupportedTrainingError, match=r"8 batches .* sums move by two norms"):
+        make_private(engine, loader, poisson_sampling=False)
+
+
+def test_one_batch_of_all_the_data_needs_no_sampling(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run, sampling_probability=1.0)
+    make_private(engine, small_loader(batch_size=N), poisson_sampling=False).epoch()
+    assert fake_run.asked == [gaussian(1.0)]
+
+
+def test_poisson_samples_may_be_charged_without_their_amplification(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run, sampling_probability=1.0)
+    make_private(engine).epoch()
+    assert fake_run.asked == [gaussian(1.0)] * 8
+
+
+def test_an_event_of_ones_own_is_asked_for(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    seen: list[float] = []
+
+    def half(optimizer: DPOptimizer) -> Event:
+        seen.append(optimizer.noise_multiplier)
+        return gaussian(optimizer.noise_multiplier / 2)
+
+    training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
+    attach(training.optimizer, fake_run.as_run, event=half)
+    training.epoch()
+    assert fake_run.asked == [gaussian(0.5)] * len(seen)
+
+
+def test_an_optimizer_of_an_unknown_kind_is_turned_away(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    class Quieter(DPOptimizer):
+        pass
+
+    training = make_private(engine)
+    quieter = Quieter(
+        training.optimizer.original_optimizer, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8
+    )
+    with pytest.raises(UnsupportedTrainingError, match=r"Quieter costs is not known here\. Give event="):
+        attach(quieter, fake_run.as_run, data_loader=training.loader)
+
+
+def test_accumulated_batches_are_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine)
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    training.model.allow_grad_accumulation()
+    before = training.parameters()
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
+    for _ in range(2):
+        training.criterion(training.model(x), y).backward()
+    with pytest.raises(UnsupportedTrainingError, match="2 batches were accumulated"):
+        training.optimizer.step()
+    assert all(map(torch.equal, before, training.parameters()))
+    assert fake_run.asked == []
+
+
+def test_a_hook_that_comes_later_does_not_displace_the_ledger(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine)
+    seen: list[int] = []
+    training.optimizer.attach_step_hook(lambda _: seen.append(len(fake_run.asked)))
+    training.epoch()
+    assert seen == list(range(1, N // BATCH + 1))
+
+
+Again = Callable[[PrivacyEngine, DPOptimizer, FakeRun], None]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda _, optimizer, run: attach(optimizer, run),
+        lambda _, optimizer, run: attach(optimizer, run, sampling_probability=0.125),
+        lambda _, optimizer, run: attach(optimizer, run, event=lambda _: STEP),
+    ],
+)
+def test_an_optimizer_that_is_attached_twice_asks_once(engine: PrivacyEngine, fake_run: FakeRun, again: Again) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine)
+    again(engine, training.optimizer, fake_run)
+    training.epoch()
+    assert fake_run.asked == [STEP] * (N // BATCH)
+    assert isinstance(engine.accountant, LedgerAccountant)
+    assert engine.accountant.events == ({"event": STEP, "count": N // BATCH},)
+
+
+def test_a_step_is_charged_to_one_run(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine)
+    with pytest.raises(ValueError, match="charged to run_1: one run pays"):
+        attach(training.optimizer, FakeRun(id="run_2").as_run, data_loader=training.loader)
+
+
+def test_every_optimizer_that_an_engine_makes_is_attached(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    loader = small_loader()
+    make_private(engine, loader).epoch()
+    make_private(engine, loader, noise_multiplier=2.0).epoch()
+    assert fake_run.asked == [STEP] * 8 + [poisson_sampled(Q, gaussian(2.0))] * 8
+
+
+def test_a_run_that_must_be_awaited_is_turned_away(engine: PrivacyEngine) -> None:
+    awaited = cast("Run", AsyncRun.__new__(AsyncRun))
+    with pytest.raises(TypeError, match="register the run with LedgerClient"):
+        attach(engine, awaited)
+    with pytest.raises(TypeError, match="register the run with LedgerClient"):
+        attach(make_private(engine).optimizer, awaited, sampling_probability=1.0)
+
+
+def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    run = fake_run.as_run
+    with pytest.raises(TypeError, match="the optimizer that its make_private returned"):
+        attach(torch.optim.SGD([torch.zeros(1, requires_grad=True)]), run)
+    with pytest.raises(ValueError, match="without data_loader"):
+        attach(engine, run, data_loader=small_loader())
+    training = make_private(engine)
+    with pytest.raises(ValueError, match="make_private returned, or attach the privacy engine before"):
+        attach(training.optimizer, run)
+    with pytest.raises(ValueError, match="made an optimizer private already"):
+        attach(engine, run)
+    with pytest.raises(ValueError, match="who is charged"):
+        attach(training.optimizer, None)
+    with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
+        attach(training.optimizer, run, sampling_probability=1.5)
+
+
+def test_an_empty_batch_is_a_step(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine)
+    training.step((torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)))
+    assert fake_run.asked == [STEP]
