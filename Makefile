@@ -9,7 +9,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test torture mutations check format openapi bench lock clean
+.PHONY: help setup demo run test torture mutations check format openapi bench lock clean torch
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -34,6 +34,8 @@ $(TORCH): $(STAMP) requirements-torch-cpu.lock requirements-torch.lock requireme
 	@touch $@
 
 setup: $(STAMP) ## install all that serving, the demo and the checks need, pinned, into .venv
+
+torch: $(TORCH) ## add torch, Opacus and Lightning, which the tests, the guide and an example need
 
 demo: $(STAMP) ## watch a real DP-SGD training being stopped at its budget
 	@$(BIN)/epsilon-ledger demo

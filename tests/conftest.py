@@ -231,7 +231,17 @@ ON_BOTH = {
     "service": None,
     "reliability": None,
     "api": {
-        *("attempts", "creating", "fairness", "history", "idempotent_creates", "lists", "own_delta", "problems"),
+        *(
+            "attempts",
+            "creating",
+            "fairness",
+            "following_plans",
+            "history",
+            "idempotent_creates",
+            "lists",
+            "own_delta",
+            "problems",
+        ),
         *("refusals", "reports", "reservation_ends", "reservations", "run_states", "sequence", "steps", "stored"),
         *("tenancy", "truncation", "verify"),
     },

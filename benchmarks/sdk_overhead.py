@@ -1,0 +1,109 @@
+"""What the client costs a training step: `python -m benchmarks.sdk_overhead`.
+
+One trainer, the service on the same machine, SQLite. The same DP-SGD step in numpy is taken without the service, with a
+call before each step, with grants of 50, and with grants of 50 that are asked for in the background: in turn, for some
+hundred steps, so that what goes on in the background hits the steps of its own trainer. The overhead is what a step
+takes longer than one without the service: of the medians, and of the means, which have the server's work in them.
+Besides, a POST of the same HTTP client to a bare endpoint that stores nothing.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, median
+
+import httpx
+import numpy as np
+
+from benchmarks.servers import EVENT, bare, ledger
+from epsilon_ledger import LedgerClient, Run
+
+ROUNDS, STEPS = 10, 200
+RECORDS, FEATURES, CLASSES = 512, 784, 10
+EVERY = 50
+
+
+def training_step(rng: np.random.Generator) -> Callable[[], object]:
+    """A DP-SGD step of a softmax regression, about two milliseconds."""
+    features = rng.normal(size=(RECORDS, FEATURES))
+    labels = np.eye(CLASSES)[rng.integers(CLASSES, size=RECORDS)]
+    weights = np.zeros((FEATURES, CLASSES))
+
+    def step() -> None:
+        scores = features @ weights
+        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+        residuals = likely / likely.sum(axis=1, keepdims=True) - labels
+        norms = np.linalg.norm(features, axis=1) * np.linalg.norm(residuals, axis=1)
+        clipped = residuals / np.maximum(norms, 1.0)[:, np.newaxis]
+        total = features.T @ clipped + rng.normal(scale=4.0, size=weights.shape)
+        weights[:] -= 0.01 * total / RECORDS
+
+    return step
+
+
+def microseconds(work: Callable[[], object]) -> float:
+    """How long a call takes."""
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) * 1e6
+
+
+def main() -> None:
+    """Print the table."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ledger(f"sqlite:///{Path(folder) / 'ledger.db'}") as service,
+        bare() as floor,
+        httpx.Client(base_url=f"http://127.0.0.1:{floor.port}", trust_env=False) as plain,
+        LedgerClient(
+            f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"].removeprefix("Bearer ")
+        ) as client,
+    ):
+        step = training_step(np.random.default_rng())
+        runs: dict[str, Run | None] = {"no service": None}
+        ways: dict[str, dict[str, int | bool]] = {
+            "a call per step": {},
+            f"grants of {EVERY}": {"authorize_every": EVERY},
+            f"grants of {EVERY}, background": {"authorize_every": EVERY, "background": True},
+        }
+        for name, how in ways.items():
+            runs[name] = client.register_run(name, budget="p/b", event=EVENT, **how)  # type: ignore[arg-type]
+        steps: dict[str, list[float]] = {name: [] for name in runs}
+        asked: dict[str, list[float]] = {name: [] for name in runs}
+        floors = []
+        for number in range(ROUNDS):
+            for name, run in runs.items():
+                for _ in range(STEPS):
+                    asked[name].append(0.0 if run is None else microseconds(run.authorize))
+                    steps[name].append(asked[name][-1] + microseconds(step))
+            for _ in range(STEPS):
+                body = {"count": 1, "first_step": number}
+                floors.append(microseconds(lambda body=body: plain.post("/steps", json=body).raise_for_status()))  # type: ignore[misc]
+        for run in runs.values():
+            if run is not None:
+                run.complete()
+    show(steps, asked, floors)
+
+
+def show(steps: dict[str, list[float]], asked: dict[str, list[float]], floors: list[float]) -> None:
+    """Print what was measured."""
+    without = steps["no service"]
+    print(f"{'':28} {'step':>18} {'overhead':>18} {'authorize':>28}")
+    print(
+        f"{'microseconds':28} {'median':>9} {'mean':>8} {'median':>9} {'mean':>8} {'median':>9} {'mean':>8} {'99 %':>9}"
+    )
+    for name, times in steps.items():
+        alone = sorted(asked[name])
+        print(
+            f"{name:28} {median(times):9.1f} {mean(times):8.1f} {median(times) - median(without):9.1f} "
+            f"{mean(times) - mean(without):8.1f} {median(alone):9.1f} {mean(alone):8.1f} "
+            f"{alone[int(0.99 * len(alone))]:9.1f}"
+        )
+    bare_call = median(floors)
+    ratio = median(asked["a call per step"]) / bare_call
+    print(f"a bare POST of the same HTTP client: {bare_call:.1f}; a call per step takes {ratio:.2f} times as long")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Decaying noise and adaptive clipping against constant noise, all for the same epsilon.
+
+The ledger must be running (README.md, "By hand"), and matplotlib and scikit-learn must be installed. Then:
+
+    EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... python examples/adaptive_training.py
+
+Six ways to add noise times three optimizers learn scikit-learn's handwritten digits. Each training has as many steps
+and may spend as much as any other: the ledger's planner finds the first noise multiplier with which the whole plan just
+fits. The noisy count that moves the clipping norm is part of what is charged.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from common import budget, parser
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from epsilon_ledger import Event, LedgerClient, Limit, Run, decay, gaussian, poisson_sampled
+from epsilon_ledger.mechanisms import (
+    AdaptiveClipping,
+    ClippedSumMechanism,
+    DpAdam,
+    DpMomentum,
+    DpOptimizer,
+    DpSgd,
+    GaussianNoise,
+    PoissonSampler,
+)
+
+Floats = NDArray[np.float64]
+
+STEPS = 150
+SAMPLING_PROBABILITY = 0.1
+TRAINING_RECORDS = 1_400
+CLIPPING_NORM = 4.0
+"""At first the norm of a typical gradient; towards the end most are far smaller."""
+LIMIT = Limit(2.0, 1e-4)
+"""Of each training. All of them together cost the same people more, as the budget above them shows."""
+TOTAL = Limit(50.0, 1e-4)
+EXPECTED_BATCH_SIZE = SAMPLING_PROBABILITY * TRAINING_RECORDS
+ROUNDED_UP = 1.0 + 1e-6
+
+OPTIMIZERS: dict[str, tuple[type[DpOptimizer[NDArray[np.int64]]], float]] = {
+    "SGD": (DpSgd, 1.0),
+    "momentum": (DpMomentum, 0.2),
+    "Adam": (DpAdam, 0.05),
+}
+"""With their learning rates."""
+
+
+NOISES = ("constant", "decay, time", "decay, step", "decay, exp", "clipping, linear", "clipping, geometric")
+DECAY_RATE = 0.005
+LEARNING_RATES_OF_C = {"linear": 0.3, "geometric": 0.2}
+FRACTION_STDDEV = 0.05
+"""Of the noise of the fraction that moves the clipping norm."""
+
+
+@dataclass
+class Training:
+    """One training and what came of it.
+
+    Args:
+        noise: its name in the table.
+        optimizer: its name in the table.
+        noise_multiplier: of the first step.
+        accuracy: on other records, after each step.
+        clipping_norm: at each step.
+        epsilon: spent.
+    """
+
+    noise: str
+    optimizer: str
+    noise_multiplier: float
+    accuracy: list[float] = field(default_factory=list)
+    clipping_norm: list[float] = field(default_factory=list)
+    epsilon: float = 0.0
+
+
+def digits() -> tuple[Floats, NDArray[np.int64]]:
+    """Load the records: (n, 65) pixels in [0, 1] and a one, and (n,) digits."""
+    pixels, labels = load_digits(return_X_y=True)
+    return np.column_stack([pixels / 16.0, np.ones(len(pixels))]), labels
+
+
+def gradients(weights: Floats, features: Floats, labels: NDArray[np.int64]) -> Floats:
+    """Compute each record's gradient of the softmax regression's loss.
+
+    Args:
+        weights: (65, 10).
+        features: (n, 65).
+        labels: (n,).
+
+    Returns:
+        (n, 65, 10).
+    """
+    scores = features @ weights
+    likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+    residuals = likely / likely.sum(axis=1, keepdims=True) - np.eye(10)[labels]
+    found: Floats = features[:, :, np.newaxis] * residuals[:, np.newaxis, :]
+    return found
+
+
+def first_noise_multiplier(ledger: LedgerClient, name: str) -> float:
+    """Find the least noise with which the whole plan fits into the limit.
+
+    Args:
+        ledger: to plan with.
+        name: how noise is added.
+
+    Returns:
+        The noise multiplier of the first step.
+    """
+    kind, _, mode = name.partition(", ")
+    step: Event = poisson_sampled(SAMPLING_PROBABILITY, gaussian(1.0))
+    plan, count = (decay(mode, DECAY_RATE, step, steps=STEPS), 1) if kind == "decay" else (step, STEPS)  # type: ignore[arg-type]
+    z = ledger.noise_multiplier(plan, count=count, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
+    assert z is not None, "this limit leaves room for some noise"
+    if kind == "clipping":
+        # Sum and count are released together: z^-2 = sum^-2 + (2 count)^-2 (Andrew et al. 2021, Theorem 1).
+        stddev = FRACTION_STDDEV * EXPECTED_BATCH_SIZE
+        z = float((z**-2 - (2 * stddev) ** -2) ** -0.5) * ROUNDED_UP
+    return z
+
+
+def noise_of(name: str, z: float) -> ClippedSumMechanism:
+    """Make the mechanism of a training.
+
+    Args:
+        name: how noise is added.
+        z: the first noise multiplier.
+
+    Returns:
+        Constant noise, noise that shrinks, or a clipping norm that follows the median of the gradients' norms.
+    """
+    kind, _, mode = name.partition(", ")
+    if kind == "decay":
+        return GaussianNoise(z, clipping_norm=CLIPPING_NORM, decay_mode=mode, decay_rate=DECAY_RATE)  # type: ignore[arg-type]
+    noise = GaussianNoise(z, clipping_norm=CLIPPING_NORM)
+    if kind == "constant":
+        return noise
+    return AdaptiveClipping(
+        noise,
+        expected_summands=EXPECTED_BATCH_SIZE,
+        mode=mode,  # type: ignore[arg-type]
+        learning_rate=LEARNING_RATES_OF_C[mode],
+        fraction_stddev=FRACTION_STDDEV,
+        clipping_norm_bounds=(0.05, 10.0),
+    )
+
+
+def train(training: Training, noise: ClippedSumMechanism, run: Run) -> None:
+    """Train, and note accuracy and clipping norm at each step.
+
+    Args:
+        training: what is noted.
+        noise: the mechanism.
+        run: asked before each step.
+    """
+    features, labels = digits()
+    known, unseen = slice(TRAINING_RECORDS), slice(TRAINING_RECORDS, None)
+    weights = np.zeros((features.shape[1], 10))
+    kind, learning_rate = OPTIMIZERS[training.optimizer]
+    sampler = PoissonSampler(TRAINING_RECORDS, SAMPLING_PROBABILITY)
+    optimizer = kind(weights, noise=noise, sampler=sampler, run=run, learning_rate=learning_rate)
+    for _ in range(STEPS):
+        training.clipping_norm.append(noise.clipping_norm)
+        drawn = optimizer.sample()
+        optimizer.step(gradients(weights, features[known][drawn], labels[known][drawn]))
+        right = np.argmax(features[unseen] @ weights, axis=1) == labels[unseen]
+        training.accuracy.append(float(np.mean(right)))
+
+
+def show(trainings: list[Training]) -> None:
+    """Print the table of accuracies."""
+    print(f"\n{'accuracy after ' + str(STEPS) + ' steps':24}{'first z':>9}" + "".join(f"{o:>10}" for o in OPTIMIZERS))
+    for name in NOISES:
+        row = [training for training in trainings if training.noise == name]
+        cells = "".join(f"{training.accuracy[-1]:10.1%}" for training in row)
+        print(f"{name:24}{row[0].noise_multiplier:9.3f}{cells}")
+
+
+def plot(trainings: list[Training], file: Path) -> None:
+    """Draw accuracy and clipping norm over the steps."""
+    mpl.use("Agg")
+    figure, panels = plt.subplots(2, len(OPTIMIZERS), figsize=(13, 7), sharex=True, layout="constrained")
+    for column, optimizer in enumerate(OPTIMIZERS):
+        for training in trainings:
+            if training.optimizer == optimizer:
+                panels[0, column].plot(training.accuracy, label=training.noise)
+                panels[1, column].plot(training.clipping_norm, label=training.noise)
+        panels[0, column].set(title=optimizer, ylabel="accuracy", ylim=(0.0, 1.0))
+        panels[1, column].set(xlabel="step", ylabel="clipping norm C")
+    panels[0, 0].legend(fontsize="small")
+    figure.suptitle(f"The same epsilon, {LIMIT.epsilon:g} at delta {LIMIT.delta:g}, for every training")
+    figure.savefig(file)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Plan, train, compare."""
+    asked = parser("Decaying noise and adaptive clipping for the same epsilon.", "adaptive-results").parse_args()
+    trainings = []
+    with LedgerClient() as ledger:
+        path = budget(
+            ledger,
+            asked.budget,
+            "digit-writers",
+            privacy_unit="handwritten digit",
+            neighboring_relation="add_or_remove_one",
+            size=TRAINING_RECORDS,
+            limit=TOTAL,
+            privacy_filter="declared",
+        )
+        for name in NOISES:
+            first = first_noise_multiplier(ledger, name)
+            for optimizer in OPTIMIZERS:
+                training = Training(name, optimizer, first)
+                # What the steps cost is fixed in advance, so the filter may be "declared".
+                with ledger.register_run(
+                    f"{name}, {optimizer}",
+                    budget=path,
+                    limit=LIMIT,
+                    privacy_filter="declared",
+                    authorize_every=50,
+                    background=True,
+                ) as run:
+                    train(training, noise_of(name, first), run)
+                training.epsilon = run.epsilon
+                trainings.append(training)
+                print(f"{name:20} {optimizer:9} epsilon {run.epsilon:.4f}, {training.accuracy[-1]:.1%} right")
+        spent = ledger.get_budget(run.state.budget)
+    show(trainings)
+    print(f"\nAll {len(trainings)} trainings together cost the same people epsilon {spent.epsilon:.2f}.")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    plot(trainings, asked.out / "adaptive.png")
+    (asked.out / "adaptive.json").write_text(json.dumps([asdict(training) for training in trainings]))
+    print(f"Written: {asked.out / 'adaptive.png'} and {asked.out / 'adaptive.json'}")
+
+
+if __name__ == "__main__":
+    main()

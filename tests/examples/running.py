@@ -1,0 +1,35 @@
+"""An example as its reader runs it: a command, a ledger, a key."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import LiveServer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(server: LiveServer, name: str, folder: Path, *options: str, warnings: str = "error") -> str:
+    """What an example wrote to its reader; its files are in `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-W", warnings, EXAMPLES / name, "--out", folder, *options],
+        cwd=folder.parent,
+        env=os.environ
+        | {
+            "EPSILON_LEDGER_URL": server.url,
+            "EPSILON_LEDGER_API_KEY": server.key("admin"),
+            "MPLCONFIGDIR": str(folder.parent),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def is_picture(file: Path) -> bool:
+    """Whether a file is a PNG picture in which something is drawn."""
+    return file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size > 10_000

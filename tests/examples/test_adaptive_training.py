@@ -1,0 +1,34 @@
+"""The example of decaying noise and adaptive clipping, against a real server."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LiveServer
+from tests.examples.running import example, is_picture
+
+NOISES = ("constant", "decay, time", "decay, step", "decay, exp", "clipping, linear", "clipping, geometric")
+OPTIMIZERS = ("SGD", "momentum", "Adam")
+
+
+def test_every_training_spends_the_same_and_learns(live_server: LiveServer, tmp_path: Path) -> None:
+    said = example(live_server, "adaptive_training.py", tmp_path / "out")
+    trainings = json.loads((tmp_path / "out" / "adaptive.json").read_text())
+    assert [(each["noise"], each["optimizer"]) for each in trainings] == list(product(NOISES, OPTIMIZERS))
+    for each in trainings:
+        # As much as is allowed, to the digits of the noise multiplier, and not more.
+        assert each["epsilon"] == pytest.approx(2.0, rel=1e-4)
+        assert each["epsilon"] <= 2.0
+        assert len(each["accuracy"]) == len(each["clipping_norm"]) == 150
+        assert each["accuracy"][-1] > 0.6
+    first = {each["noise"]: each["noise_multiplier"] for each in trainings}
+    assert all(first[name] > first["constant"] for name in NOISES[1:])
+    for each in trainings:
+        constant = each["noise"].startswith(("constant", "decay"))
+        assert (len(set(each["clipping_norm"])) == 1) is constant
+        assert constant or each["clipping_norm"][-1] < 2.0
+    assert f"{'clipping, geometric':24}" in said
+    assert "together cost the same people epsilon" in said
+    assert is_picture(tmp_path / "out" / "adaptive.png")

@@ -1,0 +1,37 @@
+"""The example of local differential privacy, against a real server."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from epsilon_ledger import LedgerClient
+from tests.conftest import LiveServer
+from tests.examples.running import example, is_picture
+
+
+def test_the_rounds_cost_what_they_say_and_the_last_one_does_not_take_place(
+    live_server: LiveServer, tmp_path: Path
+) -> None:
+    said = example(live_server, "local_dp_clustering.py", tmp_path / "out")
+    facts = json.loads((tmp_path / "out" / "scores.json").read_text())
+    rounds, without = facts["rounds"], facts["without_noise"]
+    assert [each["epsilon"] for each in rounds] == [1, 2, 4, 8, 16, 32, 64]
+    # Pure epsilons add up, to what they are.
+    assert [each["spent"] for each in rounds] == pytest.approx([1, 3, 7, 15, 31, 63, 127], rel=1e-6)
+    assert [each["scale"] * each["epsilon"] for each in rounds] == pytest.approx([2.0] * 7)
+    assert "The round with epsilon 128 does not take place" in said
+    silhouettes = [each["silhouette"] for each in rounds]
+    assert silhouettes[0] < silhouettes[4] < silhouettes[6] < without["silhouette"]
+    assert rounds[0]["right"] < rounds[3]["right"] < without["right"] + 0.02
+    assert without["right"] > 0.85
+    # The seed documents' bound of 1e-5 costs an epsilon that is none.
+    assert re.search(r"1e-05 +4\.343e-06 +460517 +protects nobody", said)
+    assert is_picture(tmp_path / "out" / "scores.png")
+    with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
+        run = re.search(r"run_\w+", said)
+        assert run
+        state = ledger.get_run(run[0]).state
+        assert (state.status, state.next_step, state.neighboring_relation) == ("completed", 7, "replace_one")
+        assert ledger.get_population(state.population).epsilon == pytest.approx(127, rel=1e-6)

@@ -1,0 +1,32 @@
+"""The example with Opacus, against a real server."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from epsilon_ledger import LedgerClient
+from tests.conftest import LiveServer
+from tests.examples.running import example
+
+
+def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServer, tmp_path: Path) -> None:
+    said = example(live_server, "opacus_digits.py", tmp_path / "out", warnings="default")
+    facts = json.loads((tmp_path / "out" / "opacus.json").read_text())
+    assert facts["refused"]
+    assert f"Stopped: step {facts['steps']} of {facts['run']} refused" in said
+    # The ledger's orders are finer: never above Opacus', and hardly below.
+    assert facts["epsilon_opacus"] * (1 - 5e-4) <= facts["epsilon_declared"] <= facts["epsilon_opacus"]
+    assert facts["epsilon_declared"] <= facts["epsilon"] <= 4.0
+    with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
+        state = ledger.get_run(facts["run"]).state
+        history = ledger.history(facts["run"], max_points=2000)
+    assert (state.status, state.next_step, state.epsilon) == ("completed", facts["steps"], facts["epsilon"])
+    assert [point.decision for point in history.points] == ["admitted"] * facts["steps"] + ["refused"]
+    event = history.points[0].events[0]["event"]
+    assert event["type"] == "poisson_sampled"
+    assert event["sampling_probability"] == pytest.approx(0.1)
+    assert event["event"] == {"type": "gaussian", "noise_multiplier": 1.5}
+    assert facts["accuracy"] > 0.5
+    assert any(weights.any() for weights in torch.load(tmp_path / "out" / "model.pt").values())
