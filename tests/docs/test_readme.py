@@ -139,6 +139,7 @@ def test_the_python_snippet_trains_until_the_budget_is_spent(
         job = {"batches": range(10_000), "train_step": released.append, "print": shown.append}
         exec(code, job)  # noqa: S102 - our own README
         (refused,) = shown
+        assert refused.run is not None
         run = office.get_run(refused.run)
         assert 10 < run.next_step == len(released) == refused.first_step
         assert run.status == "completed"

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
 
 from epsilon_ledger._dialogue import RunDialogue
 from epsilon_ledger._requests import Call, Talk
@@ -96,9 +96,12 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def _signed(method: M, original: Callable[..., Any]) -> M:
-    """Let `help` and editors show the arguments of the original, after `self`."""
+    """Let `help` and editors show the arguments of the original, after `self`, and its result."""
     shown = inspect.signature(original)
     named = [parameter for name, parameter in shown.parameters.items() if name != "self"]
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__signature__ = shown.replace(parameters=[itself, *named])  # type: ignore[attr-defined]
+    # A Call[T], or a Generator[Request, Reply, T].
+    result = get_args(shown.return_annotation)[-1]
+    method.__signature__ = shown.replace(parameters=[itself, *named], return_annotation=result)  # type: ignore[attr-defined]
+    method.__annotations__ = method.__annotations__ | {"return": result}
     return method
