@@ -180,30 +180,26 @@ def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
 
 
 def find_by_keys(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[Decision]:
-    """The decisions that these keys have pinned."""
-    rows = tx.execute(_BY_KEYS, {"of_organisation": organisation_id, "of_keys": idempotency_keys}).all()
-    found = []
-    for row in rows:
-        one = _one(tx, organisation_id, row)
-        assert one is not None, "there is a row"
-        found.append(one)
-    return found
+    """The decisions that these keys have pinned, without their steps: whoever repeats a request knows them."""
+    rows = tx.execute(_BY_KEYS, {"of_organisation": organisation_id, "of_keys": idempotency_keys})
+    return [_decision(row, ()) for row in rows]
 
 
 def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> Decision | None:
-    """The decision that this key has pinned."""
+    """The decision that this key has pinned, without its steps."""
     return next(iter(find_by_keys(tx, organisation_id, [idempotency_key])), None)
 
 
 def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
-    """The decision that admitted the steps which begin here."""
+    """The decision that admitted the steps which begin here; without them, as `find_by_keys`."""
     found = _of(organisation_id).where(
         decisions.c.run_id == run_id,
         decisions.c.attempt == attempt,
         decisions.c.first_step == first_step,
         decisions.c.next_step.is_not(None),
     )
-    return _one(tx, organisation_id, tx.execute(found).one_or_none())
+    row = tx.execute(found).one_or_none()
+    return None if row is None else _decision(row, ())
 
 
 def at_positions(
@@ -222,12 +218,6 @@ def at_positions(
 
 def _of(organisation_id: str) -> Select[Any]:
     return _DECISIONS.where(decisions.c.organisation_id == organisation_id)
-
-
-def _one(tx: Connection, organisation_id: str, row: Row[Any] | None) -> Decision | None:
-    if row is None:
-        return None
-    return _decision(row, _events(tx, organisation_id, row.run_id, [row.position])[row.position])
 
 
 def _events(
