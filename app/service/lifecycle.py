@@ -6,7 +6,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from app.ledger.errors import InvalidInputError
-from app.ledger.runs import ENDS, Run, RunAction, after, require_going
+from app.ledger.runs import ENDS, Run, RunAction, after, require_attempt, require_going
 from app.persistence.repositories import runs
 from app.service.access import Role
 from app.service.call import Call
@@ -19,7 +19,9 @@ from app.service.reservations import end_with_the_run, require_attested
 from app.service.runs import RunRecord, read_run
 
 
-def change_state(call: Call, run_id: str, action: RunAction, steps_executed: int | None = None) -> RunRecord:
+def change_state(
+    call: Call, run_id: str, action: RunAction, steps_executed: int | None = None, attempt: int | None = None
+) -> RunRecord:
     """Pause, resume, complete or abort a run.
 
     Args:
@@ -28,12 +30,14 @@ def change_state(call: Call, run_id: str, action: RunAction, steps_executed: int
         action: what to do; doing it again changes nothing.
         steps_executed: to the end of a run with an active reservation: how many of its steps were executed. A run is
             not completed without it; an aborted run forfeits what is left of the plan.
+        attempt: whose trainer asks; None: whichever is current, as an operator means it.
 
     Returns:
         The run afterwards.
 
     Raises:
         NotFoundError: the organisation has none such.
+        AttemptSupersededError: another attempt of the run has begun.
         RunStateConflictError: a completed or aborted run stays what it is.
         ReservationConflictError: `steps_executed` is missing, or nothing is reserved; or the run has ended before with
             another number.
@@ -45,6 +49,8 @@ def change_state(call: Call, run_id: str, action: RunAction, steps_executed: int
         with call.db.write() as tx:
             work = load_run(tx, call.organisation_id, run_id)
             run = work.run(call.organisation_id, run_id)
+            if attempt is not None:
+                require_attempt(run, attempt)
             reached = after(run.status, action)
             if reached is not run.status:
                 if action in ENDS:

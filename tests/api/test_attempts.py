@@ -6,6 +6,7 @@ import pytest
 
 from tests.api.trainer import LOUD, QUIET, Trainer, hired, is_refused
 from tests.conftest import Ledger
+from tests.persistence.dump import changed
 
 
 @pytest.fixture
@@ -189,3 +190,17 @@ def test_whom_it_is_not_allowed(trainer: Trainer) -> None:
     elsewhere = trainer.ledger.http.post(path, json={}, headers=trainer.ledger.headers("admin", "clinic"))
     is_refused(elsewhere, 404, "not_found")
     assert trainer.read()["attempt"] == 1
+
+
+@pytest.mark.parametrize("action", ["complete", "abort"])
+def test_a_trainer_that_was_superseded_ends_nothing(trainer: Trainer, action: str) -> None:
+    assert trainer.act("attempts", {}).json()["attempt"] == 2
+    before = trainer.rows()
+    told = is_refused(trainer.act(action, {"attempt": 1}), 412, "attempt_superseded")
+    assert (told["attempt"], told["current_attempt"]) == (1, 2)
+    assert not changed(before, trainer.rows())
+    assert trainer.read()["status"] == "active"
+    ended = trainer.act(action, {"attempt": 2}).json()
+    assert ended["status"] == f"{action.removesuffix('e')}ed"
+    assert trainer.act(action, {"attempt": 2}).json() == ended
+    assert trainer.act(action).json() == ended  # an operator names none

@@ -17,6 +17,7 @@ from app.api.schemas.runs import RunOut
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
 from app.service import lifecycle, reservations, reserving
+from app.service.runs import RunRecord
 
 routes = router()
 
@@ -54,11 +55,11 @@ def resume_run(run_id: str, call: Asked) -> RunOut:
     operation_id="completeRun",
     summary="Complete a run",
     tags=["runs"],
-    responses=responses(*_ENDING),
+    responses=responses(*_ENDING, "attempt_superseded"),
 )
 def complete_run(run_id: str, call: Asked, body: EndIn | None = None) -> RunOut:
     """The training is done; the run takes no more steps. An active reservation is committed with `steps_executed`."""
-    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.COMPLETE, _executed(body)))
+    return RunOut.of(_ended(call, run_id, RunAction.COMPLETE, body or EndIn()))
 
 
 @routes.post(
@@ -66,14 +67,14 @@ def complete_run(run_id: str, call: Asked, body: EndIn | None = None) -> RunOut:
     operation_id="abortRun",
     summary="Abort a run",
     tags=["runs"],
-    responses=responses(*_ENDING),
+    responses=responses(*_ENDING, "attempt_superseded"),
 )
 def abort_run(run_id: str, call: Asked, body: EndIn | None = None) -> RunOut:
     """The training failed; what was spent stays spent, and the run takes no more steps.
 
     An active reservation is committed with `steps_executed`, or else forfeited.
     """
-    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.ABORT, _executed(body)))
+    return RunOut.of(_ended(call, run_id, RunAction.ABORT, body or EndIn()))
 
 
 @routes.post(
@@ -181,5 +182,5 @@ def renew_reservation(reservation_id: str, call: Asked) -> ReservationOut:
     return ReservationOut.of(reservations.renew_reservation(call, reservation_id))
 
 
-def _executed(body: EndIn | None) -> int | None:
-    return None if body is None else body.steps_executed
+def _ended(call: Asked, run_id: str, action: RunAction, body: EndIn) -> RunRecord:
+    return lifecycle.change_state(call, run_id, action, body.steps_executed, body.attempt)

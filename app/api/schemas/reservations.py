@@ -128,10 +128,15 @@ class ReservationIn(Body):
 class EndIn(Body):
     """What the trainer says at the end of its run."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"steps_executed": 812}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"steps_executed": 812, "attempt": 1}]})
 
     steps_executed: StepsExecuted | None = Field(
         default=None, description="Needed to complete a run with an active reservation; an aborted one forfeits it."
+    )
+    attempt: Attempt | None = Field(
+        default=None,
+        description="The fencing token of the trainer that ends its run: a trainer that was superseded ends nothing. "
+        "Left out, as by an operator: whichever is current.",
     )
 
 
