@@ -3,11 +3,31 @@
 import platform
 from datetime import UTC, datetime
 
-from benchmarks import admission, calibration, curves, filters, orders_grid, step_latency, throughput
+from benchmarks import (
+    admission,
+    calibration,
+    curves,
+    filters,
+    orders_grid,
+    sdk_overhead,
+    secure_noise,
+    step_latency,
+    throughput,
+)
 
 if __name__ == "__main__":
     print(f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {platform.machine()}\n")
-    for module in (orders_grid, curves, calibration, admission, filters, step_latency, throughput):
+    for module in (
+        orders_grid,
+        curves,
+        calibration,
+        admission,
+        filters,
+        step_latency,
+        throughput,
+        sdk_overhead,
+        secure_noise,
+    ):
         print(f"## {module.__name__.removeprefix('benchmarks.')}\n")
         module.main()
         print()

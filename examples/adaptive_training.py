@@ -10,6 +10,7 @@ fits. The noisy count that moves the clipping norm is part of what is charged.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -153,6 +154,11 @@ def noise_of(name: str, z: float) -> ClippedSumMechanism:
     )
 
 
+def schedule_of(noise: ClippedSumMechanism) -> Callable[[int], Event]:
+    """What step t will do, so that steps can be granted ahead although their noise shrinks."""
+    return lambda step: poisson_sampled(SAMPLING_PROBABILITY, noise.event_at(step))
+
+
 def train(training: Training, noise: ClippedSumMechanism, run: Run) -> None:
     """Train, and note accuracy and clipping norm at each step.
 
@@ -220,7 +226,8 @@ def main() -> None:
             first = first_noise_multiplier(ledger, name)
             for optimizer in OPTIMIZERS:
                 training = Training(name, optimizer, first)
-                # What the steps cost is fixed in advance, so the filter may be "declared".
+                noise = noise_of(name, first)
+                # What the steps cost is fixed in advance, so the filter may be "declared", and steps are granted ahead.
                 with ledger.register_run(
                     f"{name}, {optimizer}",
                     budget=path,
@@ -228,8 +235,9 @@ def main() -> None:
                     privacy_filter="declared",
                     authorize_every=50,
                     background=True,
+                    schedule=schedule_of(noise),
                 ) as run:
-                    train(training, noise_of(name, first), run)
+                    train(training, noise, run)
                 training.epsilon = run.epsilon
                 trainings.append(training)
                 print(f"{name:20} {optimizer:9} epsilon {run.epsilon:.4f}, {training.accuracy[-1]:.1%} right")

@@ -1,0 +1,253 @@
+"""Gaussian noise on a sum of clipped vectors, fixed or shrinking from release to release."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, get_args, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilon_ledger import Event, gaussian
+from epsilon_ledger._decaying import DecayMode, decayed
+from epsilon_ledger.mechanisms import checks
+from epsilon_ledger.mechanisms.arrays import Array, Arrays, flat, parts_of, shaped_like, split
+from epsilon_ledger.mechanisms.clipping import ClippedSum, clipped_sum, rounded_norm
+from epsilon_ledger.mechanisms.lattice import Lattice
+from epsilon_ledger.mechanisms.mechanism import Clipped, ClippedSumMechanism
+from epsilon_ledger.mechanisms.randomness import Randomness, randomness
+from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, checked_run
+
+Floats = NDArray[np.float64]
+
+MAX_RELEASES: Final = 10**9
+"""The service's largest step number."""
+
+_MAX_RATES: Final = {"time": 1e6, "step": checks.BELOW_ONE, "exp": 1e6}
+_STATE: Final = frozenset({"releases", "clipping_norm"})
+
+
+class GaussianNoise(ClippedSumMechanism):
+    """Gaussian noise whose standard deviation is the noise multiplier times the clipping norm of the moment.
+
+    Release t = 0, 1, 2, ... has the noise multiplier z without decay, and with decay rate k in mode `time`
+    z / (1 + k t), `step` z (1 - k)^t, `exp` z exp(-k t).
+
+    The random numbers are secure unless a seed is given: see `randomness`. Sum and noise are added on a lattice,
+    without rounding: see `lattice`. For that the noise is larger than stated by some millionths.
+
+    Args:
+        noise_multiplier: z of release 0, standard deviation over clipping norm, in [1e-3, 1e6].
+        clipping_norm: C, the L2 norm to which each summand is clipped, in [1e-9, 1e9]; it may be changed.
+        decay_mode: how the noise shrinks; None if it does not.
+        decay_rate: k, given with the mode: from 0, below 1 in mode `step`, up to 1e6 in the others.
+        clipped: what a summand is: one `example`'s vector, or the mean of a `microbatch`. Both have noise z C, but one
+            record can move a clipped mean by 2 C, so the event says which it is, and costs what half the noise does.
+        insecure_seed: for tests: a whole number or a numpy Generator. Whoever knows it can take the noise away.
+
+    Raises:
+        ValueError: an argument is out of its bounds.
+
+    Source:
+        Dwork et al. 2006 (EUROCRYPT), "Our Data, Ourselves", for Gaussian noise; the modes are MindArmour's.
+    """
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        *,
+        clipping_norm: float,
+        decay_mode: DecayMode | None = None,
+        decay_rate: float | None = None,
+        clipped: Clipped = "example",
+        insecure_seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self._initial = checks.noise_multiplier("noise_multiplier", noise_multiplier)
+        self._clipping_norm = checks.clipping_norm("clipping_norm", clipping_norm)
+        if (decay_mode is None) != (decay_rate is None):
+            raise ValueError("Give both decay_mode and decay_rate, or neither.")
+        if decay_mode is not None and decay_mode not in get_args(DecayMode):
+            raise ValueError(f'decay_mode is {decay_mode!r}, but it must be "time", "step" or "exp".')
+        if clipped not in get_args(Clipped):
+            raise ValueError(f'clipped is {clipped!r}, but it must be "example" or "microbatch".')
+        self._mode = decay_mode
+        self._rate = (
+            0.0
+            if decay_mode is None
+            else checks.real("decay_rate", decay_rate, 0.0, _MAX_RATES[decay_mode], "how fast the noise shrinks")
+        )
+        self._clipped: Clipped = clipped
+        self._randomness = randomness(insecure_seed)
+        self._releases = 0
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of the next release.
+
+        Raises:
+            ValueError: it has shrunk below 1e-3.
+        """
+        return self.noise_multiplier_at(self._releases)
+
+    def noise_multiplier_at(self, release: int) -> float:
+        """Of any release.
+
+        Args:
+            release: its number, from 0.
+
+        Returns:
+            The noise multiplier.
+
+        Raises:
+            ValueError: it will have shrunk below 1e-3.
+        """
+        z = decayed(self._mode, self._initial, self._rate, release)
+        if z < checks.MIN_NOISE_MULTIPLIER:
+            raise ValueError(f"At release {release} the noise multiplier has shrunk to {z:g}, below 0.001: stop here.")
+        return z
+
+    @property
+    def clipping_norm(self) -> float:
+        """C of the next release."""
+        return self._clipping_norm
+
+    @clipping_norm.setter
+    def clipping_norm(self, value: float) -> None:
+        self._clipping_norm = checks.clipping_norm("clipping_norm", value)
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the next release's noise, in each coordinate."""
+        return self.noise_multiplier * self._clipping_norm
+
+    @property
+    def clipped(self) -> Clipped:
+        """What a summand is: one example's vector, or the mean of a micro-batch."""
+        return self._clipped
+
+    @property
+    def releases(self) -> int:
+        """How many there were: t of the next one."""
+        return self._releases
+
+    @property
+    def secure(self) -> bool:
+        """Whether the noise cannot be predicted; False if it was seeded."""
+        return self._randomness.secure
+
+    @property
+    def randomness(self) -> Randomness:
+        """Where the noise comes from."""
+        return self._randomness
+
+    @property
+    def event(self) -> Event:
+        """What the next release does to the records that are summed up."""
+        return self.event_at(self._releases)
+
+    def event_at(self, release: int) -> Event:
+        """As in `ClippedSumMechanism`."""
+        return gaussian(self.noise_multiplier_at(release), clipped=self._clipped)
+
+    @overload
+    def release(self, total: Array, *, run: Authorizer, sampling_probability: float | None = None) -> Floats: ...
+    @overload
+    def release(
+        self, total: Sequence[Array], *, run: Authorizer, sampling_probability: float | None = None
+    ) -> list[Floats]: ...
+    @overload
+    def release(
+        self, total: Mapping[str, Array], *, run: Authorizer, sampling_probability: float | None = None
+    ) -> dict[str, Floats]: ...
+    def release(
+        self, total: Arrays, *, run: Authorizer, sampling_probability: float | None = None
+    ) -> Floats | list[Floats] | dict[str, Floats]:
+        """Ask for one release, and add its noise to a sum of vectors that were clipped to `clipping_norm`.
+
+        Nothing changes if the run refuses. Else the next release is the next one of the decay.
+
+        Args:
+            total: the sum, finite: one array of any shape, or several, of which the summands' norm was taken together.
+                Clipping and adding are the caller's, and cannot be checked here; `clip_and_release` does both exactly.
+                Coordinates above 2^23 times the larger
+                of C and the noise's standard deviation are limited to that.
+            run: the run that is charged, or `Unmetered`.
+            sampling_probability: q if the summands are a Poisson sample; None if they are all records.
+
+        Returns:
+            The noisy sum, shaped as `total`.
+
+        Raises:
+            ValueError: `total` is not finite, holds no numbers, or the noise multiplier has shrunk below 1e-3.
+            Exception: whatever `run` raises; nothing was released and nothing has changed.
+        """
+        parts = parts_of(total)
+        vector = flat(parts)
+        if not np.isfinite(vector).all():
+            raise ValueError("The sum has a NaN or an infinity, so its summands were not clipped.")
+        z, lattice = self._scales()
+        release = self._prepared(z, lattice, lattice.multiples(vector))
+        release.authorize(checked_run(run), sampling_probability)
+        return shaped_like(total, split(release.draw(), [part.shape for part in parts]))
+
+    def prepare(self, rows: Sequence[NDArray[Any]]) -> PreparedRelease:
+        """Clip vectors to the norm of the moment, and prepare the release of their sum.
+
+        Args:
+            rows: one array (n, d_j) for each parameter; row i of all of them is one summand.
+
+        Returns:
+            The release; its result is the noisy sum, (sum of the d_j,).
+
+        Raises:
+            ValueError: the noise multiplier has shrunk below 1e-3, or there are too many summands.
+        """
+        release, _ = self.prepare_sum(rows)
+        return release
+
+    def prepare_sum(self, rows: Sequence[NDArray[Any]]) -> tuple[PreparedRelease, ClippedSum]:
+        """Clip vectors to the norm of the moment, and prepare the release of their sum; return both.
+
+        Args:
+            rows: one array (n, d_j) for each parameter; row i of all of them is one summand.
+
+        Returns:
+            The release, as of `prepare`, and the sum before its noise, which is private.
+
+        Raises:
+            ValueError: the noise multiplier has shrunk below 1e-3, or there are too many summands.
+        """
+        z, lattice = self._scales()
+        total = clipped_sum(rows, self._clipping_norm, lattice)
+        return self._prepared(z, lattice, total.multiples), total
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what a checkpoint must keep: the number of releases and the clipping norm, but no random state."""
+        return {"releases": self._releases, "clipping_norm": self._clipping_norm}
+
+    def load_state_dict(self, state: object) -> None:
+        """Go on where a checkpoint was written.
+
+        Args:
+            state: what `state_dict` of a mechanism made with the same arguments returned.
+
+        Raises:
+            ValueError: it is something else; nothing has changed.
+        """
+        found = checks.state(state, _STATE, "GaussianNoise")
+        releases = checks.whole("releases", found["releases"], 0, MAX_RELEASES, "how many releases there were")
+        self._clipping_norm = checks.clipping_norm("clipping_norm", found["clipping_norm"])
+        self._releases = releases
+
+    def _scales(self) -> tuple[float, Lattice]:
+        z = self.noise_multiplier
+        return z, Lattice.for_scales(self._clipping_norm, z * self._clipping_norm)
+
+    def _prepared(self, z: float, lattice: Lattice, multiples: Floats) -> PreparedRelease:
+        """Fix norm and noise now: what is charged is what will be drawn, whatever happens in between."""
+        scale = z * rounded_norm(self._clipping_norm, multiples.size, lattice)
+
+        def draw() -> Floats:
+            noisy = lattice.add(multiples, self._randomness.normals(multiples.size), scale)
+            self._releases += 1
+            return noisy
+
+        return PreparedRelease(gaussian(z, clipped=self._clipped), draw)

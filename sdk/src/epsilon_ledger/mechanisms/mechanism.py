@@ -1,0 +1,121 @@
+"""What all mechanisms have in common that add noise to a sum of clipped vectors."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilon_ledger import Event
+from epsilon_ledger.mechanisms.arrays import Array, Arrays, parts_of, shaped_like, split
+from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, checked_run
+
+Floats = NDArray[np.float64]
+Clipped = Literal["example", "microbatch"]
+
+
+class ClippedSumMechanism(ABC):
+    """Clips vectors to a norm, adds them up, and adds noise."""
+
+    @property
+    @abstractmethod
+    def clipping_norm(self) -> float:
+        """L2 norm to which each summand of the next release is clipped."""
+
+    @property
+    @abstractmethod
+    def clipped(self) -> Clipped:
+        """What a summand is: one example's vector, or the mean of a micro-batch."""
+
+    @property
+    @abstractmethod
+    def event(self) -> Event:
+        """What the next release does to the records that are summed up."""
+
+    @abstractmethod
+    def event_at(self, release: int) -> Event:
+        """What any release does to them: a schedule, to ask ahead by.
+
+        Args:
+            release: its number, from 0.
+
+        Returns:
+            The event.
+
+        Raises:
+            ValueError: the noise multiplier will have shrunk below 1e-3.
+        """
+
+    @property
+    def expected_summands(self) -> float | None:
+        """The mean number of summands that it was made for; None if it does not matter."""
+        return None
+
+    @property
+    @abstractmethod
+    def secure(self) -> bool:
+        """Whether the noise cannot be predicted; False if it was seeded."""
+
+    @abstractmethod
+    def prepare(self, rows: Sequence[NDArray[Any]]) -> PreparedRelease:
+        """Clip vectors to the norm of the moment, and prepare the release of their sum.
+
+        Args:
+            rows: one array (n, d_j) for each parameter; row i of all of them is one summand.
+
+        Returns:
+            The release; its result is the noisy sum, (sum of the d_j,).
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, object]:
+        """Return what a checkpoint must keep, but no random state."""
+
+    @abstractmethod
+    def load_state_dict(self, state: object) -> None:
+        """Go on where a checkpoint was written; nothing changes if the state is something else."""
+
+    @overload
+    def clip_and_release(
+        self, vectors: Array, *, run: Authorizer, sampling_probability: float | None = None
+    ) -> Floats: ...
+    @overload
+    def clip_and_release(
+        self, vectors: Sequence[Array], *, run: Authorizer, sampling_probability: float | None = None
+    ) -> list[Floats]: ...
+    @overload
+    def clip_and_release(
+        self, vectors: Mapping[str, Array], *, run: Authorizer, sampling_probability: float | None = None
+    ) -> dict[str, Floats]: ...
+    def clip_and_release(
+        self, vectors: Arrays, *, run: Authorizer, sampling_probability: float | None = None
+    ) -> Floats | list[Floats] | dict[str, Floats]:
+        """Clip vectors, ask for one release of their sum, and return it with its noise.
+
+        Nothing changes if the run refuses.
+
+        Args:
+            vectors: one array (n, ...), or several, whose row i together is the vector of summand i.
+            run: the run that is charged, or `Unmetered`.
+            sampling_probability: q if the summands are a Poisson sample; None if they are all records.
+
+        Returns:
+            The noisy sum, shaped as one row of `vectors`.
+
+        Raises:
+            ValueError: the arrays differ in their number of rows, or the noise multiplier has shrunk below 1e-3.
+            Exception: whatever `run` raises; nothing was released and nothing has changed.
+        """
+        parts = parts_of(vectors)
+        counts = {part.shape[0] if part.ndim else -1 for part in parts}
+        if len(counts) != 1 or -1 in counts:
+            raise ValueError(
+                "The arrays have no common first axis, but row i of all of them is the vector of summand i."
+            )
+        shapes = [part.shape[1:] for part in parts]
+        rows = [part.reshape(part.shape[0], prod(shape)) for part, shape in zip(parts, shapes, strict=True)]
+        release = self.prepare(rows)
+        release.authorize(checked_run(run), sampling_probability)
+        return shaped_like(vectors, split(release.draw(), shapes))

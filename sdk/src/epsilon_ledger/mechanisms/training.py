@@ -1,0 +1,196 @@
+"""Training a plain numpy model with differential privacy: sample, clip, ask, add noise, update."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilon_ledger import Event
+from epsilon_ledger.mechanisms import checks
+from epsilon_ledger.mechanisms.arrays import Arrays, Rows, flat, parts_of, rows_of, split
+from epsilon_ledger.mechanisms.gaussian import MAX_RELEASES
+from epsilon_ledger.mechanisms.mechanism import ClippedSumMechanism
+from epsilon_ledger.mechanisms.releases import Authorizer, checked_run, sampled
+from epsilon_ledger.mechanisms.sampling import Sample_co, Sampler
+
+Floats = NDArray[np.float64]
+
+_STATE: Final = frozenset({"steps", "learning_rate", "noise", "moments"})
+
+
+class DpOptimizer(ABC, Generic[Sample_co]):
+    """Differentially private steps of an optimizer; `DpSgd`, `DpMomentum` and `DpAdam` are the rules.
+
+    A step draws a Poisson sample, clips each summand (an example's gradient, or the mean gradient of a micro-batch) to
+    the clipping norm over all parameters together, adds them up, asks the run for this release, adds noise to the sum,
+    divides it by the *expected* number of summands, and moves the parameters. If the run refuses, nothing has changed.
+
+    A sample is stepped once, with as many gradients as it has members, and is kept until then: throwing samples away
+    until one pleases would not be Poisson sampling. A copy, a pickle, a fork or a checkpoint does not take it along.
+
+    Args:
+        params: a float array, or a list or dictionary of float arrays; they are changed in place.
+        noise: `GaussianNoise` or `AdaptiveClipping`.
+        sampler: `PoissonSampler`, or `MicrobatchSampler` if the noise is for micro-batches.
+        run: the run that is asked before each step; or `Unmetered("why")`, which charges nobody.
+        learning_rate: in (0, 1e6]; may be changed.
+
+    Raises:
+        ValueError: an argument is out of its bounds, or the arguments do not fit together.
+
+    Source:
+        Abadi et al. 2016 (arXiv 1607.00133), Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: Arrays,
+        *,
+        noise: ClippedSumMechanism,
+        sampler: Sampler[Sample_co],
+        run: Authorizer,
+        learning_rate: float,
+    ) -> None:
+        self._params = params
+        for part in parts_of(params):
+            if part.dtype.kind != "f" or not part.flags.writeable:
+                raise ValueError(
+                    f"A parameter is read-only or of type {part.dtype}, but it must be a float to be moved."
+                )
+        if noise.clipped != sampler.clipped:
+            raise ValueError(
+                f"The noise is for sums over each {noise.clipped}, but the sampler draws each {sampler.clipped}: "
+                'a MicrobatchSampler goes with noise made with clipped="microbatch", a PoissonSampler without.'
+            )
+        if noise.expected_summands not in (None, sampler.expected_summands):
+            raise ValueError(
+                f"The adaptive clipping divides its count by {noise.expected_summands}, but the sampler expects "
+                f"{sampler.expected_summands} summands: make it with expected_summands=sampler.expected_summands."
+            )
+        self._noise = noise
+        self._sampler = sampler
+        self._run = checked_run(run)
+        self.learning_rate = learning_rate
+        self._steps = 0
+        self._pending: tuple[int, Sample_co] | None = None
+
+    @property
+    def params(self) -> Arrays:
+        """The parameters."""
+        return self._params
+
+    @property
+    def learning_rate(self) -> float:
+        """How far a step goes."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._learning_rate = checks.real("learning_rate", value, checks.ABOVE_ZERO, 1e6, "how far a step goes")
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return self._steps
+
+    @property
+    def event(self) -> Event:
+        """What the next step does to all records; register the run with it."""
+        return sampled(self._noise.event, self._sampler.sampling_probability)
+
+    def sample(self) -> Sample_co:
+        """Return the sample of the next step; until that step is taken it stays the same.
+
+        Returns:
+            What the sampler draws: the indices of the examples, or of each micro-batch's examples. Perhaps empty: such
+            a step is taken like any other, with no gradients.
+        """
+        if self._pending is None or self._pending[0] != os.getpid():
+            self._pending = (os.getpid(), self._sampler.sample())
+        return self._pending[1]
+
+    def step(self, gradients: Rows | None) -> None:
+        """Ask for one step, and take it.
+
+        Args:
+            gradients: of the members of `sample()`, in their order: shaped as the parameters, each array with a first
+                axis that counts the members. For micro-batches: the mean gradient of each. For an empty sample:
+                anything empty, or None. A gradient whose norm is not a finite number counts as zero.
+
+        Raises:
+            RuntimeError: there is no sample, or it was stepped already: call `sample()` first.
+            ValueError: the shapes do not fit, a parameter is not finite, or the noise multiplier has shrunk below 1e-3.
+            Exception: whatever the run raises; nothing was released and nothing has changed, and the same call may be
+                repeated.
+        """
+        if self._pending is None or self._pending[0] != os.getpid():
+            raise RuntimeError("There is no sample to step: call sample(), and step its gradients once.")
+        parts = parts_of(self._params)
+        params = flat(parts)
+        if not np.isfinite(params).all():
+            raise ValueError("A parameter is NaN or infinite: the training has diverged. Nothing was released.")
+        release = self._noise.prepare(rows_of(gradients, self._params, len(self._pending[1])))
+        release.authorize(self._run, self._sampler.sampling_probability)
+        # Admitted: whatever happens from here on, this sample was charged and is not used again.
+        self._pending = None
+        gradient = release.draw()
+        gradient /= self._sampler.expected_summands
+        direction, moments = self._direction(gradient)
+        params -= self._learning_rate * direction
+        moved = [
+            new.astype(part.dtype) for new, part in zip(split(params, [p.shape for p in parts]), parts, strict=True)
+        ]
+        for part, new in zip(parts, moved, strict=True):
+            part[...] = new
+        self._set_moments(moments)
+        self._steps += 1
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what a checkpoint must keep besides the parameters, but no random state and no sample."""
+        return {
+            "steps": self._steps,
+            "learning_rate": self._learning_rate,
+            "noise": self._noise.state_dict(),
+            "moments": [moment.copy() for moment in self._moments()],
+        }
+
+    def load_state_dict(self, state: object) -> None:
+        """Go on where a checkpoint was written; the parameters are the caller's to restore.
+
+        What the ledger has charged is not taken back: a step that is repeated is charged again.
+
+        Args:
+            state: what `state_dict` of an optimizer made with the same arguments returned.
+
+        Raises:
+            ValueError: it is something else; nothing has changed.
+        """
+        found = checks.state(state, _STATE, type(self).__name__)
+        steps = checks.whole("steps", found["steps"], 0, MAX_RELEASES, "how many steps were taken")
+        rate = checks.real("learning_rate", found["learning_rate"], checks.ABOVE_ZERO, 1e6, "how far a step goes")
+        told, own = found["moments"], self._moments()
+        if not isinstance(told, Sequence) or len(told) != len(own):
+            raise ValueError(f"A state of {type(self).__name__} has {len(own)} moments, but this one has not.")
+        size = sum(part.size for part in parts_of(self._params))
+        moments = [checks.vector("moments", moment, size) for moment in told]
+        self._noise.load_state_dict(found["noise"])
+        self._set_moments(moments)
+        self._steps, self._learning_rate, self._pending = steps, rate, None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the sample out of copies and pickles: one sample must not be stepped twice."""
+        return self.__dict__ | {"_pending": None}
+
+    @abstractmethod
+    def _direction(self, gradient: Floats) -> tuple[Floats, list[Floats]]:
+        """Return the direction of a step, (d,), and the moments after it; change nothing but `gradient`."""
+
+    def _moments(self) -> list[Floats]:
+        """Return the running averages, each (d,)."""
+        return []
+
+    def _set_moments(self, moments: list[Floats]) -> None:
+        """Take over the running averages of a step or of a checkpoint."""

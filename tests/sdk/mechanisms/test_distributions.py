@@ -1,0 +1,100 @@
+"""Ten million secure values against the exact distributions; a right implementation fails with a chance below 1e-9.
+
+Each test's threshold is that of its statistic at 5e-11 or less, and none depends on time or on a seed.
+"""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from epsilon_ledger.mechanisms.randomness import BLOCK, SecureRandomness, SeededRandomness
+
+Floats = NDArray[np.float64]
+
+MANY = 10_000_000
+RARE = 1e-11
+KOLMOGOROV = 3.5  # P(sqrt(n) D > 3.5) is about 2 exp(-2 3.5^2) = 5e-11 (Massart 1990: at most that)
+NORMAL = 7.0  # P(|N| > 7) = 2.6e-12
+
+
+@pytest.fixture(scope="module")
+def normals() -> Floats:
+    return SecureRandomness().normals(MANY)
+
+
+def distance(values: Floats, distribution: stats.rv_continuous) -> float:
+    """The Kolmogorov-Smirnov statistic times sqrt(n)."""
+    at = distribution.cdf(np.sort(values))
+    n = values.size
+    below, above = np.arange(n) / n, np.arange(1, n + 1) / n
+    return float(max((at - below).max(), (above - at).max()) * np.sqrt(n))
+
+
+def correlation(one: Floats, two: Floats) -> float:
+    """The correlation of two rows with known means and variances, in standard deviations of its distribution."""
+    return float(np.dot(one - one.mean(), two - two.mean()) / (one.std() * two.std() * np.sqrt(one.size)))
+
+
+def test_secure_normals_are_normal(normals: Floats) -> None:
+    assert distance(normals, stats.norm) < KOLMOGOROV
+
+
+def test_their_tails_hold_as_many_as_they_should(normals: Floats) -> None:
+    for sigmas in (3, 4, 5):
+        for beyond in (normals > sigmas, normals < -sigmas):
+            count = int(np.count_nonzero(beyond))
+            assert stats.binomtest(count, MANY, float(stats.norm.sf(sigmas))).pvalue > RARE, (sigmas, count)
+
+
+def test_their_moments_are_right(normals: Floats) -> None:
+    for power, moment, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        found = (np.mean(normals**power) - moment) / np.sqrt(variance / MANY)
+        assert abs(found) < NORMAL, power
+
+
+# A value's partner, from the same uniforms, is BLOCK further on in its block; the next block is 2 BLOCK away.
+@pytest.mark.parametrize("lag", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
+def test_neither_values_nor_their_sizes_go_together(normals: Floats, lag: int) -> None:
+    early, late = normals[: MANY // 2], normals[lag : lag + MANY // 2]
+    assert abs(correlation(early, late)) < NORMAL
+    assert abs(correlation(early**2, late**2)) < NORMAL
+    assert abs(correlation(early, late**2)) < NORMAL
+
+
+def test_the_two_values_of_the_same_uniforms_are_independent(normals: Floats) -> None:
+    pairs = normals[: MANY // (2 * BLOCK) * 2 * BLOCK].reshape(-1, 2, BLOCK)
+    cosines, sines = pairs[:, 0].ravel(), pairs[:, 1].ravel()
+    assert abs(correlation(cosines**2, sines**2)) < NORMAL
+    assert abs(correlation(np.abs(cosines), np.abs(sines))) < NORMAL
+    # Sum and difference of independent normals are independent; so are radius and angle.
+    assert abs(correlation((cosines + sines) ** 2, (cosines - sines) ** 2)) < NORMAL
+    table, _, _ = np.histogram2d(stats.norm.cdf(cosines), stats.norm.cdf(sines), bins=20, range=[[0, 1], [0, 1]])
+    assert stats.chisquare(table.ravel()).pvalue > RARE
+
+
+def test_secure_laplace_values_are_laplace() -> None:
+    values = SecureRandomness().laplaces(MANY // 2)
+    assert distance(values, stats.laplace) < KOLMOGOROV
+    for scales in (3, 8, 12):
+        for beyond in (values > scales, values < -scales):
+            chance = float(stats.laplace.sf(scales))
+            assert stats.binomtest(int(np.count_nonzero(beyond)), values.size, chance).pvalue > RARE
+    half = values.size // 2
+    for lag in (1, BLOCK, 2 * BLOCK):
+        assert abs(correlation(np.abs(values[:half]), np.abs(values[lag : lag + half]))) < NORMAL
+
+
+def test_all_bits_of_the_secure_words_are_even() -> None:
+    words = SecureRandomness().words(MANY // 10)
+    ones = int(np.bitwise_count(words).sum())
+    assert abs(ones - 32 * words.size) < NORMAL * np.sqrt(16 * words.size)
+    for bit in range(64):
+        count = int(np.count_nonzero(words >> np.uint64(bit) & np.uint64(1)))
+        assert abs(count - words.size / 2) < NORMAL * np.sqrt(words.size) / 2, bit
+
+
+def test_seeded_values_have_the_same_distributions() -> None:
+    source = SeededRandomness(20261121)
+    assert distance(source.normals(MANY // 20), stats.norm) < KOLMOGOROV
+    assert distance(source.laplaces(MANY // 20), stats.laplace) < KOLMOGOROV

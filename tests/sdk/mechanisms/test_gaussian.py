@@ -1,0 +1,292 @@
+"""Gaussian noise: what is charged is what is drawn."""
+
+import copy
+import math
+import pickle
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting.events import NeighboringRelation
+from app.accounting.events.wire import event_from_dict
+from app.accounting.formulas.schedules import decayed
+from app.accounting.unsampled import gaussian_noise
+from epsilon_ledger import Event, gaussian, poisson_sampled
+from epsilon_ledger._decaying import DecayMode
+from epsilon_ledger.mechanisms import GaussianNoise, Unmetered
+from epsilon_ledger.mechanisms.arrays import Arrays
+from tests.sdk.mechanisms.asked import Asked, RefusedError
+
+NOBODY = Unmetered("a test")
+MANY = 1_000_000
+# The standard deviation of n normals has a relative error of 1 / sqrt(2 n); seven of those.
+SPREAD = 7 / math.sqrt(2 * MANY)
+
+
+@given(st.sampled_from(["time", "step", "exp"]), st.floats(0.5, 1e6), st.floats(0, 0.01), st.integers(0, 500))
+def test_decays_are_exact(mode: DecayMode, z: float, rate: float, t: int) -> None:
+    noise = GaussianNoise(z, clipping_norm=1.0, decay_mode=mode, decay_rate=rate)
+    noise.load_state_dict({"releases": t, "clipping_norm": 1.0})
+    with mpmath.workdps(50):
+        k = mpmath.mpf(rate)
+        exact = z * {"time": 1 / (1 + k * t), "step": (1 - k) ** t, "exp": mpmath.exp(-k * t)}[mode]
+        assert abs(noise.noise_multiplier / exact - 1) < 1e-13
+    assert noise.noise_multiplier == pytest.approx(float(decayed(mode, z, rate, np.array([t]))[0]), rel=1e-12)
+    assert noise.event == gaussian(noise.noise_multiplier)
+    assert noise.standard_deviation == noise.noise_multiplier
+
+
+@pytest.mark.parametrize("mode", ["time", "step", "exp", None])
+def test_every_release_is_what_was_foretold(mode: DecayMode | None) -> None:
+    run = Asked()
+    noise = GaussianNoise(2.0, clipping_norm=3.0, decay_mode=mode, decay_rate=None if mode is None else 0.01)
+    foretold = [noise.event_at(release) for release in range(20)]
+    for _ in foretold:
+        noise.release(np.zeros(1), run=run)
+    assert run.events == foretold
+    if mode is not None:
+        with pytest.raises(ValueError, match="has shrunk"):
+            noise.event_at(10**6)
+
+
+def test_each_release_moves_the_decay_on_by_one() -> None:
+    run = Asked()
+    noise = GaussianNoise(2.0, clipping_norm=3.0, decay_mode="time", decay_rate=0.5)
+    for t in range(5):
+        assert noise.releases == t
+        assert noise.noise_multiplier == float(Fraction(2) / (1 + Fraction(t, 2)))
+        noise.release(np.zeros(3), run=run, sampling_probability=0.25 if t % 2 else None)
+    plain = [gaussian(2 / (1 + 0.5 * t)) for t in range(5)]
+    assert run.events == [poisson_sampled(0.25, event) if t % 2 else event for t, event in enumerate(plain)]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_the_noise_has_the_deviation_that_is_charged_and_follows_norm_and_decay(seed: int | None) -> None:
+    noise = GaussianNoise(0.8, clipping_norm=5.0, decay_mode="exp", decay_rate=0.3, insecure_seed=seed)
+    assert noise.secure is (seed is None)
+    for norm in (5.0, 0.01, 700.0):
+        noise.clipping_norm = norm
+        run = Asked()
+        noisy = noise.release(np.full(MANY, 2.5 * norm), run=run)
+        (event,) = run.events
+        z = gaussian_noise(event_from_dict(event), NeighboringRelation.ADD_OR_REMOVE_ONE)
+        assert abs(noisy.std() / (z * norm) - 1) < SPREAD
+        assert abs(noisy.mean() / norm - 2.5) < 7 * z / math.sqrt(MANY)
+
+
+def test_means_of_micro_batches_cost_what_half_the_noise_does() -> None:
+    noise = GaussianNoise(3.0, clipping_norm=2.0, clipped="microbatch", insecure_seed=1)
+    assert noise.event == gaussian(3.0, clipped="microbatch")
+    for relation in NeighboringRelation:
+        assert gaussian_noise(event_from_dict(noise.event), relation) == 1.5
+    # One record turns a clipped mean by up to 4: 1.5 times that is the noise.
+    assert noise.release(np.zeros(MANY), run=NOBODY).std() == pytest.approx(1.5 * 4, rel=SPREAD)
+
+
+def test_arrays_of_any_form_come_back_in_that_form() -> None:
+    noise = GaussianNoise(1e-3, clipping_norm=1.0)
+    one = noise.release(np.arange(6, dtype=np.float32).reshape(2, 3), run=NOBODY)
+    several = noise.release([np.array(7.0), np.arange(3)], run=NOBODY)
+    named = noise.release({"w": np.ones((2, 2)), "b": np.full(1, 5.0)}, run=NOBODY)
+    assert one == pytest.approx(np.arange(6).reshape(2, 3), abs=0.02)
+    assert isinstance(several, list)
+    assert [part.shape for part in several] == [(), (3,)]
+    assert float(several[0]) == pytest.approx(7, abs=0.02)
+    assert list(named) == ["w", "b"]
+    assert named["b"] == pytest.approx([5], abs=0.02)
+    assert all(part.dtype == np.float64 for part in [one, *several, *named.values()])
+
+
+def test_clipping_and_releasing_are_one_call_where_the_vectors_are_at_hand() -> None:
+    vectors = {"w": np.full((4, 2, 2), 100.0), "b": np.zeros((4, 1))}
+    run = Asked()
+    noisy = GaussianNoise(1e-3, clipping_norm=2.0).clip_and_release(vectors, run=run, sampling_probability=0.5)
+    assert noisy["w"] == pytest.approx(np.full((2, 2), 4.0), abs=0.04)
+    assert noisy["b"].shape == (1,)
+    assert run.events == [poisson_sampled(0.5, gaussian(1e-3))]
+    with pytest.raises(ValueError, match="no common first axis"):
+        GaussianNoise(1.0, clipping_norm=2.0).clip_and_release([np.ones((2, 2)), np.ones((3, 2))], run=run)
+    with pytest.raises(ValueError, match="no common first axis"):
+        GaussianNoise(1.0, clipping_norm=2.0).clip_and_release(np.array(1.0), run=run)
+
+
+def test_a_refusal_changes_nothing() -> None:
+    noise = GaussianNoise(2.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.1, insecure_seed=1)
+    noise.release(np.zeros(2), run=Asked())
+    before = pickle.dumps(noise)
+    total = np.ones(4)
+    with pytest.raises(RefusedError):
+        noise.release(total, run=Asked(0))
+    with pytest.raises(RefusedError):
+        noise.clip_and_release(np.ones((3, 4)), run=Asked(0))
+    assert pickle.dumps(noise) == before
+    assert total.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize(
+    "total", [np.array([1.0, math.nan]), np.array([math.inf]), [np.zeros(2), np.array([-math.inf])]]
+)
+def test_a_sum_that_is_not_finite_is_not_asked_for(total: Arrays) -> None:
+    run = Asked()
+    with pytest.raises(ValueError, match="not clipped"):
+        GaussianNoise(1.0, clipping_norm=1.0).release(total, run=run)
+    assert run.events == []
+
+
+@pytest.mark.parametrize("total", [[], {}, ["text"], np.array(["text"]), np.array([1j]), [[1.0]], np.array([True])])
+def test_what_is_no_array_of_numbers_is_refused(total: Arrays) -> None:
+    run = Asked()
+    with pytest.raises(ValueError, match="give"):
+        GaussianNoise(1.0, clipping_norm=1.0).release(total, run=run)
+    assert run.events == []
+
+
+def test_noise_that_has_shrunk_below_the_services_bounds_stops() -> None:
+    noise = GaussianNoise(1e-3, clipping_norm=1.0, decay_mode="exp", decay_rate=1.0)
+    run = Asked()
+    noise.release(np.zeros(1), run=run)
+    with pytest.raises(ValueError, match=r"At release 1 .* below 0\.001"):
+        noise.release(np.zeros(1), run=run)
+    assert len(run.events) == 1
+
+
+def test_a_prepared_release_is_drawn_once_and_only_if_it_was_admitted() -> None:
+    noise = GaussianNoise(1.0, clipping_norm=1.0)
+    release = noise.prepare([np.ones((3, 2))])
+    with pytest.raises(RuntimeError, match="not admitted"):
+        release.draw()
+    with pytest.raises(RefusedError):
+        release.authorize(Asked(0))
+    with pytest.raises(RuntimeError, match="not admitted"):
+        release.draw()
+    release.authorize(Asked())
+    assert release.draw().shape == (2,)
+    with pytest.raises(RuntimeError, match="drawn before"):
+        release.draw()
+    assert noise.releases == 1
+
+
+def test_a_change_while_the_ledger_is_asked_does_not_reach_the_release() -> None:
+    noise = GaussianNoise(1.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.5)
+
+    class Meddling(Asked):
+        def authorize(self, count: int = 1, *, event: Event | None = None) -> str:
+            noise.clipping_norm = 1e-6
+            noise.load_state_dict({"releases": 9, "clipping_norm": 1e-6})
+            return super().authorize(count, event=event)
+
+    run = Meddling()
+    noisy = noise.release(np.zeros(MANY), run=run)
+    assert run.events == [gaussian(1.0)]
+    assert abs(noisy.std() - 1) < SPREAD
+
+
+def test_a_checkpoint_goes_on_where_it_was_written_with_other_noise() -> None:
+    noise = GaussianNoise(2.0, clipping_norm=1.0, decay_mode="time", decay_rate=0.1)
+    for _ in range(3):
+        noise.release(np.zeros(2), run=NOBODY)
+    noise.clipping_norm = 0.5
+    state = noise.state_dict()
+    assert state == {"releases": 3, "clipping_norm": 0.5}
+    resumed = GaussianNoise(2.0, clipping_norm=1.0, decay_mode="time", decay_rate=0.1)
+    resumed.load_state_dict(state)
+    assert (resumed.releases, resumed.clipping_norm, resumed.event) == (3, 0.5, noise.event)
+    for other in (resumed, copy.deepcopy(noise), pickle.loads(pickle.dumps(noise))):  # noqa: S301
+        assert not np.array_equal(other.release(np.zeros(9), run=NOBODY), noise.release(np.zeros(9), run=NOBODY))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {},
+        {"releases": 1},
+        {"releases": -1, "clipping_norm": 1.0},
+        {"releases": True, "clipping_norm": 1.0},
+        {"releases": 1, "clipping_norm": math.nan},
+        {"releases": 1, "clipping_norm": 1.0, "more": 0},
+    ],
+)
+def test_a_state_of_something_else_changes_nothing(state: object) -> None:
+    noise = GaussianNoise(1.0, clipping_norm=2.0)
+    with pytest.raises(ValueError, match=r"must be|has the members"):
+        noise.load_state_dict(state)
+    assert noise.state_dict() == {"releases": 0, "clipping_norm": 2.0}
+
+
+BAD = [0, -1, math.nan, math.inf, True, "1", None, 1e-4, 2e6, 1j, np.True_, np.array([1.0, 2.0])]
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_a_noise_multiplier_out_of_bounds_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"noise_multiplier is .* at least 0\.001 and at most 1e\+06"):
+        GaussianNoise(value, clipping_norm=1.0)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, "1", None, 1e-10, 1e10])
+def test_a_clipping_norm_out_of_bounds_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"clipping_norm is .* at least 1e-09 and at most 1e\+09"):
+        GaussianNoise(1.0, clipping_norm=value)
+    noise = GaussianNoise(1.0, clipping_norm=1.0)
+    with pytest.raises(ValueError, match="clipping_norm is"):
+        noise.clipping_norm = value
+    assert noise.clipping_norm == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"decay_mode": "exp"}, "both decay_mode and decay_rate"),
+        ({"decay_rate": 0.1}, "both decay_mode and decay_rate"),
+        ({"decay_mode": "linear", "decay_rate": 0.1}, '"time", "step" or "exp"'),
+        ({"decay_mode": "step", "decay_rate": 1.0}, "at least 0 and below 1"),
+        ({"decay_mode": "exp", "decay_rate": -0.1}, r"at least 0 and at most 1e\+06"),
+        ({"decay_mode": "time", "decay_rate": math.nan}, "decay_rate is nan"),
+        ({"decay_mode": "time", "decay_rate": True}, "decay_rate is True"),
+        ({"clipped": "batch"}, '"example" or "microbatch"'),
+    ],
+)
+def test_other_arguments_out_of_bounds_are_refused(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        GaussianNoise(1.0, clipping_norm=1.0, **arguments)
+
+
+class Awaited:
+    async def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
+        pass
+
+
+class Later:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+class AwaitedLate:
+    def authorize(self, count: int = 1, *, event: Event | None = None) -> Later:
+        assert (count, event) == (1, gaussian(1.0))
+        return Later()
+
+
+def test_nobody_is_charged_only_if_that_is_said() -> None:
+    noise = GaussianNoise(1.0, clipping_norm=1.0)
+    with pytest.raises(TypeError, match='run=Unmetered\\("why"\\)'):
+        noise.release(np.zeros(1), run=None)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="run"):
+        noise.release(np.zeros(1))  # type: ignore[call-overload]
+    for run in (Awaited(), AwaitedLate()):
+        with pytest.raises(TypeError, match="at once"):
+            noise.release(np.zeros(1), run=run)
+    for reason in ("", " ", None):
+        with pytest.raises(ValueError, match="Say why"):
+            Unmetered(reason)  # type: ignore[arg-type]
+    assert repr(NOBODY) == "Unmetered('a test')"
+    assert noise.releases == 0
+    for q in (0.0, 1.5, math.nan, True):
+        with pytest.raises(ValueError, match="sampling_probability is"):
+            noise.release(np.zeros(1), run=NOBODY, sampling_probability=q)

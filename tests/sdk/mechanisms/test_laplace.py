@@ -1,0 +1,153 @@
+"""Laplace noise for local privacy: the sensitivity is said, and what is charged is what is drawn."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from app.accounting.events import NeighboringRelation as Relation
+from app.accounting.events.wire import event_from_dict
+from app.accounting.unsampled import rdp
+from epsilon_ledger import laplace
+from epsilon_ledger.mechanisms import LaplaceNoise, Unmetered
+from tests.sdk.mechanisms.asked import Asked, RefusedError
+
+NOBODY = Unmetered("a test")
+MANY = 1_000_000
+KOLMOGOROV = 3.5  # P(sqrt(n) D > 3.5) is at most 5e-11
+
+
+def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    powers = np.exp(values - values.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 2.0), (100.0, 2.0), (4.0, 1e-6)])
+def test_the_noise_has_the_scale_that_is_charged(seed: int | None, epsilon: float, sensitivity: float) -> None:
+    noise = LaplaceNoise(epsilon=epsilon, l1_sensitivity=sensitivity, insecure_seed=seed)
+    assert noise.secure is (seed is None)
+    assert noise.scale == pytest.approx(sensitivity / epsilon, rel=1e-15)
+    assert noise.event == laplace(1 / epsilon)
+    values = np.full((MANY // 10, 10), 0.1)
+    noisy = noise.release(values, run=NOBODY)
+    assert noisy.shape == values.shape
+    drawn = np.sort((noisy - values).ravel() / noise.scale)
+    at = stats.laplace.cdf(drawn)
+    assert np.abs(at - (np.arange(MANY) + 0.5) / MANY).max() * math.sqrt(MANY) < KOLMOGOROV
+
+
+def test_vectors_of_probabilities_are_two_apart_and_epsilon_says_so() -> None:
+    certain = softmax(np.array([[800.0, 0.0, 0.0], [0.0, 800.0, 0.0]]))
+    distance = float(np.abs(certain[0] - certain[1]).sum())
+    assert distance == 2
+    noise = LaplaceNoise(epsilon=1.0, l1_sensitivity=distance)
+    assert noise.scale == 2  # with a sensitivity of 1 it would be 1, and the real epsilon 2
+    # The loss of an output at one of the two vectors, by the density: at most epsilon, and reached.
+    outputs = np.random.default_rng(1).uniform(-3, 3, (1000, 3))
+    losses = (np.abs(outputs - certain[1]) - np.abs(outputs - certain[0])).sum(axis=1) / noise.scale
+    assert np.abs(losses).max() <= noise.epsilon
+    assert np.abs(certain[0] - certain[1]).sum() / noise.scale == noise.epsilon
+
+
+@given(st.floats(2e-3, 4e5), st.floats(1e-9, 1e9), st.sampled_from(list(Relation)))
+def test_the_service_charges_a_client_epsilon_under_every_relation(
+    noise_multiplier: float, sensitivity: float, relation: Relation
+) -> None:
+    noise = LaplaceNoise(noise_multiplier, l1_sensitivity=sensitivity, neighboring_relation=relation.value)
+    assert noise.scale == noise_multiplier * sensitivity
+    told = noise_multiplier * (2 if relation is Relation.REPLACE_ONE else 1)
+    assert noise.event == laplace(told)
+    # The largest loss, epsilon, is the divergence of infinite order.
+    price = float(rdp(event_from_dict(noise.event), np.array([2.0**60]), relation)[0])
+    assert price == pytest.approx(noise.epsilon, rel=1e-9)
+
+
+def test_each_release_is_asked_for_once_for_all_clients() -> None:
+    run = Asked(2)
+    noise = LaplaceNoise(3.0, l1_sensitivity=2.0, insecure_seed=1)
+    first = noise.release(np.zeros((4, 3)), run=run)
+    second = noise.release(np.zeros((4, 3)), run=run)
+    assert run.events == [laplace(3.0)] * 2
+    assert np.unique([first, second]).size == 24
+    before = pickle.dumps(noise)
+    with pytest.raises(RefusedError):
+        noise.release(np.zeros((4, 3)), run=run)
+    assert pickle.dumps(noise) == before
+    assert noise.releases == 2
+
+
+def test_rounding_to_the_lattice_is_paid_for_by_the_scale() -> None:
+    noise = LaplaceNoise(1.0, l1_sensitivity=2.0, insecure_seed=1)
+    width = 4096
+    noisy = noise.release(np.zeros((50, width)), run=NOBODY)
+    plain = np.random.default_rng(1).laplace(size=noisy.size).reshape(noisy.shape)
+    spacing = 2.0**-27
+    assert np.array_equal(noisy, np.rint(plain * ((2 + width * spacing) / spacing)) * spacing)
+
+
+def test_a_checkpoint_keeps_the_count_of_releases() -> None:
+    noise = LaplaceNoise(1.0, l1_sensitivity=2.0)
+    noise.release(np.zeros((1, 1)), run=NOBODY)
+    resumed = LaplaceNoise(1.0, l1_sensitivity=2.0)
+    resumed.load_state_dict(noise.state_dict())
+    assert resumed.releases == 1
+    with pytest.raises(ValueError, match="A state of LaplaceNoise has the members"):
+        resumed.load_state_dict({"step": 1})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros(3),
+        np.zeros((2, 2, 2)),
+        np.array([[math.nan]]),
+        np.array([[math.inf]]),
+        np.array([["a"]]),
+        np.array([[1j]]),
+        np.array([[True]]),
+    ],
+)
+def test_values_of_another_form_are_not_asked_for(values: NDArray[np.float64]) -> None:
+    run = Asked()
+    with pytest.raises(ValueError, match=r"\(n_clients, k\)"):
+        LaplaceNoise(1.0, l1_sensitivity=2.0).release(values, run=run)
+    assert run.events == []
+
+
+def test_no_clients_and_no_values_are_a_release_like_any_other() -> None:
+    noise = LaplaceNoise(1.0, l1_sensitivity=2.0)
+    assert noise.release(np.zeros((0, 3)), run=NOBODY).shape == (0, 3)
+    assert noise.release(np.zeros((3, 0), dtype=np.int64), run=NOBODY).shape == (3, 0)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, "1", 1e-10, 1e10])
+def test_a_sensitivity_out_of_bounds_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="l1_sensitivity is"):
+        LaplaceNoise(1.0, l1_sensitivity=value)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, "1"])
+def test_noise_out_of_bounds_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="noise_multiplier is"):
+        LaplaceNoise(value, l1_sensitivity=1.0)
+    with pytest.raises(ValueError, match="epsilon is"):
+        LaplaceNoise(epsilon=value, l1_sensitivity=1.0)
+
+
+def test_noise_is_given_once_and_the_sensitivity_always() -> None:
+    with pytest.raises(ValueError, match="noise_multiplier or epsilon, and not both"):
+        LaplaceNoise(l1_sensitivity=1.0)
+    with pytest.raises(ValueError, match="noise_multiplier or epsilon, and not both"):
+        LaplaceNoise(1.0, epsilon=1.0, l1_sensitivity=1.0)
+    with pytest.raises(TypeError, match="l1_sensitivity"):
+        LaplaceNoise(1.0)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="add_or_remove_one, replace_one, replace_special"):
+        LaplaceNoise(1.0, l1_sensitivity=1.0, neighboring_relation="replace")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the event's noise multiplier is"):
+        LaplaceNoise(6e5, l1_sensitivity=1.0, neighboring_relation="replace_one")

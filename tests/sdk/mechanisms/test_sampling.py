@@ -1,0 +1,151 @@
+"""Poisson samples: every record by its own coin, and micro-batches that one record cannot shift."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from epsilon_ledger.mechanisms import MicrobatchSampler, PoissonSampler
+
+SIGMAS = 7.0  # P(|N| > 7) = 2.6e-12
+RARE = 1e-11
+
+
+class Told:
+    """Gives the words that it was made with."""
+
+    secure = True
+    generator = None
+
+    def __init__(self, *words: int) -> None:
+        self._words = list(words)
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        given, self._words = self._words[:count], self._words[count:]
+        return np.array(given, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("seed", [None, 9])
+@pytest.mark.parametrize("q", [0.02, 0.5, 0.9])
+def test_every_record_has_its_own_coin(seed: int | None, q: float) -> None:
+    records, samples = 300, 3000
+    sampler = PoissonSampler(records, q, insecure_seed=seed)
+    assert sampler.secure is (seed is None)
+    drawn = np.zeros((samples, records), dtype=np.int64)
+    for row in drawn:
+        row[sampler.sample()] = 1
+    per_record = drawn.sum(axis=0)
+    assert np.abs(per_record - samples * q).max() < (SIGMAS + 1) * math.sqrt(samples * q * (1 - q))
+    # Coins are independent: sizes have the binomial's variance, and neighbours in records or samples do not agree more.
+    sizes = drawn.sum(axis=1)
+    expected = records * q * (1 - q)
+    kurtosis = 3 + (1 - 6 * q * (1 - q)) / expected
+    assert abs(sizes.var() - expected) < SIGMAS * expected * math.sqrt((kurtosis - 1) / samples)
+    centred = drawn - q
+    for one, two in ((centred[:, 1:], centred[:, :-1]), (centred[1:], centred[:-1])):
+        assert abs((one * two).sum()) < SIGMAS * q * (1 - q) * math.sqrt(one.size)
+
+
+@given(st.floats(1e-12, 1.0, exclude_max=True))
+def test_a_coin_has_the_chance_of_q_rounded_down_to_the_bit(q: float) -> None:
+    sampler = PoissonSampler(4, q)
+    limit = math.floor(q * 2**64)
+    sampler._randomness = Told(limit - 1, limit, 0, 2**64 - 1)  # type: ignore[assignment]
+    assert sampler.sample().tolist() == [0, 2]
+
+
+def test_with_probability_one_all_records_are_drawn() -> None:
+    sampler = PoissonSampler(200_000, 1.0)
+    assert np.array_equal(sampler.sample(), np.arange(200_000))
+    assert sampler.expected_summands == 200_000
+
+
+def test_large_populations_are_sampled_throughout() -> None:
+    sample = PoissonSampler(1_000_000, 0.01).sample()
+    assert all(early < late for early, late in pairwise(sample.tolist()))
+    counts, _ = np.histogram(sample, bins=20, range=(0, 1_000_000))
+    assert np.abs(counts - 500).max() < (SIGMAS + 1) * math.sqrt(500)
+
+
+def test_a_sample_cannot_be_changed_and_a_seed_repeats_it() -> None:
+    one, two = (PoissonSampler(1000, 0.1, insecure_seed=3) for _ in range(2))
+    sample = one.sample()
+    assert np.array_equal(sample, two.sample())
+    assert not np.array_equal(sample, one.sample())
+    with pytest.raises(ValueError, match="read-only"):
+        sample[0] = 0
+
+
+def test_the_divisor_is_public() -> None:
+    assert PoissonSampler(1000, 0.1).expected_summands == 100
+    assert PoissonSampler(1000, 0.1, expected_batch_size=128).expected_summands == 128
+    assert MicrobatchSampler(1000, 0.1, 8).expected_summands == 8
+    assert MicrobatchSampler(1000, 0.1, 8).sampling_probability == 0.1
+
+
+@pytest.mark.parametrize("seed", [None, 4])
+def test_records_fall_into_micro_batches_one_by_one(seed: int | None) -> None:
+    sampler = MicrobatchSampler(50, 0.5, 5, insecure_seed=seed)
+    assert sampler.secure is (seed is None)
+    assert (sampler.clipped, PoissonSampler(2, 0.5).clipped) == ("microbatch", "example")
+    samples = 4000
+    together, drawn, sizes = 0, 0, []
+    for _ in range(samples):
+        batches = sampler.sample()
+        everybody = np.concatenate(batches) if batches else np.empty(0)
+        assert np.unique(everybody).size == everybody.size
+        assert all(batch.size for batch in batches)
+        assert len(batches) <= 5
+        sizes += [batch.size for batch in batches]
+        # Two neighbouring records share a micro-batch no more often than chance.
+        drawn += int(np.isin([10, 11], everybody).all())
+        together += sum(int(np.isin([10, 11], batch).all()) for batch in batches)
+    assert stats.binomtest(drawn, samples, 0.25).pvalue > RARE
+    assert stats.binomtest(together, drawn, 0.2).pvalue > RARE
+    # Equal pieces of a sample would differ by one at most.
+    assert max(sizes) - min(sizes) > 5
+
+
+def test_micro_batches_are_what_the_bits_say() -> None:
+    sampler = MicrobatchSampler(6, 1.0, 3)
+    sampler._randomness = Told(7, 3, 1, 4, 9, 6)  # type: ignore[assignment]
+    # Modulo 3: 1, 0, 1, 1, 0, 0; the third micro-batch is empty.
+    batches = sampler.sample()
+    assert [batch.tolist() for batch in batches] == [[1, 4, 5], [0, 2, 3]]
+    assert not any(batch.flags.writeable for batch in batches)
+
+
+def test_an_empty_sample_has_no_micro_batches() -> None:
+    assert MicrobatchSampler(3, 1e-15, 4).sample() == []
+    assert PoissonSampler(3, 1e-15).sample().tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((0, 0.1), "records is 0"),
+        ((1.5, 0.1), r"records is 1\.5"),
+        ((True, 0.1), "records is True"),
+        ((10, 0.0), r"sampling_probability is 0\.0"),
+        ((10, 1.1), r"sampling_probability is 1\.1"),
+        ((10, math.nan), "sampling_probability is nan"),
+        ((10, True), "sampling_probability is True"),
+    ],
+)
+def test_arguments_out_of_bounds_are_refused(arguments: tuple[int, float], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        PoissonSampler(*arguments)
+    with pytest.raises(ValueError, match=told):
+        MicrobatchSampler(*arguments, 2)
+
+
+def test_a_divisor_and_a_number_of_micro_batches_out_of_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected_batch_size is 0"):
+        PoissonSampler(10, 0.1, expected_batch_size=0)
+    with pytest.raises(ValueError, match="microbatches is 0"):
+        MicrobatchSampler(10, 0.1, 0)

@@ -1,0 +1,189 @@
+"""Private steps: asked for before anything changes, divided by what is public, one for each sample."""
+
+import copy
+import math
+import os
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from epsilon_ledger import BudgetExceededError, Event, Run, adaptive_clipping, gaussian, poisson_sampled
+from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler
+from tests.sdk.mechanisms.asked import Asked, RefusedError
+from tests.sdk.mechanisms.models import (
+    NOBODY,
+    RECORDS,
+    RULES,
+    Floats,
+    Optimizer,
+    Q,
+    Rule,
+    everything,
+    optimizer,
+    pulls,
+    visible,
+)
+
+
+@pytest.mark.parametrize("kind", ["fixed norm", "adaptive norm"])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_refused_step_changes_not_a_bit_and_can_be_asked_for_again(rule: Rule, kind: str) -> None:
+    run = Asked(3)
+    made = optimizer(rule, run=run, adaptive=kind == "adaptive norm")
+    for _ in range(3):
+        made.step(pulls(made.sample()))
+    gradients = pulls(made.sample())
+    before, untouched = everything(made), gradients.copy()
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            made.step(gradients)
+        assert everything(made) == before
+        assert np.array_equal(gradients, untouched)
+    run.capacity = 4
+    made.step(gradients)
+    assert everything(made) != before
+    assert (made.steps, len(run.events)) == (4, 4)
+
+
+@dataclass
+class Looking(Asked):
+    """Looks at the optimizer while it is asked."""
+
+    made: Optimizer | None = None
+    seen: list[bytes] = field(default_factory=list)
+
+    def authorize(self, count: int = 1, *, event: Event | None = None) -> str:
+        assert self.made is not None
+        self.seen.append(visible(self.made))
+        return super().authorize(count, event=event)
+
+
+@pytest.mark.parametrize("kind", ["fixed norm", "adaptive norm"])
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_has_changed_when_the_ledger_is_asked(rule: Rule, kind: str) -> None:
+    run = Looking()
+    made = run.made = optimizer(rule, run=run, adaptive=kind == "adaptive norm")
+    for t in range(3):
+        sample, told, before = made.sample(), made.event, visible(made)
+        z = 2.0 * math.exp(-0.1 * t)
+        inner: Event = gaussian(z)
+        if kind == "adaptive norm":
+            inner = adaptive_clipping(gradient_noise_multiplier=z, count_noise_stddev=0.05 * RECORDS * Q)
+        made.step(pulls(sample))
+        assert run.seen[-1] == before != visible(made)
+        assert run.events[-1] == told == poisson_sampled(Q, inner)
+    assert len(run.events) == 3
+
+
+def test_the_noise_of_a_step_is_that_of_its_event_over_the_expected_number() -> None:
+    size = 1_000_000
+    run = Asked()
+    noise = GaussianNoise(1.3, clipping_norm=0.7)
+    made = DpSgd(np.zeros(size), noise=noise, sampler=PoissonSampler(RECORDS, Q), run=run, learning_rate=1.0)
+    made.sample()
+    sample = made.sample()
+    made.step(np.zeros((len(sample), size)))
+    assert run.events == [poisson_sampled(Q, gaussian(1.3))]
+    assert np.std(np.asarray(made.params)) == pytest.approx(1.3 * 0.7 / (RECORDS * Q), rel=7 / math.sqrt(2 * size))
+
+
+def test_the_divisor_does_not_tell_the_size_of_the_sample() -> None:
+    gradient = np.array([3.0, 4.0])  # of norm 5, clipped to 1
+    for _ in range(20):
+        noise = GaussianNoise(1e-3, clipping_norm=1.0)
+        made = DpSgd(np.zeros(2), noise=noise, sampler=PoissonSampler(30, 0.5), run=NOBODY, learning_rate=1.0)
+        count = len(made.sample())
+        made.step(np.tile(gradient, (count, 1)))
+        assert np.asarray(made.params) == pytest.approx(-count / 15 * gradient / 5, abs=1e-3)
+
+
+def test_an_empty_sample_is_a_step_of_noise_only() -> None:
+    run = Asked()
+    forms: list[Any] = [None, [], np.empty((0, 2, 3)), np.empty((0, 3))]
+    for form in forms:
+        made = optimizer(run=run, q=1e-15)
+        assert len(made.sample()) == 0
+        before = np.array(made.params)
+        made.step(form)
+        assert not np.array_equal(before, np.asarray(made.params))
+    named = optimizer(params={"w": np.zeros((2, 2)), "b": np.zeros(1)}, q=1e-15)
+    forms = [{"w": np.empty((0, 2, 2)), "b": []}, {}, None, []]
+    for form in forms:
+        named.sample()
+        named.step(form)
+    named.sample()
+    with pytest.raises(ValueError, match="one row for each member"):
+        named.step({"w": np.zeros((1, 2, 2)), "b": np.zeros((1, 1))})
+    assert named.steps == 4
+    assert len(run.events) == 4
+
+
+def test_a_sample_stays_until_it_was_stepped_and_is_stepped_once() -> None:
+    made = optimizer()
+    with pytest.raises(RuntimeError, match="call sample"):
+        made.step(None)
+    sample = made.sample()
+    assert made.sample() is sample
+    gradients = pulls(sample)
+    made.step(gradients)
+    with pytest.raises(RuntimeError, match="call sample"):
+        made.step(gradients)
+    assert made.steps == 1
+    assert made.sample() is not sample
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_copies_forks_and_checkpoints_do_not_take_the_sample_along() -> None:
+    made = optimizer(seed=None)
+    sample = made.sample()
+    gradients = pulls(sample)
+    for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):  # noqa: S301
+        with pytest.raises(RuntimeError, match="call sample"):
+            other.step(gradients)
+        assert other.sample() is not sample
+    child = os.fork()
+    if child == 0:
+        try:
+            made.step(gradients)
+        except RuntimeError:
+            os._exit(0 if made.sample() is not sample else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    made.load_state_dict(made.state_dict())
+    with pytest.raises(RuntimeError, match="call sample"):
+        made.step(gradients)
+
+
+def test_a_step_that_was_charged_and_then_failed_does_not_use_its_sample_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Asked()
+    made = optimizer(run=run)
+    gradients = pulls(made.sample())
+    before = np.array(made.params)
+
+    def broken(_: Floats) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(made, "_direction", broken)
+    with pytest.raises(MemoryError):
+        made.step(gradients)
+    assert len(run.events) == 1
+    assert np.array_equal(before, np.asarray(made.params))
+    with pytest.raises(RuntimeError, match="call sample"):
+        made.step(gradients)
+
+
+def test_a_run_of_the_ledger_stops_the_training_at_its_budget(run: Run) -> None:
+    made = optimizer(run=run)
+    for _ in range(10):
+        made.step(pulls(made.sample()))
+    before = visible(made)
+    gradients = pulls(made.sample())
+    with pytest.raises(BudgetExceededError):
+        made.step(gradients)
+    assert visible(made) == before
+    assert (made.steps, run.next_step) == (10, 10)
