@@ -50,7 +50,7 @@ def asked(call: Callable[P, Call[T]]) -> Callable[Concatenate[Carrier, P], T]:
     def method(self: Carrier, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._carry(call(*args, **kwargs).talk())
 
-    return _signed(method, call)
+    return signed(method, call)
 
 
 def asked_async(call: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncCarrier, P], Awaitable[T]]:
@@ -60,7 +60,7 @@ def asked_async(call: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncCarrier
     def method(self: AsyncCarrier, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         return self._carry(call(*args, **kwargs).talk())
 
-    return _signed(method, call)
+    return signed(method, call)
 
 
 def carried(talk: Callable[Concatenate[RunDialogue, P], Talk[T]]) -> Callable[Concatenate[RunCarrier, P], T]:
@@ -77,7 +77,7 @@ def carried(talk: Callable[Concatenate[RunDialogue, P], Talk[T]]) -> Callable[Co
     def method(self: RunCarrier, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._carry(talk(self._dialogue, *args, **kwargs))
 
-    return _signed(method, talk)
+    return signed(method, talk)
 
 
 def carried_async(
@@ -89,19 +89,28 @@ def carried_async(
     def method(self: AsyncRunCarrier, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         return self._carry(talk(self._dialogue, *args, **kwargs))
 
-    return _signed(method, talk)
+    return signed(method, talk)
 
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-def _signed(method: M, original: Callable[..., Any]) -> M:
-    """Let `help` and editors show the arguments of the original, after `self`, and its result."""
+def signed(method: M, original: Callable[..., Any], result: Any = None) -> M:  # noqa: ANN401 - a type
+    """Let `help` and editors show the arguments of the original, after `self`, and its result.
+
+    Args:
+        method: what is called.
+        original: whose arguments it takes.
+        result: what it returns; None: what the original prepares.
+
+    Returns:
+        The method.
+    """
     shown = inspect.signature(original)
     named = [parameter for name, parameter in shown.parameters.items() if name != "self"]
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     # A Call[T], or a Generator[Request, Reply, T].
-    result = get_args(shown.return_annotation)[-1]
+    result = result or get_args(shown.return_annotation)[-1]
     method.__signature__ = shown.replace(parameters=[itself, *named], return_annotation=result)  # type: ignore[attr-defined]
     method.__annotations__ = method.__annotations__ | {"return": result}
     return method

@@ -1,23 +1,35 @@
 """The client for programs on an asyncio event loop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from epsilon_ledger import _calls, _planning
-from epsilon_ledger._asked import asked_async
+from epsilon_ledger import _calls, _openings, _planning
+from epsilon_ledger._asked import asked_async, signed
 from epsilon_ledger._async_run import AsyncRun
 from epsilon_ledger._config import connection
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._facts import RunStateDict, checked_state
-from epsilon_ledger._grants import Ahead
+from epsilon_ledger._openings import Opening
 from epsilon_ledger._requests import Talk
 from epsilon_ledger._transport import AsyncTransport
-from epsilon_ledger._values import Limit, NeighboringRelation, PrivacyFilter
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[AsyncLedgerClient, P], Awaitable[AsyncRun]]":
+    """Make a method out of a way to come by a run."""
+
+    @wraps(opening)
+    async def method(self: "AsyncLedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
+        opened = opening(*args, **kwargs)
+        state = await self._carry(opened.talk)
+        taken = state.next_step if opened.step is None else opened.step
+        return AsyncRun(self._transport, state, opened.ahead, taken=taken, with_plan=opened.with_plan)
+
+    return signed(method, opening, AsyncRun)
 
 
 class AsyncLedgerClient:
@@ -86,71 +98,9 @@ class AsyncLedgerClient:
     steps = asked_async(_planning.steps)
     laplace = asked_async(_planning.laplace)
 
-    async def register_run(  # noqa: PLR0913 - the members of the request, by name
-        self,
-        name: str,
-        *,
-        budget: str,
-        event: Event | None = None,
-        limit: Limit | None = None,
-        privacy_filter: PrivacyFilter | None = None,
-        planned: Sequence[EventCount] | None = None,
-        privacy_unit: str | None = None,
-        neighboring_relation: NeighboringRelation | None = None,
-        plan: Sequence[EventCount] | None = None,
-        authorize_every: int = 1,
-        background: bool = False,
-        schedule: Callable[[int], Event] | None = None,
-        lease_seconds: int | None = None,
-    ) -> AsyncRun:
-        """As `LedgerClient.register_run`."""
-        ahead = Ahead.of(authorize_every, background, schedule, None if plan else lease_seconds)
-        body = _calls.run_body(
-            name,
-            budget=budget,
-            event=event,
-            limit=limit,
-            privacy_filter=privacy_filter,
-            planned=planned,
-            privacy_unit=privacy_unit,
-            neighboring_relation=neighboring_relation,
-            plan=plan,
-            lease_seconds=lease_seconds if plan else None,
-        )
-        return AsyncRun(
-            self._transport, await self._carry(_calls.register_run(body).talk()), ahead, taken=0, with_plan=True
-        )
-
-    async def get_run(
-        self,
-        run_id: str,
-        *,
-        authorize_every: int = 1,
-        background: bool = False,
-        schedule: Callable[[int], Event] | None = None,
-        lease_seconds: int | None = None,
-        with_plan: bool = False,
-    ) -> AsyncRun:
-        """As `LedgerClient.get_run`."""
-        ahead = Ahead.of(authorize_every, background, schedule, lease_seconds)
-        state = await self._carry(_calls.get_run(run_id).talk())
-        return AsyncRun(self._transport, state, ahead, taken=state.next_step, with_plan=with_plan)
-
-    async def resume_run(
-        self,
-        state: RunStateDict | str,
-        *,
-        steps_executed: int | None = None,
-        authorize_every: int = 1,
-        background: bool = False,
-        schedule: Callable[[int], Event] | None = None,
-        lease_seconds: int | None = None,
-    ) -> AsyncRun:
-        """As `LedgerClient.resume_run`."""
-        ahead = Ahead.of(authorize_every, background, schedule, lease_seconds)
-        run_id, step = checked_state(state)
-        opened = await self._carry(_calls.resumed(run_id, step, steps_executed))
-        return AsyncRun(self._transport, opened, ahead, taken=opened.next_step if step is None else step)
+    register_run = _opened(_openings.register_run)
+    get_run = _opened(_openings.get_run)
+    resume_run = _opened(_openings.resume_run)
 
     async def _carry(self, talk: Talk[T]) -> T:
         return await self._transport.carry(talk)

@@ -1,10 +1,10 @@
 """What can be asked of the ledger besides steps: each function prepares a request and knows its answer's shape."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._requests import Call, Talk, get, post
+from epsilon_ledger._events import EventCount
+from epsilon_ledger._requests import Call, get, post
 from epsilon_ledger._values import (
     Budget,
     History,
@@ -89,11 +89,6 @@ def create_budget(
     return Call(post("v1/budgets", body), Budget)
 
 
-def register_run(body: Mapping[str, object]) -> Call[RunState]:
-    """Register a run; the clients' methods say what the members are."""
-    return Call(post("v1/runs", body), RunState)
-
-
 def get_run(run_id: str) -> Call[RunState]:
     """Read a run.
 
@@ -107,44 +102,6 @@ def get_run(run_id: str) -> Call[RunState]:
         LedgerError: there is no such run, or no answer came.
     """
     return Call(get(path("runs", run_id)), RunState)
-
-
-def open_attempt(run_id: str, first_step: int | None, steps_executed: int | None) -> Call[RunState]:
-    """Let a run go on from a checkpoint; whoever held it before is fenced off.
-
-    Args:
-        run_id: its id.
-        first_step: number of the first step after the checkpoint; None: none is repeated.
-        steps_executed: of the active reservation's plan, if that is known for sure; None: what is left is forfeited.
-
-    Returns:
-        The run as it is.
-
-    Raises:
-        LedgerError: the run has ended or there is no such run, or no answer came.
-    """
-    body = {"first_step": first_step, "steps_executed": steps_executed}
-    return Call(post(f"{path('runs', run_id)}/attempts", body), RunState)
-
-
-def resumed(run_id: str, step: int | None, steps_executed: int | None) -> Talk[RunState]:
-    """Open a new attempt after a checkpoint.
-
-    Args:
-        run_id: its id.
-        step: number of training steps that the checkpoint stands for; None: all that were taken.
-        steps_executed: as in `open_attempt`.
-
-    Returns:
-        The run as it is.
-
-    Raises:
-        LedgerError: as `open_attempt`.
-    """
-    if step is not None:
-        # Steps that were granted to a process that died were charged without being numbered.
-        step = min(step, (yield get_run(run_id).request).read(RunState).next_step)
-    return (yield from open_attempt(run_id, step, steps_executed).talk())
 
 
 def get_budget(budget_id: str) -> Call[Budget]:
@@ -208,34 +165,6 @@ def history(run_id: str, *, max_points: int = 500, after: str | None = None) -> 
     """
     query = {"max_points": str(max_points)} | ({} if after is None else {"after": after})
     return Call(get(f"{path('runs', run_id)}/history?{urlencode(query)}"), History)
-
-
-def run_body(  # noqa: PLR0913 - the members of the request, by name
-    name: str,
-    *,
-    budget: str,
-    event: Event | None,
-    limit: Limit | None,
-    privacy_filter: PrivacyFilter | None,
-    planned: Sequence[EventCount] | None,
-    privacy_unit: str | None,
-    neighboring_relation: NeighboringRelation | None,
-    plan: Sequence[EventCount] | None,
-    lease_seconds: int | None,
-) -> dict[str, object]:
-    """Write the body of a registration; `LedgerClient.register_run` says what the members are."""
-    return {
-        "name": name,
-        "budget": budget,
-        "event": event,
-        "limit": None if limit is None else wire_limit(limit),
-        "filter": privacy_filter,
-        "planned": planned,
-        "privacy_unit": privacy_unit,
-        "neighboring_relation": neighboring_relation,
-        "plan": plan,
-        "lease_seconds": lease_seconds,
-    }
 
 
 def path(kind: str, name: str) -> str:

@@ -44,10 +44,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseMultiplierEstimate:
-    """The least noise multiplier with which a plan fits, and the event with it; None if none is enough."""
-
-    noise_multiplier: float | None
+class _Solution:
     reachable: bool
     event: Event | None
     epsilon: float | None
@@ -57,16 +54,17 @@ class NoiseMultiplierEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingProbabilityEstimate:
+class NoiseMultiplierEstimate(_Solution):
+    """The least noise multiplier with which a plan fits, and the event with it; None if none is enough."""
+
+    noise_multiplier: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingProbabilityEstimate(_Solution):
     """The largest sampling probability with which a plan fits, and the event with it; None if none is small enough."""
 
     sampling_probability: float | None
-    reachable: bool
-    event: Event | None
-    epsilon: float | None
-    delta: float
-    optimal_order: float | None
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
