@@ -7,7 +7,9 @@ import httpx
 import pytest
 
 from epsilon_ledger import LedgerClient, Run
+from tests.conftest import Ledger, open_ledger
 from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
+from tests.sdk.world import World, clock_of_all, new_world
 
 
 @dataclass
@@ -50,3 +52,19 @@ def run(client: LedgerClient, ledger: FakeLedger) -> Run:
     made = client.get_run(RUN_ID)
     ledger.requests.clear()
     return made
+
+
+@pytest.fixture(scope="module")
+def whole_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """The real service in this process, for the tests of a module."""
+    with open_ledger(tmp_path_factory.mktemp("ledger")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def world(whole_ledger: Ledger) -> Iterator[World]:
+    """An organisation of the real service, with a wire that fails on demand and a clock that stands."""
+    with clock_of_all() as clock:
+        made = new_world(whole_ledger, clock)
+        yield made
+        made.close()

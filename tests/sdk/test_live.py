@@ -255,7 +255,7 @@ def test_the_example_in_the_readme_trains_until_it_is_refused(
     monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("trainer"))
     readme = Path(__file__).parents[2] / "sdk" / "README.md"
-    _, example = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    _, example, *_ = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
     released: list[None] = []
     exec(example, {"trained": lambda: False, "train_one_noisy_step": lambda: released.append(None)})  # noqa: S102
     refusal, summary = capsys.readouterr().out.splitlines()

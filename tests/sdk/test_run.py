@@ -92,7 +92,7 @@ def test_states(run: Run, ledger: FakeLedger) -> None:
     assert [request.url.path for request in ledger.requests] == [
         f"/v1/runs/{RUN_ID}/{action}" for action in ("pause", "resume", "abort", "complete")
     ]
-    assert ledger.bodies == [{}] * 4
+    assert ledger.bodies == [{}, {}, {"attempt": 1}, {"attempt": 1}]
 
 
 def test_a_clean_exit_completes(client: LedgerClient, ledger: FakeLedger) -> None:

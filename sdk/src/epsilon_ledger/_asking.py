@@ -12,9 +12,9 @@ from epsilon_ledger._errors import (
     UnexpectedResponseError,
 )
 from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._kinds import SequenceConflictError
+from epsilon_ledger._kinds import AttemptSupersededError, SequenceConflictError
 from epsilon_ledger._numbers import whole
-from epsilon_ledger._problems import BudgetExceededError
+from epsilon_ledger._problems import BudgetExceededError, Problem
 from epsilon_ledger._replies import Reply
 from epsilon_ledger._requests import Request, Talk, post
 from epsilon_ledger._values import Admission, RunState
@@ -34,6 +34,7 @@ class Asking:
         self.plan = plan
         # The step that was sent and not answered, with the number of its first step.
         self._pending: tuple[Request, int] | None = None
+        self._latest_attempt = state.attempt
 
     @property
     def path(self) -> str:
@@ -54,6 +55,27 @@ class Asking:
         if self._pending is not None:
             raise self._doubt(self._pending[1])
 
+    def hear(self, told: RunState) -> None:
+        """Note where the run stands, as the ledger says; whoever made a later attempt, this trainer stays in its own.
+
+        Args:
+            told: by the ledger.
+        """
+        self._latest_attempt = told.attempt
+        self.state = replace(told, attempt=self.state.attempt)
+
+    def require_attempt(self) -> None:
+        """Leave the run to whoever has taken it over, as far as the ledger has said so.
+
+        Raises:
+            AttemptSupersededError: somebody has.
+        """
+        own, latest = self.state.attempt, self._latest_attempt
+        if own != latest:
+            detail = f"Attempt {own} of {self.state.id} was superseded; the current one is {latest}."
+            told = {"attempt": own, "current_attempt": latest}
+            raise AttemptSupersededError(Problem(412, "attempt_superseded", "Superseded", detail, told))
+
     def ask(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
     ) -> Talk[Admission]:
@@ -71,7 +93,19 @@ class Asking:
         Raises:
             LedgerError: as `Run.authorize`.
         """
-        request, first_step = self._next_request(count, event, events, truncate=truncate)
+        unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
+        reply, first_step = yield from self._answered(count, event, events, unusual)
+        admission = self._checked(reply, first_step, None if truncate else _steps_asked(count, events))
+        # In this order: whoever is interrupted in between asks once more, and is told the same.
+        self.moved(admission)
+        self._pending = None
+        return admission
+
+    def _answered(
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None, unusual: dict[str, object]
+    ) -> Talk[tuple[Reply, int]]:
+        """Ask for the next steps, or once more for those that are unanswered; the answer is not believed yet."""
+        request, first_step = self._next_request(count, event, events, unusual)
         self._pending = request, first_step
         try:
             reply = yield request
@@ -81,14 +115,11 @@ class Asking:
                 self._pending = None
             if isinstance(error, LedgerUnavailableError):
                 error.add_note(
-                    "Release nothing. Call authorize again with the same arguments: it asks for the same steps "
+                    "Release nothing. Make this call again with the same arguments: it asks for the same steps "
                     "under the same key, which are charged once at most."
                 )
             raise
-        admission = self._checked(reply, first_step, None if truncate else _steps_asked(count, events))
-        self._pending = None
-        self.moved(admission)
-        return admission
+        return reply, first_step
 
     def moved(self, admission: Admission) -> None:
         """Note where the run stands after steps were charged."""
@@ -105,14 +136,12 @@ class Asking:
         )
 
     def _next_request(
-        self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None, unusual: dict[str, object]
     ) -> tuple[Request, int]:
         """Prepare the next step, or find it again if it is the one that is unanswered."""
-        body = steps_body(self.state, count, event, events)
+        body = steps_body(self.state, count, event, events) | unusual
         if self._pending is not None:
             body["first_step"] = self._pending[1]
-        if truncate:
-            body["on_exceed"] = "truncate"
         request = post(f"{self.path}/steps", body)
         if self._pending is None:
             return request, self.state.next_step
@@ -123,7 +152,7 @@ class Asking:
     def _doubt(self, first_step: int) -> RequestInDoubtError:
         return RequestInDoubtError(
             f"Step {first_step} of {self.state.id} was asked for and is still unanswered, so it may have been charged. "
-            f"Call authorize with the arguments of that call first, then ask for others.",
+            f"Make that call again with its arguments first, then ask for others.",
             first_step=first_step,
         )
 
@@ -162,9 +191,13 @@ class Asking:
 
     def report(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> Talk[Admission]:
         """Tell of what was released, as `Run.report` says."""
-        body = steps_body(self.state, count, event, events) | {"mode": "report"}
-        recorded = (yield post(f"{self.path}/steps", body)).read(Admission)
+        reply, _ = yield from self._answered(count, event, events, {"mode": "report"})
+        recorded = reply.read(Admission)
+        if not reply.ours:
+            self._pending = None
+            raise _foreign_steps(recorded)
         self.moved(recorded)
+        self._pending = None
         return recorded
 
 

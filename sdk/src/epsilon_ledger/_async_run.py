@@ -55,12 +55,12 @@ class AsyncRun(RunFacts):
     ) -> Admission:
         """As `Run.authorize`."""
         count = whole("count", count)
+        self._require_own_process()
         async with self._lock:
-            self._require_own_process()
             if self._flight is not None and self._flight.done():
                 await self._land()
-            single = events is None and not truncate
-            admission = await self._granted(count, event) if single else None
+            local = events is None and not truncate and (self._background or not self._dialogue.granting.overdue)
+            admission = await self._granted(count, event) if local else None
             if admission is None:
                 if self._flight is not None:
                     await self._land()
@@ -70,6 +70,7 @@ class AsyncRun(RunFacts):
                 request = self._dialogue.granting.look_ahead()
                 if request is not None:
                     self._flight = asyncio.create_task(self._transport.send(request))
+                    self._flight.add_done_callback(_heard)
             return admission
 
     async def track(self, batches: Iterable[T] | AsyncIterable[T], *, progress: bool | None = None) -> AsyncIterator[T]:
@@ -119,7 +120,9 @@ class AsyncRun(RunFacts):
 
     async def _granted(self, count: int, event: Event | None) -> Admission | None:
         """Steps of a grant that is here, or on its way."""
-        admission = None if self._dialogue.asking.in_doubt else self._dialogue.granting.granted(count, event)
+        if self._dialogue.asking.in_doubt:
+            return None
+        admission = self._dialogue.granting.granted(count, event)
         if admission is None and self._flight is not None:
             await self._land()
             admission = self._dialogue.granting.granted(count, event)
@@ -127,13 +130,17 @@ class AsyncRun(RunFacts):
 
     async def _land(self) -> None:
         """Wait for the grant that is on its way, and take it in."""
-        assert self._flight is not None, "something is on its way"
+        flight = self._flight
+        assert flight is not None, "something is on its way"
+        # Whoever waits may be cancelled; what is on its way arrives all the same.
+        await asyncio.wait([flight])
+        self._flight = None
+        if flight.cancelled():
+            return  # with everything else on this loop, perhaps; it is asked for again
         try:
-            # Whoever waits may be cancelled; what is on its way arrives all the same.
-            outcome: Reply | LedgerError = await asyncio.shield(self._flight)
+            outcome: Reply | LedgerError = flight.result()
         except LedgerError as error:
             outcome = error
-        self._flight = None
         self._dialogue.granting.settle(outcome)
 
     def _cancel(self) -> None:
@@ -142,11 +149,17 @@ class AsyncRun(RunFacts):
             self._flight = None
 
     async def _carry(self, talk: Talk[T]) -> T:
+        self._require_own_process()
         async with self._lock:
-            self._require_own_process()
             if self._flight is not None:
                 await self._land()
             return await self._transport.carry(talk)
+
+
+def _heard(flight: asyncio.Task[Reply]) -> None:
+    """Take note of a failure, which is no news if nobody waits for the grant any more."""
+    if not flight.cancelled():
+        flight.exception()
 
 
 async def _awaited(batches: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:

@@ -10,8 +10,7 @@ from epsilon_ledger._ahead import Granting
 from epsilon_ledger._asking import Asking, wire_events
 from epsilon_ledger._calls import get_run, path
 from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._grants import MOST_EVENTS, Ahead
-from epsilon_ledger._kinds import ReservationConflictError
+from epsilon_ledger._grants import Ahead
 from epsilon_ledger._numbers import whole
 from epsilon_ledger._requests import Talk, post
 from epsilon_ledger._values import Admission, Reservation, RunState
@@ -49,19 +48,21 @@ class RunDialogue:
     ) -> Talk[Admission]:
         """Ask for the next steps, out of a grant or on their own; `Run.authorize` says more."""
         asking, granting = self.asking, self.granting
+        single = events is None and not truncate
         if not asking.in_doubt:
+            if single:
+                yield from granting.renewed()
+                admission = granting.granted(count, event)
+                if admission is not None:
+                    return admission
             yield from granting.resolved()
-            if events is None and not truncate:
+            if single:
                 admission = granting.granted(count, event) or (yield from granting.new_grant(count, event))
                 if admission is not None:
                     return admission
             yield from granting.closed()
-        scheduled = events is None and event is None and granting.ahead.schedule is not None
-        if scheduled:
-            planned = granting.planned(count, None)
-            if planned.left < count:
-                raise ValueError(f"At most {MOST_EVENTS} steps of a schedule can be asked for at once, not {count}.")
-            admission = yield from asking.ask(1, None, planned.wire(), truncate=truncate)
+        if events is None and event is None and granting.ahead.schedule is not None:
+            admission = yield from asking.ask(1, None, granting.scheduled(count), truncate=truncate)
         else:
             admission = yield from asking.ask(count, event, events, truncate=truncate)
         granting.alone(event if events is None else None, admission.count)
@@ -104,12 +105,13 @@ class RunDialogue:
             What was recorded; `overdrawn` if it went over a limit, and then the run takes no more steps.
 
         Raises:
-            RequestInDoubtError: a step is unanswered, so it is unknown which one comes next.
+            RequestInDoubtError: another step is unanswered, so it is unknown which one comes next.
+            StepsAlreadyTakenError: another process has told of these very steps; `refresh` says which one comes next.
             LedgerUnavailableError: it may be recorded, or not; the same call records it once.
             LedgerError: it is not recorded.
         """
-        self.asking.require_certainty()
-        yield from self.granting.closed()
+        if not self.asking.in_doubt:
+            yield from self.granting.closed()
         recorded = yield from self.asking.report(count, event, events)
         self.granting.taken += recorded.count
         return recorded
@@ -186,21 +188,13 @@ class RunDialogue:
 
         Raises:
             RunStateConflictError: the run was aborted.
+            AttemptSupersededError: another process has taken the run over.
             ReservationConflictError: the run has a plan, and `steps_executed` is missing.
             LedgerError: anything else.
         """
-        yield from self.granting.resolved()
-        grant = self.granting.grant
-        if grant is None:
-            yield from self._tell("complete", {"steps_executed": steps_executed})
-            return
-        grant.closing = True
-        try:
-            yield from self._tell("complete", {"steps_executed": grant.used})
-        except ReservationConflictError:
-            # Its lease ran out, so all of it is charged.
-            yield from self._tell("complete", {})
-        self.granting.drop()
+        # In a request of its own: the end of a run does not say which grant it is the end of, and may come late.
+        yield from self.granting.closed()
+        yield from self._tell("complete", {"steps_executed": steps_executed, "attempt": self.state.attempt})
 
     def pause(self) -> Talk[None]:
         """Stop the run from taking steps until it is resumed. Steps that were granted ahead and not used are returned.
@@ -226,9 +220,10 @@ class RunDialogue:
 
         Raises:
             RunStateConflictError: the run was completed.
+            AttemptSupersededError: another process has taken the run over.
             LedgerError: anything else.
         """
-        yield from self._tell("abort", {})
+        yield from self._tell("abort", {"attempt": self.state.attempt})
         self.granting.drop()
 
     def refresh(self) -> Talk[RunState]:
@@ -242,7 +237,7 @@ class RunDialogue:
         """
         told = (yield get_run(self.state.id).request).read(RunState)
         if self.granting.grant is None and not self.asking.in_doubt:
-            self.asking.state = told
+            self.asking.hear(told)
         return told
 
     def _own_plan(self) -> str:
@@ -252,8 +247,8 @@ class RunDialogue:
 
     def _end_plan(self, action: str, body: Mapping[str, object]) -> Talk[Reservation]:
         ended = (yield post(f"{path('reservations', self._own_plan())}/{action}", body)).read(Reservation)
-        self.asking.state = (yield get_run(self.state.id).request).read(RunState)
+        self.asking.hear((yield get_run(self.state.id).request).read(RunState))
         return ended
 
     def _tell(self, action: str, body: Mapping[str, object]) -> Talk[None]:
-        self.asking.state = (yield post(f"{self.asking.path}/{action}", body)).read(RunState)
+        self.asking.hear((yield post(f"{self.asking.path}/{action}", body)).read(RunState))

@@ -1,7 +1,7 @@
 """Steps that were set aside ahead of time and are handed out one by one, without the network."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,21 +58,49 @@ class Ahead:
 
 
 class Steps:
-    """Planned steps in their order, each event once for as long as it repeats.
+    """Planned steps in their order, as the ledger keeps a plan: each event once, for as long as it repeats.
 
-    Args:
-        events: with their counts; they are copied, so that nobody changes what was asked for.
+    A plan that comes back to an event ends before it: the ledger would take both for one, and charge what was handed
+    out of it in another order. Events are copied, so that nobody changes what was asked for.
     """
 
-    def __init__(self, events: Sequence[tuple[Event, int]]) -> None:
+    def __init__(self) -> None:
+        self.left = 0
+        # What comes next is at the end.
         self._parts: list[tuple[Any, int]] = []
-        for event, count in events:
-            if self._parts and self._parts[-1][0] == event:
-                self._parts[-1] = (self._parts[-1][0], self._parts[-1][1] + count)
-            else:
-                self._parts.append((json.loads(json.dumps(event, allow_nan=False)), count))
-        self._parts.reverse()
-        self.left = sum(count for _, count in events)
+        self._known: set[Hashable] = set()
+
+    def __len__(self) -> int:
+        """How many different events are left, one after the other."""
+        return len(self._parts)
+
+    def add(self, event: Event, count: int) -> bool:
+        """Plan further steps behind the others.
+
+        Args:
+            event: what each does.
+            count: how many.
+
+        Returns:
+            Whether that is possible.
+        """
+        plain = as_sent(event)
+        if self._parts and self._parts[0][0] == plain:
+            self._parts[0] = (plain, self._parts[0][1] + count)
+        elif (key := _hashable(plain)) in self._known:
+            return False
+        else:
+            self._known.add(key)
+            self._parts.insert(0, (plain, count))
+        self.left += count
+        return True
+
+    def rest(self) -> "Steps":
+        """A plan of what is left."""
+        rest = Steps()
+        for event, count in reversed(self._parts):
+            rest.add(event, count)
+        return rest
 
     def wire(self) -> list[EventCount]:
         """As a plan is sent."""
@@ -91,7 +119,7 @@ class Steps:
         if count > self.left:
             return False
         planned, repeated = self._parts[-1]
-        if event is not None and (count > repeated or planned != event):
+        if event is not None and (count > repeated or (planned != event and planned != as_sent(event))):
             return False
         # Subtracted before anything is handed out: an interrupt here loses steps, and gives none away.
         self.left -= count
@@ -105,6 +133,22 @@ class Steps:
         return True
 
 
+def as_sent(event: Event) -> dict[str, Any]:
+    """A copy of an event, as it will have travelled."""
+    travelled: dict[str, Any] = json.loads(json.dumps(event, allow_nan=False))
+    return travelled
+
+
+def _hashable(value: Any) -> Hashable:  # noqa: ANN401 - JSON is anything
+    """Equal for values that are equal."""
+    if isinstance(value, dict):
+        return frozenset((name, _hashable(each)) for name, each in value.items())
+    if isinstance(value, list):
+        return tuple(_hashable(each) for each in value)
+    assert isinstance(value, Hashable), "JSON has nothing else"
+    return value
+
+
 @dataclass(slots=True)
 class Grant:
     """A plan that is held for this run, and how much of it was handed out.
@@ -112,18 +156,21 @@ class Grant:
     Args:
         held: what the ledger said of it.
         steps: those that are left.
-        used: how many were handed out.
         renew_at: moment, seconds of the run's clock, at which the next grant should be asked for.
         ends_at: moment after which nothing more is handed out, for the ledger forfeits it.
-        closing: whether its end was asked for, after which nothing more is handed out either.
+        closing: whether nothing more is handed out: its end was asked for, or it is unknown what comes next.
     """
 
     held: HeldPlan
     steps: Steps
-    used: int
     renew_at: float
     ends_at: float
     closing: bool = False
+
+    @property
+    def used(self) -> int:
+        """How many steps were handed out."""
+        return self.held.steps_planned - self.steps.left
 
     @property
     def next_step(self) -> int:

@@ -9,6 +9,7 @@ from epsilon_ledger._errors import (
 from epsilon_ledger._kinds import (
     AccountQuarantinedError,
     AttemptSupersededError,
+    ReservationConflictError,
     RunStateConflictError,
     SequenceConflictError,
     SequenceGapError,
@@ -25,6 +26,7 @@ _RUN_GOES_ON = (
     SequenceConflictError,
     SequenceGapError,
     AttemptSupersededError,
+    ReservationConflictError,
     AccountQuarantinedError,
     RunStateConflictError,
 )

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from threading import RLock, Thread
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -49,7 +50,8 @@ class Run(RunFacts):
         self._transport = transport
         self._background = ahead.background
         self._flight: Future[Reply] | None = None
-        self._lock = RLock()
+        self._lock = Lock()
+        self._user = 0
 
     def authorize(
         self,
@@ -82,14 +84,16 @@ class Run(RunFacts):
             LedgerError: anything else: do not release.
         """
         count = whole("count", count)
-        with self._lock:
-            self._require_own_process()
+        with self._alone():
             if self._flight is not None and self._flight.done():
                 self._land()
-            single = events is None and not truncate
-            admission = self._granted(count, event) if single else None
+            local = events is None and not truncate and (self._background or not self._dialogue.granting.overdue)
+            admission = self._granted(count, event) if local else None
             if admission is None:
-                admission = self._carry(self._dialogue.authorize(count, event, events, truncate=truncate))
+                if self._flight is not None:
+                    self._land()
+                talk = self._dialogue.authorize(count, event, events, truncate=truncate)
+                admission = self._transport.carry(talk)
             if self._background and self._flight is None:
                 request = self._dialogue.granting.look_ahead()
                 if request is not None:
@@ -154,7 +158,9 @@ class Run(RunFacts):
 
     def _granted(self, count: int, event: Event | None) -> Admission | None:
         """Steps of a grant that is here, or on its way."""
-        admission = None if self._dialogue.asking.in_doubt else self._dialogue.granting.granted(count, event)
+        if self._dialogue.asking.in_doubt:
+            return None
+        admission = self._dialogue.granting.granted(count, event)
         if admission is None and self._flight is not None:
             self._land()
             admission = self._dialogue.granting.granted(count, event)
@@ -162,17 +168,34 @@ class Run(RunFacts):
 
     def _land(self) -> None:
         """Wait for the grant that is on its way, and take it in."""
-        assert self._flight is not None, "something is on its way"
+        flight = self._flight
+        assert flight is not None, "something is on its way"
+        # Whoever waits may be interrupted; what is on its way arrives all the same.
+        wait([flight])
+        self._flight = None
         try:
-            outcome: Reply | LedgerError = self._flight.result()
+            outcome: Reply | LedgerError = flight.result()
         except LedgerError as error:
             outcome = error
-        self._flight = None
         self._dialogue.granting.settle(outcome)
 
-    def _carry(self, talk: Talk[T]) -> T:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One call after the other, of any thread."""
+        self._require_own_process()
+        if self._user == get_ident() and self._lock.locked():
+            raise RuntimeError(
+                f"{self.id} is in the middle of a call: neither a schedule nor a signal's handler can make another."
+            )
         with self._lock:
-            self._require_own_process()
+            self._user = get_ident()
+            try:
+                yield
+            finally:
+                self._user = 0
+
+    def _carry(self, talk: Talk[T]) -> T:
+        with self._alone():
             if self._flight is not None:
                 self._land()
             return self._transport.carry(talk)

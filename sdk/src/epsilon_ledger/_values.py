@@ -149,6 +149,7 @@ class HeldPlan:
     """
 
     id: str
+    plan: tuple[PlannedSteps, ...]
     steps_planned: int
     next_step: int
     epsilon: float
