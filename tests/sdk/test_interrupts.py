@@ -1,0 +1,209 @@
+"""Ctrl-C at the worst moments, handlers of signals, threads: no step is handed out twice, or for nothing."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from linecache import getline
+from types import FrameType
+from typing import Any
+
+import httpx
+import pytest
+
+from epsilon_ledger import _ahead, _asking, _dialogue, _grants, _handing, _run, _transport
+from tests.reliability.conftest import ROUNDS
+from tests.sdk.test_grants import every_way, in_grants
+from tests.sdk.world import LOUD, Event, World
+
+FILES = {module.__file__ for module in (_ahead, _asking, _dialogue, _grants, _handing, _run, _transport)}
+STRIDE = max(1, 67 // ROUNDS)
+"""Lines between two interrupts; long tests interrupt at every line."""
+
+
+class Interruption:
+    """Ctrl-C before a line of the client is run.
+
+    Python takes no signal between the body of a `with` and its end, nor where a `try` stands, so there is none there.
+    """
+
+    def __init__(self, at: int) -> None:
+        self.lines = 0
+        self._at = at
+
+    def __call__(self, frame: FrameType, what: str, _: object) -> "Interruption | None":
+        name = frame.f_code.co_filename
+        if name not in FILES:
+            return None
+        if what == "line" and not getline(name, frame.f_lineno).lstrip().startswith(("with ", "try:")):
+            self.lines += 1
+            if self.lines == self._at:
+                raise KeyboardInterrupt
+        return self
+
+
+@contextmanager
+def interrupted(at: int) -> Iterator[Interruption]:
+    before, tracing = sys.gettrace(), Interruption(at)
+    sys.settrace(tracing)
+    try:
+        yield tracing
+    finally:
+        sys.settrace(before)
+
+
+def insisting(ask: Callable[[], object]) -> None:
+    try:
+        ask()
+    except KeyboardInterrupt:
+        ask()
+
+
+def faint(step: int) -> Event:
+    """Less noise every third step, and so much that the budget never ends."""
+    return {"type": "gaussian", "noise_multiplier": 5000.0 - step // 3}
+
+
+def work(world: World, ahead: dict[str, Any], at: int = 0) -> int:
+    """Train, with an interrupt before a line; returns how many lines there were."""
+    run = world.run(**ahead, event=faint(0), schedule=faint)
+    with interrupted(at) as lines:
+        for step in range(8):
+            insisting(lambda: world.authorize(run))
+            if step == 5:
+                insisting(lambda: world.authorize(run, event=faint(300)))
+                insisting(run.preview)
+        insisting(run.complete)
+    assert world.covers()
+    excess = world.charged(run) - world.released.pop(run.id)
+    assert excess.total() <= 1, f"interrupted at line {at}, {excess} was charged for nothing"
+    return lines.lines
+
+
+@pytest.mark.parametrize("ahead", [{}, {"authorize_every": 4}], ids=["one by one", "grants"])
+def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(world: World, ahead: dict[str, Any]) -> None:
+    lines = work(world, ahead)
+    for at in range(1, lines + 1, STRIDE):
+        work(world, ahead, at)
+    assert world.sound()
+
+
+@every_way
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_while_a_request_is_on_its_way(world: World, ahead: dict[str, Any], when: str) -> None:
+    main = threading.current_thread()
+    for last in ("reservations", "steps", "commit", "complete"):
+        run = world.run(**ahead)
+        hit: list[str] = []
+
+        def interrupt(request: httpx.Request, last: str = last, hit: list[str] = hit) -> None:
+            if request.url.path.endswith(last) and not hit and threading.current_thread() is main:
+                hit.append(last)
+                raise KeyboardInterrupt
+
+        setattr(world.wire, when, interrupt)
+        for _ in range(7):
+            insisting(lambda run=run: world.authorize(run))  # type: ignore[misc]
+        insisting(run.preview)
+        insisting(run.complete)
+        setattr(world.wire, when, lambda _: None)
+        assert world.exact(run)
+
+
+def test_ctrl_c_while_waiting_for_a_grant_in_the_background(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = world.run(authorize_every=4, background=True)
+    gate, wait = threading.Event(), _run.wait
+    world.wire.before = lambda _: None if threading.current_thread() is threading.main_thread() else hold(gate)
+    for _ in range(4):
+        world.authorize(run)
+
+    def impatient(flights: Any) -> None:  # noqa: ANN401 - passed on
+        monkeypatch.setattr(_run, "wait", wait)
+        assert flights
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "wait", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        run.authorize()
+    gate.set()
+    world.authorize(run)
+    run.complete()
+    assert world.exact(run)
+    assert world.wire.asked.count("reservations") <= 3
+
+
+def hold(gate: threading.Event) -> None:
+    assert gate.wait(60)
+
+
+def test_a_thread_that_breaks_off_is_told_of_once(world: World) -> None:
+    run = world.run(authorize_every=4, background=True)
+    broken: list[str] = []
+
+    def break_off(request: httpx.Request) -> None:
+        if threading.current_thread() is not threading.main_thread() and not broken:
+            broken.append(request.url.path)
+            raise MemoryError
+
+    world.wire.before = break_off
+    for _ in range(4):
+        if not broken:
+            world.authorize(run)
+    while run._flight is not None:
+        with pytest.raises(MemoryError):
+            run.authorize()
+    for _ in range(6):
+        world.authorize(run)
+    run.complete()
+    assert world.exact(run)
+
+
+@every_way
+def test_a_signal_in_the_middle_of_a_call_cannot_make_another_one(world: World, ahead: dict[str, Any]) -> None:
+    run = world.run(**ahead)
+
+    def handler(*_: object) -> None:
+        run.complete()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        world.wire.after = lambda _: signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(RuntimeError, match="in the middle of a call"):
+            run.authorize()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        world.wire.after = lambda _: None
+    for _ in range(6):
+        world.authorize(run)
+    run.complete()
+    assert world.exact(run)
+
+
+@in_grants
+def test_a_schedule_cannot_ask_for_steps(world: World, ahead: dict[str, Any]) -> None:
+    def asking(_: int) -> dict[str, Any]:
+        run.authorize()
+        raise AssertionError("it was asked for")
+
+    run = world.run(**ahead, schedule=asking)
+    with pytest.raises(RuntimeError, match="in the middle of a call"):
+        run.authorize()
+
+
+@every_way
+def test_threads_share_a_run(world: World, ahead: dict[str, Any]) -> None:
+    threads, steps = 4, 8
+    run = world.run(**ahead)
+    start = threading.Barrier(threads)
+
+    def take(_: int) -> list[int]:
+        start.wait()
+        return [world.authorize(run, event=LOUD).first_step for _ in range(steps)]
+
+    with ThreadPoolExecutor(threads) as pool:
+        numbers = [number for taken in pool.map(take, range(threads)) for number in taken]
+    assert sorted(numbers) == list(range(threads * steps))
+    run.complete()
+    assert world.exact(run)

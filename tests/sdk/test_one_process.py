@@ -1,0 +1,195 @@
+"""One run is used by one process: others are turned away, whether they came by its id, by a fork or by a copy."""
+
+import copy
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from epsilon_ledger import (
+    EventCount,
+    LedgerError,
+    LedgerUnavailableError,
+    ReservationConflictError,
+    RunStateConflictError,
+    SequenceConflictError,
+    StepsAlreadyTakenError,
+)
+from tests.sdk.test_grants import every_way, in_grants
+from tests.sdk.test_resume import reported, take
+from tests.sdk.world import HUSHED, LOUD, QUIET, TRIES, Fault, World
+
+
+@in_grants
+def test_while_a_process_has_a_grant_no_other_one_gets_a_step_out_of_it(world: World, ahead: dict[str, Any]) -> None:
+    run = world.run(**ahead)
+    take(world, run, 2)
+    other = world.client().get_run(run.id)
+    for _ in range(2):
+        with pytest.raises(StepsAlreadyTakenError, match="release nothing|not paid for"):
+            world.authorize(other)
+    with pytest.raises(StepsAlreadyTakenError):
+        other.preview()
+    # What is not planned is nobody's: it is charged to the accounts.
+    world.authorize(world.client().get_run(run.id), event=HUSHED)
+    take(world, run, 6)
+    run.complete()
+    assert world.exact(run)
+
+
+@in_grants
+def test_a_second_process_that_asks_ahead_is_turned_away_and_leaves_the_run_alone(
+    world: World, ahead: dict[str, Any]
+) -> None:
+    run = world.run(**ahead)
+    take(world, run, 2)
+    with pytest.raises(ReservationConflictError), world.client().get_run(run.id, **ahead) as other:
+        world.authorize(other)
+    assert run.refresh().status == "active"
+    take(world, run, 6)
+    run.complete()
+    assert world.exact(run)
+
+
+@in_grants
+def test_whoever_leaves_a_run_that_another_process_trains_does_not_complete_it(
+    world: World, ahead: dict[str, Any]
+) -> None:
+    run = world.run(**ahead)
+    take(world, run, 2)
+    with pytest.raises(ReservationConflictError), world.client().get_run(run.id):
+        pass
+    take(world, run, 6)
+    run.complete()
+    assert world.exact(run)
+
+
+def test_reports_of_two_processes_are_both_recorded_or_one_of_them_is_told(world: World) -> None:
+    first = world.run()
+    take(world, first, 2)
+    second = world.client().get_run(first.id)
+    reported(world, first)
+    with pytest.raises(StepsAlreadyTakenError):
+        reported(world, second)
+    with pytest.raises(SequenceConflictError):
+        second.report(2, event=QUIET)
+    second.refresh()
+    reported(world, second)
+    assert world.exact(first)
+
+
+def test_a_report_that_is_unheard_is_recorded_once(world: World) -> None:
+    run = world.run()
+    world.wire.fails(*[Fault.UNHEARD] * TRIES)
+    with pytest.raises(LedgerUnavailableError):
+        run.report(2, event=QUIET)
+    with pytest.raises(LedgerError):
+        run.authorize()
+    run.report(2, event=QUIET)
+    world.note(run, [QUIET] * 2)
+    reported(world, run)
+    take(world, run, 2)
+    assert world.exact(run)
+
+
+def test_a_plan_that_an_earlier_process_made_is_gone_on_with(world: World) -> None:
+    run = world.run()
+    run.reserve([EventCount(event=LOUD, count=10)])
+    take(world, run, 3)
+    with pytest.raises(StepsAlreadyTakenError):
+        world.client().get_run(run.id).authorize()
+    going_on = world.client().get_run(run.id, with_plan=True)
+    going_on.heartbeat()
+    take(world, going_on, 2)
+    with pytest.raises(ReservationConflictError):
+        going_on.complete()
+    # One step was taken out of the plan by the process that was turned away.
+    going_on.complete(6)
+    assert world.charged(run).total() == 6
+    assert world.covers()
+
+
+def test_a_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(world: World) -> None:
+    run = world.run()
+    run.reserve([EventCount(event=LOUD, count=4)])
+    with pytest.raises(ValueError, match="authorize_every"):
+        world.client().get_run(run.id, with_plan=True, authorize_every=5)
+    with pytest.raises(ValueError, match="makes its own reservations"):
+        world.run(authorize_every=5).reserve([EventCount(event=LOUD, count=1)])
+
+
+def test_a_new_attempt_commits_a_plan_by_the_trainers_word(world: World) -> None:
+    run = world.run(plan=[EventCount(event=LOUD, count=10)])
+    take(world, run, 3)
+    resumed = world.client().resume_run(run.state_dict(), steps_executed=4)
+    world.note(run, [LOUD])
+    assert resumed.next_step == 3
+    take(world, resumed, 2)
+    resumed.complete()
+    assert world.exact(run)
+    with pytest.raises(RunStateConflictError):
+        world.client().resume_run(run.id)
+
+
+@every_way
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
+def test_there_is_one_of_each_run(world: World, ahead: dict[str, Any], copied: Callable[[object], object]) -> None:
+    run = world.run(**ahead)
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copied(run)
+
+
+def in_a_fork(ask: Callable[[], object]) -> str:
+    """What came of it in a forked process; it is killed if it waits for ever."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:  # pragma: no cover - another process
+        signal.alarm(30)
+        try:
+            ask()
+            said = "nothing"
+        except BaseException as error:  # noqa: BLE001 - the parent looks at it
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode()[:4096])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "it waited for ever"
+    return said
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@every_way
+@pytest.mark.parametrize("what", ["authorize", "preview", "complete", "refresh"])
+def test_a_forked_process_has_no_part_in_the_run(world: World, ahead: dict[str, Any], what: str) -> None:
+    run = world.run(**ahead)
+    take(world, run, 2)
+    assert "belongs to process" in in_a_fork(getattr(run, what))
+    take(world, run, 4)
+    run.complete()
+    assert world.exact(run)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_in_the_middle_of_a_call_is_told_as_well(world: World) -> None:
+    run = world.run()
+    inside, gate = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        inside.set()
+        assert gate.wait(60)
+
+    world.wire.before = hold
+    thread = threading.Thread(target=take, args=(world, run, 1))
+    thread.start()
+    assert inside.wait(60)
+    assert "belongs to process" in in_a_fork(run.authorize)
+    gate.set()
+    thread.join()
+    assert world.exact(run)

@@ -1,0 +1,220 @@
+"""Trainers do anything in any order, the line fails anyhow, time passes: what was released is charged, and no more."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from epsilon_ledger import BudgetExceededError, LedgerClient, LedgerError, Run
+from epsilon_ledger._facts import RunStateDict
+from tests.conftest import Ledger
+from tests.reliability.conftest import ROUNDS
+from tests.sdk.charged import charged_and_held
+from tests.sdk.world import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Event, Fault, World, clock_of_all, new_world
+
+SCHEDULES: dict[str, Callable[[int], Event] | None] = {
+    "none": None,
+    "fading": lambda step: {"type": "gaussian", "noise_multiplier": 40.0 - step // 2},
+    "in turns": lambda step: [LOUD, QUIET, LOUD, HUSHED][step % 4],
+}
+EPSILON = 0.35
+"""Enough for some twenty steps."""
+
+places = st.integers(0, 5)
+counts = st.sampled_from([1, 1, 1, 2, 3, 7])
+kinds = st.sampled_from([None, None, None, LOUD, QUIET])
+troubles = st.lists(st.sampled_from(list(Fault)), max_size=TRIES + 2) | st.just([])
+"""What befalls the next tries."""
+
+
+class Trainers(RuleBasedStateMachine):
+    """An organisation of its own for each example, in one ledger."""
+
+    ledger: Ledger
+    clock: Clock
+
+    @initialize(
+        every=st.sampled_from([1, 3, 3, 6]), background=st.booleans(), schedule=st.sampled_from(list(SCHEDULES))
+    )
+    def opened(self, every: int, schedule: str, *, background: bool) -> None:
+        self.clock.reset()
+        self.world: World = new_world(self.ledger, self.clock, EPSILON)
+        self.ahead: dict[str, Any] = {"authorize_every": every, "schedule": SCHEDULES[schedule]}
+        self.ahead["background"] = background and every > 1
+        self.rivals = [self.world.run(), self.world.run()]
+        self.run = self.world.run(**self.ahead)
+        self.processes: list[Run] = [self.run]
+        self.checkpoints: list[RunStateDict] = [self.run.state_dict()]
+        self.unsettled: dict[int, Callable[[], object]] = {}
+        self.alone = True  # nobody else was there, and nothing was forfeited
+        self.overdrawn = False
+
+    def client(self) -> LedgerClient:
+        return self.world.client()
+
+    def process(self, place: int) -> Run:
+        return self.processes[place % len(self.processes)]
+
+    def attempt(self, ask: Callable[[], object], faults: Sequence[Fault]) -> LedgerError | None:
+        """Ask, while the line fails; a trainer can live with whatever the client says."""
+        self.world.wire.fails(*faults)
+        error = None
+        try:
+            ask()
+        except LedgerError as found:
+            error = found
+        wait([each._flight for each in self.processes if each._flight is not None])
+        self.world.wire.faults.clear()
+        return error
+
+    def takes(self, run: Run, ask: Callable[[], list[Event]], faults: Sequence[Fault], *, insist: bool) -> None:
+        """Ask for steps, or settle the ones before, and note what was released."""
+        place = id(run)
+
+        def settle() -> None:
+            asked = self.unsettled.get(place, ask)
+            self.unsettled[place] = asked
+            try:
+                released = asked()
+            except BudgetExceededError:
+                del self.unsettled[place]
+                raise
+            del self.unsettled[place]
+            self.world.note(run, released)
+
+        if self.attempt(settle, faults) is not None and insist:
+            self.attempt(settle, [])
+        if not run._dialogue.asking.in_doubt:
+            self.unsettled.pop(place, None)
+
+    @rule(place=places, count=counts, kind=kinds, faults=troubles, insist=st.booleans())
+    def authorize(self, place: int, count: int, kind: Event | None, faults: list[Fault], *, insist: bool) -> None:
+        run = self.process(place)
+
+        def ask() -> list[Event]:
+            doing = self.world.foretold(run, count, kind)
+            assert run.authorize(count, event=kind).count == count
+            return doing
+
+        self.takes(run, ask, faults, insist=insist)
+
+    @rule(place=places, kinds=st.lists(st.sampled_from([LOUD, QUIET]), min_size=1, max_size=3), faults=troubles)
+    def several(self, place: int, kinds: list[Event], faults: list[Fault]) -> None:
+        run = self.process(place)
+
+        def ask() -> list[Event]:
+            run.authorize(events=[{"event": kind, "count": 1} for kind in kinds])
+            return kinds
+
+        self.takes(run, ask, faults, insist=True)
+
+    @rule(place=places, count=st.integers(1, 30), faults=troubles)
+    def as_many_as_fit(self, place: int, count: int, faults: list[Fault]) -> None:
+        run = self.process(place)
+
+        def ask() -> list[Event]:
+            doing = self.world.foretold(run, count, LOUD)
+            return doing[: run.authorize(count, event=LOUD, truncate=True).count]
+
+        self.takes(run, ask, faults, insist=True)
+
+    @rule(place=places, faults=troubles)
+    def report(self, place: int, faults: list[Fault]) -> None:
+        run = self.process(place)
+
+        def ask() -> list[Event]:
+            self.overdrawn |= bool(run.report(event=QUIET).overdrawn)
+            return [QUIET]
+
+        self.takes(run, ask, faults, insist=True)
+        self.overdrawn |= self.run.refresh().status == "overdrawn"
+
+    @rule(place=places, what=st.sampled_from(["preview", "refresh", "pause", "resume", "resume"]), faults=troubles)
+    def other(self, place: int, what: str, faults: list[Fault]) -> None:
+        self.attempt(getattr(self.process(place), what), faults)
+
+    @rule(place=places)
+    def checkpoint(self, place: int) -> None:
+        self.checkpoints.append(self.process(place).state_dict())
+
+    @rule(place=places, faults=troubles)
+    def taken_over(self, place: int, faults: list[Fault]) -> None:
+        self.alone = False
+        state = self.checkpoints[place % len(self.checkpoints)]
+        self.attempt(lambda: self.processes.append(self.client().resume_run(state, **self.ahead)), faults)
+
+    @precondition(lambda self: self.ahead["schedule"] is None)
+    @rule(asks_ahead=st.booleans())
+    def looked_up(self, *, asks_ahead: bool) -> None:
+        self.alone = False
+        ahead = self.ahead if asks_ahead else {}
+        self.attempt(lambda: self.processes.append(self.client().get_run(self.run.id, **ahead)), [])
+
+    @rule(seconds=st.sampled_from([50.0, 50.0, 100.0, 299.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.wait(seconds)
+        self.alone = self.alone and (seconds <= 100.0 or self.run._dialogue.granting.grant is None)
+
+    @rule()
+    def what_was_late_arrives(self) -> None:
+        self.world.wire.deliver()
+
+    @rule(place=places, count=st.integers(1, 6))
+    def somebody_else_trains(self, place: int, count: int) -> None:
+        self.attempt(lambda: self.world.authorize(self.rivals[place % 2], count), [])
+
+    @precondition(lambda self: len(self.processes) > 1)
+    @rule(place=places, how=st.sampled_from(["complete", "abort"]), faults=troubles)
+    def ended(self, place: int, how: str, faults: list[Fault]) -> None:
+        self.attempt(getattr(self.process(place), how), faults)
+
+    @invariant()
+    def what_was_released_is_charged_or_set_aside(self) -> None:
+        assert self.world.covers(limits=not self.overdrawn)
+
+    def teardown(self) -> None:
+        """The last process comes to a clean end, if it can; if it was the only one, all is exact."""
+        last = self.processes[-1]
+        self.attempt(last.resume, [])
+        if id(last) in self.unsettled:
+            self.takes(last, list, [], insist=True)
+        error = self.attempt(last.complete, [])
+        self.world.wire.deliver()
+        if self.alone:
+            assert error is None, error
+            charged, held = charged_and_held(self.ledger.database, self.run.id)
+            assert (charged, held) == (self.world.released.get(self.run.id, Counter()), Counter())
+        assert self.world.covers(limits=not self.overdrawn)
+        assert self.world.sound()
+        self.world.close()
+
+
+@pytest.fixture
+def clock(whole_ledger: Ledger) -> Any:  # noqa: ANN401 - a generator
+    with clock_of_all() as clock:
+        Trainers.ledger, Trainers.clock = whole_ledger, clock
+        yield
+
+
+@pytest.mark.usefixtures("clock")
+def test_whatever_trainers_do() -> None:
+    run_machine(
+        Trainers,
+        settings=settings(
+            max_examples=8 * ROUNDS, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+def test_the_budget_is_about_as_large_as_the_machine_needs_it(world: World) -> None:
+    small = new_world(world.ledger, world.clock, EPSILON)
+    run = small.client().register_run("model", budget=BUDGET, event=LOUD)
+    assert run.state.steps_remaining is not None
+    assert 10 < run.state.steps_remaining < 40
+    small.close()
