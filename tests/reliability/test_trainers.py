@@ -1,0 +1,188 @@
+"""Trainers are killed, stopped and restarted, the line fails, the server dies: what was released is charged.
+
+Each trainer is a process with a journal of what it released, written right after `authorize` has returned.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.accounting.events import canonical, event_from_dict
+from app.persistence.engine import Database
+from tests.conftest import command_line
+from tests.reliability.clients import PATIENCE_SECONDS
+from tests.reliability.conftest import ROUNDS, Service
+from tests.reliability.proxy import Fault, FaultProxy, at_random
+from tests.reliability.trainers import CHECKPOINT, JOURNAL
+from tests.sdk.charged import charged_and_held, within_limits
+
+WAYS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "grants": {"authorize_every": 6},
+    "background": {"authorize_every": 6, "background": True},
+}
+STEPS = 30
+
+
+@dataclass
+class Job:
+    """A training, whichever process it is in now."""
+
+    folder: Path
+    asked: dict[str, Any]
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.processes[-1]
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            arguments = [sys.executable, "-m", "tests.reliability.trainers", json.dumps(self.asked)]
+            self.processes.append(subprocess.Popen(arguments, stdout=log, stderr=log))
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def released(self) -> Counter[bytes]:
+        """What its journal says, by event."""
+        journal = self.folder / JOURNAL
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        return Counter(canonical(event_from_dict(json.loads(line))) for line in lines)
+
+    def await_steps(self, more: int) -> None:
+        """Wait until so many further steps were released, or there is nobody to release them."""
+        wanted, until = self.released().total() + more, time.monotonic() + PATIENCE_SECONDS
+        while self.released().total() < wanted and self.process.poll() is None:
+            assert time.monotonic() < until, self.log()
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def finished(self, process: subprocess.Popen[bytes] | None = None) -> int:
+        """How a process ended: by default the last one."""
+        return (process or self.process).wait(PATIENCE_SECONDS)
+
+    def run(self) -> str:
+        return str(json.loads((self.folder / CHECKPOINT).read_text())["run"])
+
+
+@dataclass
+class Site:
+    """Trainings that share a budget, behind a line that fails."""
+
+    service: Service
+    proxy: FaultProxy
+    jobs: list[Job]
+
+    def start(self) -> None:
+        for job in self.jobs:
+            job.start()
+
+    def finish(self) -> None:
+        for job in self.jobs:
+            assert job.finished() == 0, job.log()
+
+    def restart_server(self) -> None:
+        """As after a power cut."""
+        self.service.server.kill()
+        self.service.server.start()
+
+    def is_charged(self, *, exactly: bool) -> None:
+        """Compare the journals with the ledger."""
+        database = Database(self.service.server.database_url)
+        try:
+            for job in self.jobs:
+                released, (charged, held) = job.released(), charged_and_held(database, job.run())
+                assert released <= charged + held, f"{job.folder}: {released - charged - held} is not charged"
+                assert within_limits(database, job.run())
+                if exactly:
+                    assert (charged, held) == (released, Counter())
+        finally:
+            database.dispose()
+        verified = command_line("verify", database=self.service.server.database_url)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@contextmanager
+def site(service: Service, folder: Path, seed: int, ways: dict[str, dict[str, Any]], epsilon: float) -> Iterator[Site]:
+    budget, key = service.open_budget(epsilon), service.server.key("trainer")
+    with FaultProxy(service.server.port, at_random(seed, 0.25), seed) as proxy:
+        jobs = []
+        for name, ahead in ways.items():
+            (folder / name).mkdir()
+            asked = {"url": proxy.url, "key": key, "budget": budget, "steps": STEPS, "ahead": ahead}
+            jobs.append(Job(folder / name, asked | {"folder": str(folder / name)}))
+        made = Site(service, proxy, jobs)
+        try:
+            yield made
+        finally:
+            for process in [process for job in jobs for process in job.processes]:
+                process.kill()
+                process.wait()
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_whatever_fails_a_training_that_ends_well_is_charged_for_what_it_released(
+    service: Service, tmp_path: Path, round_: int
+) -> None:
+    with site(service, tmp_path, round_, WAYS, epsilon=3.0) as trainings:
+        trainings.start()
+        trainings.jobs[round_ % 3].await_steps(STEPS // 3)
+        trainings.restart_server()
+        trainings.finish()
+        assert all(job.released().total() >= STEPS for job in trainings.jobs)
+        assert sum(trainings.proxy.counts[fault] for fault in Fault if fault is not Fault.PASS) > 3
+        trainings.is_charged(exactly=True)
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_trainers_that_are_killed_and_restarted(service: Service, tmp_path: Path, round_: int) -> None:
+    """Near the end of their budget, so that some of them are refused."""
+    chance = Random(round_)  # noqa: S311 - repeatable, not secret
+    with site(service, tmp_path, 1000 + round_, WAYS, epsilon=0.75) as trainings:
+        trainings.start()
+        kills = [job for job in trainings.jobs for _ in range(2)]
+        chance.shuffle(kills)
+        for number, job in enumerate(kills):
+            job.await_steps(chance.randint(1, 7))
+            if job.process.poll() is None:
+                job.kill()
+                trainings.is_charged(exactly=False) if number == 0 else None
+                if number == len(kills) // 2:
+                    trainings.restart_server()
+                job.start()
+        trainings.finish()
+        trainings.is_charged(exactly=False)
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_a_trainer_that_was_only_asleep(service: Service, tmp_path: Path, round_: int) -> None:
+    """It is taken for dead, another process goes on from its checkpoint, and then it wakes up."""
+    chance = Random(round_)  # noqa: S311 - as above
+    with site(service, tmp_path, 2000 + round_, WAYS, epsilon=3.0) as trainings:
+        trainings.start()
+        for job in trainings.jobs:
+            job.await_steps(chance.randint(2, 12))
+            asleep = job.process
+            os.kill(asleep.pid, signal.SIGSTOP)
+            job.start()
+            job.await_steps(chance.randint(1, 4))
+            os.kill(asleep.pid, signal.SIGCONT)
+            job.finished(asleep)
+        trainings.finish()
+        trainings.is_charged(exactly=False)
