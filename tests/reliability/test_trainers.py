@@ -21,7 +21,7 @@ import pytest
 
 from app.accounting.events import canonical, event_from_dict
 from app.persistence.engine import Database
-from tests.conftest import command_line
+from app.service.verification import verify
 from tests.reliability.clients import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service
 from tests.reliability.proxy import Fault, FaultProxy, at_random
@@ -112,10 +112,9 @@ class Site:
                 assert within_limits(database, job.run())
                 if exactly:
                     assert (charged, held) == (released, Counter())
+            assert verify(database).problems == ()
         finally:
             database.dispose()
-        verified = command_line("verify", database=self.service.server.database_url)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 @contextmanager
@@ -126,6 +125,7 @@ def site(service: Service, folder: Path, seed: int, ways: dict[str, dict[str, An
         for name, ahead in ways.items():
             (folder / name).mkdir()
             asked = {"url": proxy.url, "key": key, "budget": budget, "steps": STEPS, "ahead": ahead}
+            asked["patience"] = PATIENCE_SECONDS
             jobs.append(Job(folder / name, asked | {"folder": str(folder / name)}))
         made = Site(service, proxy, jobs)
         try:
@@ -175,8 +175,8 @@ def test_a_trainer_that_was_only_asleep(service: Service, tmp_path: Path, round_
     """It is taken for dead, another process goes on from its checkpoint, and then it wakes up."""
     chance = Random(round_)  # noqa: S311 - as above
     with site(service, tmp_path, 2000 + round_, WAYS, epsilon=3.0) as trainings:
-        trainings.start()
         for job in trainings.jobs:
+            job.start()
             job.await_steps(chance.randint(2, 12))
             asleep = job.process
             os.kill(asleep.pid, signal.SIGSTOP)

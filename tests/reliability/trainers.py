@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+# Nothing of the service, which takes longer to import than such a training.
 from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Run, gaussian
-from tests.reliability.clients import PATIENCE_SECONDS
 
 CHECKPOINT_STEPS = 4
 JOURNAL, CHECKPOINT = "journal", "checkpoint"
@@ -71,7 +71,7 @@ def main() -> None:
     """Train until the end."""
     asked = json.loads(sys.argv[1])
     # The ledger may be away for long; what ends the waiting is time, not the number of tries.
-    with LedgerClient(asked["url"], asked["key"], max_attempts=10**6, give_up_after=PATIENCE_SECONDS) as client:
+    with LedgerClient(asked["url"], asked["key"], max_attempts=10**6, give_up_after=asked["patience"]) as client:
         transport = client._transport
         transport._patience = replace(transport._patience, first_pause=0.01, longest_pause=0.1)
         Training(Path(asked["folder"]), client, asked).train()

@@ -2,13 +2,14 @@
 
 from collections import Counter
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from app.accounting.events import canonical
 from app.persistence.engine import Database
-from app.persistence.repositories import decisions, reservations, runs
+from app.persistence.repositories import accounts, decisions, reservations, runs
 from app.persistence.repositories.decisions import Outcome
 from app.persistence.tables import runs as runs_table
+from tests.api import trainer
 
 
 def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], Counter[bytes]]:
@@ -16,8 +17,7 @@ def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], C
     charged: Counter[bytes] = Counter()
     held: Counter[bytes] = Counter()
     with database.read() as tx:
-        owned = select(runs_table.c.organisation_id).where(runs_table.c.account_id == run_id)
-        owner = str(tx.execute(owned).scalar_one())
+        owner = _owner(tx, run_id)
         run = runs.get(tx, owner, run_id)
         for entry in decisions.at_positions(tx, owner, run_id, range(run.decisions)):
             if entry.outcome is not Outcome.REFUSED:
@@ -28,3 +28,15 @@ def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], C
             assert active is not None
             held.update({canonical(item.event): item.left for item in active.items if item.left})
     return charged, held
+
+
+def within_limits(database: Database, run_id: str) -> bool:
+    """Whether no account that a run charges is over its limit."""
+    with database.read() as tx:
+        path = accounts.path_of(tx, _owner(tx, run_id), run_id)
+    return trainer.within_limits([record.account for record in path])
+
+
+def _owner(tx: Connection, run_id: str) -> str:
+    """The organisation that a run belongs to."""
+    return str(tx.execute(select(runs_table.c.organisation_id).where(runs_table.c.account_id == run_id)).scalar_one())

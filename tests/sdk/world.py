@@ -27,7 +27,7 @@ from app.service.verification import verify
 from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, LedgerClient, Run, gaussian
 from tests.api import trainer
 from tests.conftest import Ledger
-from tests.sdk.charged import charged_and_held
+from tests.sdk.charged import charged_and_held, within_limits
 
 URL = "http://ledger.test"
 BUDGET = "mimic/icu-team"
@@ -243,7 +243,7 @@ class World:
         for run_id, released in self.released.items():
             charged, held = charged_and_held(self.ledger.database, run_id)
             assert released <= charged + held, f"{run_id} released {released}: {charged} charged, {held} held"
-            assert not limits or trainer.within_limits(trainer.Trainer(self.ledger, run_id).path())
+            assert not limits or within_limits(self.ledger.database, run_id)
         return True
 
     def exact(self, *runs: Run | AsyncRun) -> bool:
