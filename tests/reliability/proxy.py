@@ -62,6 +62,8 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop = asyncio.Event()
+        # The loop itself forgets a talk whose client is gone, and the collector takes it away before it has ended.
+        self._talks: set[asyncio.Task[None] | None] = set()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
 
     @property
@@ -96,6 +98,7 @@ class FaultProxy:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, with one of its own to the server; a fault may end both."""
         server: asyncio.StreamWriter | None = None
+        self._talks.add(asyncio.current_task())
         try:
             replies, server = await asyncio.open_connection("127.0.0.1", self.upstream)
             while True:
@@ -129,6 +132,7 @@ class FaultProxy:
             for stream in (writer, server):
                 if stream is not None:
                     stream.close()
+            self._talks.discard(asyncio.current_task())
 
     async def _once(self, request: bytes) -> bytes:
         """Send a whole request on a connection of its own."""

@@ -121,9 +121,9 @@ def test_a_call_that_is_cancelled_wherever_it_waits_is_settled_by_the_next_one(
     world: World, ahead: dict[str, Any]
 ) -> None:
     async def work(run: AsyncRun) -> None:
-        for step in range(6):
+        for step in range(4):
             await insisting(lambda: world.authorize_async(run))
-            if step == 2:
+            if step == 1:
                 await insisting(lambda: world.authorize_async(run, event=QUIET))
         await insisting(lambda: as_coroutine(run.preview))
         await insisting(lambda: as_coroutine(run.complete))
@@ -146,8 +146,7 @@ def test_tasks_share_a_run_and_some_are_cancelled(world: World, ahead: dict[str,
     numbers: list[int] = []
 
     async def train(run: AsyncRun) -> None:
-        for _ in range(8):
-            numbers.append((await world.authorize_async(run)).first_step)
+        numbers.extend([(await world.authorize_async(run)).first_step for _ in range(8)])
 
     async def work(run: AsyncRun) -> None:
         tasks = [asyncio.create_task(train(run), name=f"trainer {number}") for number in range(6)]
@@ -187,7 +186,7 @@ def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_ask
             await world.authorize_async(run)
         assert run._flight is not None
         flight = run._flight
-        waiting = asyncio.create_task(run.complete())
+        waiting = asyncio.create_task(as_coroutine(run.complete))
         await asyncio.sleep(0)
         flight.cancel()
         await waiting

@@ -106,6 +106,29 @@ def test_an_end_that_is_unheard_is_not_undone_by_a_step(world: World) -> None:
 
 
 @in_grants
+@pytest.mark.parametrize("fault", [Fault.LATE, Fault.CRASHED])
+@pytest.mark.parametrize("refused", ["a report", "a pause"])
+def test_a_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
+    world: World, ahead: dict[str, Any], refused: str, fault: Fault
+) -> None:
+    run = world.run(**ahead)
+    world.authorize(run, 2)
+    if refused == "a report":
+        assert run.report(10_000).overdrawn
+        world.note(run, [LOUD] * 10_000)
+    else:
+        world.client().get_run(run.id).pause()
+        world.authorize(run, 3)
+    world.wire.fails(fault)
+    with pytest.raises(LedgerError):
+        run.authorize()
+    world.wire.faults.clear()
+    run.complete()
+    world.wire.deliver()
+    assert (world.charged(run), run.status) == (world.released[run.id], "completed")
+
+
+@in_grants
 def test_what_is_planned_too_far_ahead_is_no_reason_to_stop(world: World, ahead: dict[str, Any]) -> None:
     """The fifth step has less noise than anything is accounted for."""
     planned = [LOUD, LOUD, QUIET, QUIET, {"type": "gaussian", "noise_multiplier": 1e-9}]

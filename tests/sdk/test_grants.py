@@ -7,12 +7,14 @@ import pytest
 
 from epsilon_ledger import (
     BudgetExceededError,
+    Event,
     EventCount,
     LedgerUnavailableError,
     Run,
     RunStateConflictError,
+    gaussian,
 )
-from tests.sdk.world import HUSHED, LOUD, QUIET, TRIES, Event, Fault, World
+from tests.sdk.world import HUSHED, LOUD, QUIET, TRIES, Fault, World
 
 AHEAD: dict[str, dict[str, Any]] = {
     "one by one": {},
@@ -21,6 +23,11 @@ AHEAD: dict[str, dict[str, Any]] = {
 }
 every_way = pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
 in_grants = pytest.mark.parametrize("ahead", list(AHEAD.values())[1:], ids=list(AHEAD)[1:])
+
+
+def take(world: World, run: Run, steps: int) -> None:
+    for _ in range(steps):
+        world.authorize(run)
 
 
 def until_refused(world: World, run: Run) -> int:
@@ -39,7 +46,7 @@ def fading(step: int) -> Event:
 
 
 @every_way
-@pytest.mark.parametrize("steps", [0, 1, 4, 5, 6, 23])
+@pytest.mark.parametrize("steps", [0, 4, 5, 12])
 def test_a_clean_exit_charges_exactly_what_was_released(world: World, ahead: dict[str, Any], steps: int) -> None:
     with world.run(**ahead) as run:
         for step in range(steps):
@@ -61,17 +68,18 @@ def test_a_grant_is_handed_out_without_the_network(world: World) -> None:
 
 @every_way
 def test_a_budget_admits_as_many_steps_in_grants_as_one_by_one(world: World, ahead: dict[str, Any]) -> None:
-    alone = world.ledger.run("mimic/icu-team", event=LOUD)
-    most = world.ledger.get(f"/v1/runs/{alone}").json()["steps_remaining"]
-    with world.run(**ahead) as run:
+    with world.run(**ahead, event=gaussian(20.0)) as run:
+        most = run.state.steps_remaining
+        assert most is not None
+        assert most > 10
         assert until_refused(world, run) == most
     assert world.exact(run)
 
 
 @every_way
 def test_two_runs_share_a_budget_to_its_last_step(world: World, ahead: dict[str, Any]) -> None:
-    first, second = world.run(**ahead), world.run(**ahead)
-    for _ in range(30):
+    first, second = world.run(**ahead, event=gaussian(20.0)), world.run(**ahead, event=gaussian(20.0))
+    for _ in range(7):
         world.authorize(first)
         world.authorize(second)
     first.complete()
@@ -105,7 +113,7 @@ def test_a_schedule_that_comes_back_to_an_event_is_charged_for_what_was_handed_o
 @in_grants
 def test_spellings_of_one_event_are_one_event_to_the_ledger(world: World, ahead: dict[str, Any]) -> None:
     """It plans each event once: what it takes for the first event comes first, whatever stands in between."""
-    cycle = [QUIET, LOUD, QUIET | {"noise_multiplier": 60}, HUSHED, QUIET | {"clipped": "microbatch"}]
+    cycle = [QUIET, LOUD, {**QUIET, "noise_multiplier": 60}, HUSHED, {**QUIET, "clipped": "microbatch"}]
     with world.run(**ahead, schedule=lambda step: cycle[step % 5]) as run:
         for _ in range(9):
             world.authorize(run)
@@ -163,7 +171,7 @@ def test_what_does_not_go_with_a_grant_ends_it_first(world: World, ahead: dict[s
     with world.run(**ahead) as run:
         world.authorize(run, 2)
         assert run.preview(3).first_step == 2
-        assert not run.preview().steps_remaining == 0
+        assert run.preview().dry_run
         world.authorize(run)
         several = [EventCount(event=LOUD, count=1), EventCount(event=QUIET, count=2)]
         run.authorize(events=several)
@@ -214,8 +222,7 @@ def test_whoever_ends_the_run_from_outside_lets_the_grant_be_charged(world: Worl
             world.authorize(run)
         assert world.covers()
         with pytest.raises(RunStateConflictError):
-            for _ in range(6):
-                world.authorize(run)
+            take(world, run, 6)
         assert world.covers()
 
 

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from linecache import getline
 from types import FrameType
@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from epsilon_ledger import _ahead, _asking, _dialogue, _grants, _handing, _run, _transport
+from epsilon_ledger import Event, _ahead, _asking, _dialogue, _grants, _handing, _run, _transport
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.test_grants import every_way, in_grants
-from tests.sdk.world import LOUD, Event, World
+from tests.sdk.world import LOUD, World
 
 FILES = {module.__file__ for module in (_ahead, _asking, _dialogue, _grants, _handing, _run, _transport)}
-STRIDE = max(1, 67 // ROUNDS)
+STRIDE = max(1, 150 // ROUNDS)
 """Lines between two interrupts; long tests interrupt at every line."""
 
 
@@ -114,7 +114,7 @@ def test_ctrl_c_while_a_request_is_on_its_way(world: World, ahead: dict[str, Any
 
 def test_ctrl_c_while_waiting_for_a_grant_in_the_background(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     run = world.run(authorize_every=4, background=True)
-    gate, wait = threading.Event(), _run.wait
+    gate = threading.Event()
     world.wire.before = lambda _: None if threading.current_thread() is threading.main_thread() else hold(gate)
     for _ in range(4):
         world.authorize(run)

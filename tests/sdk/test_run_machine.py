@@ -6,30 +6,31 @@ from concurrent.futures import wait
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from epsilon_ledger import BudgetExceededError, LedgerClient, LedgerError, Run
+from epsilon_ledger import BudgetExceededError, Event, LedgerClient, LedgerError, Run
 from epsilon_ledger._facts import RunStateDict
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.charged import charged_and_held
-from tests.sdk.world import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Event, Fault, World, clock_of_all, new_world
+from tests.sdk.world import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Fault, World, clock_of_all, new_world
 
 SCHEDULES: dict[str, Callable[[int], Event] | None] = {
     "none": None,
     "fading": lambda step: {"type": "gaussian", "noise_multiplier": 40.0 - step // 2},
     "in turns": lambda step: [LOUD, QUIET, LOUD, HUSHED][step % 4],
 }
+PHASES = (Phase.reuse, Phase.generate, *([Phase.shrink] if ROUNDS > 1 else []))
 EPSILON = 0.35
 """Enough for some twenty steps."""
 
 places = st.integers(0, 5)
 counts = st.sampled_from([1, 1, 1, 2, 3, 7])
 kinds = st.sampled_from([None, None, None, LOUD, QUIET])
-troubles = st.lists(st.sampled_from(list(Fault)), max_size=TRIES + 2) | st.just([])
+troubles: st.SearchStrategy[list[Fault]] = st.lists(st.sampled_from(list(Fault)), max_size=TRIES + 2) | st.just([])
 """What befalls the next tries."""
 
 
@@ -51,7 +52,7 @@ class Trainers(RuleBasedStateMachine):
         self.run = self.world.run(**self.ahead)
         self.processes: list[Run] = [self.run]
         self.checkpoints: list[RunStateDict] = [self.run.state_dict()]
-        self.unsettled: dict[int, Callable[[], object]] = {}
+        self.unsettled: dict[int, Callable[[], Sequence[Event]]] = {}
         self.alone = True  # nobody else was there, and nothing was forfeited
         self.overdrawn = False
 
@@ -73,7 +74,7 @@ class Trainers(RuleBasedStateMachine):
         self.world.wire.faults.clear()
         return error
 
-    def takes(self, run: Run, ask: Callable[[], list[Event]], faults: Sequence[Fault], *, insist: bool) -> None:
+    def takes(self, run: Run, ask: Callable[[], Sequence[Event]], faults: Sequence[Fault], *, insist: bool) -> None:
         """Ask for steps, or settle the ones before, and note what was released."""
         place = id(run)
 
@@ -207,7 +208,11 @@ def test_whatever_trainers_do() -> None:
     run_machine(
         Trainers,
         settings=settings(
-            max_examples=8 * ROUNDS, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=10 * ROUNDS,
+            stateful_step_count=25,
+            deadline=None,
+            phases=PHASES,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,17 +24,17 @@ from app.accounting.events import canonical, event_from_dict
 from app.service import access
 from app.service.access import Role
 from app.service.verification import verify
-from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, LedgerClient, Run, gaussian
+from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, gaussian
 from tests.api import trainer
 from tests.conftest import Ledger
 from tests.sdk.charged import charged_and_held, within_limits
 
 URL = "http://ledger.test"
 BUDGET = "mimic/icu-team"
-LOUD, QUIET, HUSHED = gaussian(40.0), gaussian(60.0), gaussian(90.0)
+LOUD: Event = gaussian(40.0)
+QUIET: Event = gaussian(60.0)
+HUSHED: Event = gaussian(90.0)
 TRIES = 3
-
-Event = dict[str, Any]
 
 
 class Fault(StrEnum):
@@ -72,6 +72,7 @@ class Wire(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self._application = httpx.ASGITransport(ledger.http.app, raise_app_exceptions=False)
         self.faults: deque[Fault] = deque()
         self.requests: list[httpx.Request] = []
         self.late: list[httpx.Request] = []
@@ -129,17 +130,17 @@ class Wire(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return response
 
     def _arrive(self, request: httpx.Request) -> httpx.Response:
-        told = self.ledger.http.request(
-            request.method,
-            request.url.raw_path.decode(),
-            content=request.content,
-            headers={name: request.headers[name] for name in _SENT if name in request.headers},
-        )
-        assert told.status_code != httpx.codes.INTERNAL_SERVER_ERROR, told.text
-        return httpx.Response(told.status_code, content=told.content, headers=dict(told.headers))
+        portal = self.ledger.http.portal
+        assert portal is not None, "the application runs"
+        response = portal.call(self._answered, request)
+        assert response.status_code != httpx.codes.INTERNAL_SERVER_ERROR, response.text
+        return httpx.Response(response.status_code, content=response.content, headers=response.headers)
 
-
-_SENT = ("authorization", "content-type", "idempotency-key")
+    async def _answered(self, request: httpx.Request) -> httpx.Response:
+        # As the test client does, which asks its loop eight times for each request.
+        response = await self._application.handle_async_request(request)
+        await response.aread()
+        return response
 
 
 @dataclass
@@ -223,12 +224,12 @@ class World:
         schedule = run._dialogue.granting.ahead.schedule
         if event is None and schedule is not None:
             taken = run.state_dict()["step"]
-            return [dict(schedule(taken + further)) for further in range(count)]
+            return [schedule(taken + further) for further in range(count)]
         event = event or run.state.event
         assert event is not None
         return [event] * count
 
-    def note(self, run: Run | AsyncRun, events: list[Event]) -> None:
+    def note(self, run: Run | AsyncRun, events: Sequence[Event]) -> None:
         """Write down what is released."""
         with self._lock:
             noted = self.released.setdefault(run.id, Counter())

@@ -103,7 +103,12 @@ class Granting(Handing):
         Raises:
             LedgerError: the ledger does not know it yet; the grant hands out nothing more.
         """
-        yield from self.resolved()
+        try:
+            yield from self.resolved()
+        except LedgerError:
+            if self._wish is not None:
+                raise
+            # The ledger said no: there is nothing more to give back.
         grant = self._grant
         if grant is None:
             return

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from epsilon_ledger._calls import path
+from epsilon_ledger._calls import get_run, path
 from epsilon_ledger._errors import (
     LedgerError,
     LedgerUnavailableError,
@@ -93,6 +93,8 @@ class Asking:
         Raises:
             LedgerError: as `Run.authorize`.
         """
+        if self._pending is None:
+            yield from self._require_nobody_elses_plan()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
         reply, first_step = yield from self._answered(count, event, events, unusual)
         admission = self._checked(reply, first_step, None if truncate else _steps_asked(count, events))
@@ -100,6 +102,14 @@ class Asking:
         self.moved(admission)
         self._pending = None
         return admission
+
+    def _require_nobody_elses_plan(self) -> Talk[None]:
+        """Ask for nothing while another process may hand out the run's steps: it would be taken out of its plan."""
+        if self.state.reservation in {None, self.plan}:
+            return
+        self.hear((yield get_run(self.state.id).request).read(RunState))
+        if self.state.reservation is not None:
+            raise _foreign_plan(self.state.id, self.state.reservation, self.state.next_step)
 
     def _answered(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, unusual: dict[str, object]
@@ -164,7 +174,7 @@ class Asking:
             raise _foreign_steps(admission)
         if admission.reservation is not None and admission.reservation != self.plan:
             self._pending = None
-            raise _foreign_plan(admission)
+            raise _foreign_plan(admission.run, admission.reservation, admission.first_step, admission.next_step)
         return admission
 
     def _checked(self, reply: Reply, first_step: int, asked: int | None) -> Admission:
@@ -234,13 +244,13 @@ def _foreign_steps(admission: Admission) -> StepsAlreadyTakenError:
     )
 
 
-def _foreign_plan(admission: Admission) -> StepsAlreadyTakenError:
+def _foreign_plan(run: str, reservation: str, first_step: int, next_step: int | None = None) -> StepsAlreadyTakenError:
     return StepsAlreadyTakenError(
-        f"Step {admission.first_step} of {admission.run} was taken out of the reservation {admission.reservation}, "
-        f"whose steps may have been handed out by the process that made it: release nothing. If that process has "
-        f"ended, take the run up with resume_run, which charges what is left of its reservation; if each of its steps "
-        f"was asked for on its own, get_run(..., with_plan=True) goes on with it.",
-        run=admission.run,
-        first_step=admission.first_step,
-        next_step=admission.next_step,
+        f"Steps of {run} from {first_step} on are set aside as the reservation {reservation}, and may have been handed "
+        f"out by the process that made it: release nothing. If that process has ended, take the run up with "
+        f"resume_run, which charges what is left of its reservation; if each of its steps was asked for on its own, "
+        f"get_run(..., with_plan=True) goes on with it.",
+        run=run,
+        first_step=first_step,
+        next_step=first_step if next_step is None else next_step,
     )

@@ -9,21 +9,29 @@ from epsilon_ledger._errors import LedgerError, LedgerUnavailableError, Unexpect
 from epsilon_ledger._events import Event, EventCount
 from epsilon_ledger._grants import MOST_EVENTS, Ahead, Grant, Steps, Wish, as_sent
 from epsilon_ledger._kinds import (
+    AccountQuarantinedError,
     AttemptSupersededError,
     InvalidRequestError,
+    NotFoundError,
     RequestTooLargeError,
+    ReservationConflictError,
     ReservationTerminalError,
+    RunStateConflictError,
 )
 from epsilon_ledger._problems import BudgetExceededError
 from epsilon_ledger._replies import Reply
 from epsilon_ledger._requests import Request, post
 from epsilon_ledger._values import Admission, HeldPlan
 
-# After these a grant that was asked for will never be had, whatever became of an earlier try.
-_NEVER: Final = (
+# The ledger says so only after it has looked for what it answered to the same key before: no try had an effect.
+_NO: Final = (
     BudgetExceededError,
-    ReservationTerminalError,
+    RunStateConflictError,
     AttemptSupersededError,
+    ReservationConflictError,
+    ReservationTerminalError,
+    AccountQuarantinedError,
+    NotFoundError,
     InvalidRequestError,
     RequestTooLargeError,
 )
@@ -256,7 +264,7 @@ class Handing:
 
     def _drop(self, wish: Wish, error: LedgerError) -> None:
         """Wish for it no more, unless it may be there: then the same request finds out."""
-        if isinstance(error, _NEVER) or not wish.request.in_doubt:
+        if isinstance(error, _NO) or not wish.request.in_doubt:
             self._wish = None
 
     def _adopt(self, wish: Wish, reply: Reply) -> None:
