@@ -29,8 +29,8 @@ from epsilon_ledger import (
     StepsAlreadyTakenError,
     UnexpectedResponseError,
     UnsupportedEventError,
-    _errors,
 )
+from epsilon_ledger._wire import errors
 from tests.sdk.fake_ledger import REFUSAL, RUN_ID, FakeLedger, Fault, problem
 
 CASES = [
@@ -186,7 +186,7 @@ def test_the_clients_own_errors_survive_pickling(error: LedgerError) -> None:
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
     drawn: list[tuple[str, str]] = []
     stack: list[tuple[int, str]] = []
-    for line in (_errors.__doc__ or "").splitlines():
+    for line in (errors.__doc__ or "").splitlines():
         found = re.match(r"( *)[*+·-] (\w+Error)", line)
         if found is None:
             continue

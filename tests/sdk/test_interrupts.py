@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from linecache import getline
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import httpx
 import pytest
 
-from epsilon_ledger import Event, _ahead, _asking, _dialogue, _grants, _handing, _run, _transport
+from epsilon_ledger import Event, _net, _running
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.test_grants import every_way, in_grants
 from tests.sdk.world import LOUD, World
 
-FILES = {module.__file__ for module in (_ahead, _asking, _dialogue, _grants, _handing, _run, _transport)}
+FILES = {str(file) for room in (_net, _running) for file in Path(str(room.__file__)).parent.glob("*.py")}
 STRIDE = max(1, 150 // ROUNDS)
 """Lines between two interrupts; long tests interrupt at every line."""
 
@@ -82,7 +83,7 @@ def work(world: World, ahead: dict[str, Any], at: int = 0) -> int:
     return lines.lines
 
 
-@pytest.mark.parametrize("ahead", [{}, {"authorize_every": 4}], ids=["one by one", "grants"])
+@every_way
 def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(world: World, ahead: dict[str, Any]) -> None:
     lines = work(world, ahead)
     for at in range(1, lines + 1, STRIDE):
@@ -120,11 +121,11 @@ def test_ctrl_c_while_waiting_for_a_grant_in_the_background(world: World, monkey
         world.authorize(run)
 
     def impatient(flights: Any) -> None:  # noqa: ANN401 - passed on
-        monkeypatch.setattr(_run, "wait", wait)
+        monkeypatch.setattr("epsilon_ledger._running.run.wait", wait)
         assert flights
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_run, "wait", impatient)
+    monkeypatch.setattr("epsilon_ledger._running.run.wait", impatient)
     with pytest.raises(KeyboardInterrupt):
         run.authorize()
     gate.set()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from epsilon_ledger import (
+    Event,
     EventCount,
     LedgerError,
     LedgerUnavailableError,
@@ -25,19 +26,45 @@ from tests.sdk.world import HUSHED, LOUD, QUIET, TRIES, Fault, World
 
 
 @in_grants
-def test_while_a_process_has_a_grant_no_other_one_gets_a_step_out_of_it(world: World, ahead: dict[str, Any]) -> None:
-    run = world.run(**ahead)
+@pytest.mark.parametrize("event", [None, QUIET, HUSHED], ids=["planned", "planned later", "not planned"])
+def test_while_a_process_has_a_grant_no_other_one_asks_for_a_step(
+    world: World, ahead: dict[str, Any], event: Event | None
+) -> None:
+    """Not even one that is started again and again: what it asked for would be taken out of the grant."""
+    planned = [LOUD, LOUD, LOUD, QUIET, QUIET]
+    run = world.run(**ahead, schedule=lambda step: planned[step])
     take(world, run, 2)
+    for _ in range(4):
+        other = world.client().get_run(run.id)
+        with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
+            other.authorize(event=event)
+        with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
+            other.preview()
+    take(world, run, 1)
+    run.complete()
+    assert world.exact(run)
+
+
+@in_grants
+def test_a_process_that_was_there_before_the_grant_gets_no_step_out_of_it(world: World, ahead: dict[str, Any]) -> None:
+    run = world.run(**ahead)
     other = world.client().get_run(run.id)
+    take(world, run, 2)
     for _ in range(2):
         with pytest.raises(StepsAlreadyTakenError, match=r"release nothing|not paid for"):
-            world.authorize(other)
-    with pytest.raises(StepsAlreadyTakenError):
-        other.preview()
-    # What is not planned is nobody's: it is charged to the accounts.
-    world.authorize(world.client().get_run(run.id), event=HUSHED)
+            other.authorize()
     take(world, run, 6)
     run.complete()
+    assert world.exact(run)
+
+
+def test_when_the_other_process_has_given_its_grant_back_its_steps_are_free(world: World) -> None:
+    run = world.run(authorize_every=5)
+    take(world, run, 2)
+    other = world.client().get_run(run.id)
+    run.preview()
+    assert world.authorize(other).first_step == 2
+    other.complete()
     assert world.exact(run)
 
 

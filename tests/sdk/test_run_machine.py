@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerClient, LedgerError, Run
-from epsilon_ledger._facts import RunStateDict
+from epsilon_ledger._running.facts import RunStateDict
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.charged import charged_and_held

@@ -280,6 +280,6 @@ def clock_of_all() -> Iterator[Clock]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.Clock, "ahead", timedelta())
         patch.setattr("app.api.route.datetime", trainer.Clock)
-        for module in ("_run", "_async_run"):
-            patch.setattr(f"epsilon_ledger.{module}.time", SimpleNamespace(monotonic=clock))
+        for module in ("run", "async_run"):
+            patch.setattr(f"epsilon_ledger._running.{module}.time", SimpleNamespace(monotonic=clock))
         yield clock

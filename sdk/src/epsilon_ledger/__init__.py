@@ -1,9 +1,11 @@
 """The trainers' client of Epsilon Ledger: ask before each noisy step, stop before the budget is passed."""
 
 from epsilon_ledger._async_client import AsyncLedgerClient
-from epsilon_ledger._async_run import AsyncRun
 from epsilon_ledger._client import LedgerClient
-from epsilon_ledger._errors import (
+from epsilon_ledger._running.async_run import AsyncRun
+from epsilon_ledger._running.facts import RunStateDict
+from epsilon_ledger._running.run import Run
+from epsilon_ledger._wire.errors import (
     ConfigurationError,
     LedgerError,
     LedgerUnavailableError,
@@ -11,7 +13,7 @@ from epsilon_ledger._errors import (
     StepsAlreadyTakenError,
     UnexpectedResponseError,
 )
-from epsilon_ledger._estimates import (
+from epsilon_ledger._wire.estimates import (
     DeltaEstimate,
     EpsilonEstimate,
     LaplaceEstimate,
@@ -21,7 +23,7 @@ from epsilon_ledger._estimates import (
     Trajectory,
     TrajectoryPoint,
 )
-from epsilon_ledger._events import (
+from epsilon_ledger._wire.events import (
     AdaptiveClippingEvent,
     ComposedEvent,
     DecayEvent,
@@ -41,8 +43,7 @@ from epsilon_ledger._events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
-from epsilon_ledger._facts import RunStateDict
-from epsilon_ledger._kinds import (
+from epsilon_ledger._wire.kinds import (
     AccountQuarantinedError,
     AttemptSupersededError,
     AuthenticationError,
@@ -59,7 +60,7 @@ from epsilon_ledger._kinds import (
     SequenceGapError,
     UnsupportedEventError,
 )
-from epsilon_ledger._makers import (
+from epsilon_ledger._wire.makers import (
     adaptive_clipping,
     composed,
     decay,
@@ -77,9 +78,8 @@ from epsilon_ledger._makers import (
     tree_aggregation,
     zcdp,
 )
-from epsilon_ledger._problems import BudgetExceededError, Problem, ProblemError
-from epsilon_ledger._run import Run
-from epsilon_ledger._values import (
+from epsilon_ledger._wire.problems import BudgetExceededError, Problem, ProblemError
+from epsilon_ledger._wire.values import (
     Admission,
     Budget,
     History,

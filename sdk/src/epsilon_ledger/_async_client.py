@@ -7,13 +7,14 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from epsilon_ledger import _calls, _openings, _planning
-from epsilon_ledger._asked import asked_async, signed
-from epsilon_ledger._async_run import AsyncRun
-from epsilon_ledger._config import connection
-from epsilon_ledger._openings import Opening
-from epsilon_ledger._requests import Talk
-from epsilon_ledger._transport import AsyncTransport
+from epsilon_ledger._net.config import connection
+from epsilon_ledger._net.transport import AsyncTransport
+from epsilon_ledger._running import openings
+from epsilon_ledger._running.asked import asked_async, signed
+from epsilon_ledger._running.async_run import AsyncRun
+from epsilon_ledger._running.openings import Opening
+from epsilon_ledger._wire import calls, planning
+from epsilon_ledger._wire.requests import Talk
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -84,23 +85,23 @@ class AsyncLedgerClient:
         """Close the connections."""
         await self._transport.close()
 
-    create_population = asked_async(_calls.create_population)
-    create_budget = asked_async(_calls.create_budget)
-    get_population = asked_async(_calls.get_population)
-    get_budget = asked_async(_calls.get_budget)
-    get_reservation = asked_async(_calls.get_reservation)
-    history = asked_async(_calls.history)
-    epsilon = asked_async(_planning.epsilon)
-    delta = asked_async(_planning.delta)
-    trajectory = asked_async(_planning.trajectory)
-    noise_multiplier = asked_async(_planning.noise_multiplier)
-    sampling_probability = asked_async(_planning.sampling_probability)
-    steps = asked_async(_planning.steps)
-    laplace = asked_async(_planning.laplace)
+    create_population = asked_async(calls.create_population)
+    create_budget = asked_async(calls.create_budget)
+    get_population = asked_async(calls.get_population)
+    get_budget = asked_async(calls.get_budget)
+    get_reservation = asked_async(calls.get_reservation)
+    history = asked_async(calls.history)
+    epsilon = asked_async(planning.epsilon)
+    delta = asked_async(planning.delta)
+    trajectory = asked_async(planning.trajectory)
+    noise_multiplier = asked_async(planning.noise_multiplier)
+    sampling_probability = asked_async(planning.sampling_probability)
+    steps = asked_async(planning.steps)
+    laplace = asked_async(planning.laplace)
 
-    register_run = _opened(_openings.register_run)
-    get_run = _opened(_openings.get_run)
-    resume_run = _opened(_openings.resume_run)
+    register_run = _opened(openings.register_run)
+    get_run = _opened(openings.get_run)
+    resume_run = _opened(openings.resume_run)
 
     async def _carry(self, talk: Talk[T]) -> T:
         return await self._transport.carry(talk)

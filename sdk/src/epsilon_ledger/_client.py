@@ -7,13 +7,14 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from epsilon_ledger import _calls, _openings, _planning
-from epsilon_ledger._asked import asked, signed
-from epsilon_ledger._config import connection
-from epsilon_ledger._openings import Opening
-from epsilon_ledger._requests import Talk
-from epsilon_ledger._run import Run
-from epsilon_ledger._transport import Transport
+from epsilon_ledger._net.config import connection
+from epsilon_ledger._net.transport import Transport
+from epsilon_ledger._running import openings
+from epsilon_ledger._running.asked import asked, signed
+from epsilon_ledger._running.openings import Opening
+from epsilon_ledger._running.run import Run
+from epsilon_ledger._wire import calls, planning
+from epsilon_ledger._wire.requests import Talk
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -88,23 +89,23 @@ class LedgerClient:
         """Close the connections."""
         self._transport.close()
 
-    create_population = asked(_calls.create_population)
-    create_budget = asked(_calls.create_budget)
-    get_population = asked(_calls.get_population)
-    get_budget = asked(_calls.get_budget)
-    get_reservation = asked(_calls.get_reservation)
-    history = asked(_calls.history)
-    epsilon = asked(_planning.epsilon)
-    delta = asked(_planning.delta)
-    trajectory = asked(_planning.trajectory)
-    noise_multiplier = asked(_planning.noise_multiplier)
-    sampling_probability = asked(_planning.sampling_probability)
-    steps = asked(_planning.steps)
-    laplace = asked(_planning.laplace)
+    create_population = asked(calls.create_population)
+    create_budget = asked(calls.create_budget)
+    get_population = asked(calls.get_population)
+    get_budget = asked(calls.get_budget)
+    get_reservation = asked(calls.get_reservation)
+    history = asked(calls.history)
+    epsilon = asked(planning.epsilon)
+    delta = asked(planning.delta)
+    trajectory = asked(planning.trajectory)
+    noise_multiplier = asked(planning.noise_multiplier)
+    sampling_probability = asked(planning.sampling_probability)
+    steps = asked(planning.steps)
+    laplace = asked(planning.laplace)
 
-    register_run = _opened(_openings.register_run)
-    get_run = _opened(_openings.get_run)
-    resume_run = _opened(_openings.resume_run)
+    register_run = _opened(openings.register_run)
+    get_run = _opened(openings.get_run)
+    resume_run = _opened(openings.resume_run)
 
     def _carry(self, talk: Talk[T]) -> T:
         return self._transport.carry(talk)

@@ -29,7 +29,7 @@ from epsilon_ledger import (
     Run,
     RunState,
 )
-from epsilon_ledger._config import checked_url
+from epsilon_ledger._net.config import checked_url
 
 __all__ = ["STATEMENT", "EpsilonLogger"]
 

@@ -19,9 +19,9 @@ from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from torch.utils.data import DataLoader
 
 from epsilon_ledger import Event, Run
-from epsilon_ledger._opacus_accountant import LedgerAccountant
-from epsilon_ledger._opacus_hook import LedgerHook, checked_run, workers
-from epsilon_ledger._opacus_steps import StepReader, UnsupportedTrainingError, check_unsampled, sampling_probability_of
+from epsilon_ledger._opacus.accountant import LedgerAccountant
+from epsilon_ledger._opacus.hook import LedgerHook, checked_run, workers
+from epsilon_ledger._opacus.steps import StepReader, UnsupportedTrainingError, check_unsampled, sampling_probability_of
 
 __all__ = ["LedgerAccountant", "LedgerHook", "UnsupportedTrainingError", "attach"]
 

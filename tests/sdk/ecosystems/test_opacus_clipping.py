@@ -11,7 +11,7 @@ from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, gaussian, poisson_sampled
-from epsilon_ledger._opacus_steps import publish_fixed_fraction
+from epsilon_ledger._opacus.steps import publish_fixed_fraction
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, Training, make_private
 

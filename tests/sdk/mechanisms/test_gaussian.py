@@ -18,7 +18,7 @@ from app.accounting.events.wire import event_from_dict
 from app.accounting.formulas.schedules import decayed
 from app.accounting.unsampled import gaussian_noise
 from epsilon_ledger import Event, gaussian, poisson_sampled
-from epsilon_ledger._decaying import DecayMode
+from epsilon_ledger._wire.decaying import DecayMode
 from epsilon_ledger.mechanisms import GaussianNoise, Unmetered
 from epsilon_ledger.mechanisms.arrays import Arrays
 from tests.sdk.mechanisms.asked import Asked, RefusedError

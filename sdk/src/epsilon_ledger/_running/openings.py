@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from epsilon_ledger._calls import get_run as read_run
-from epsilon_ledger._calls import path, wire_limit
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._facts import RunStateDict, checked_state
-from epsilon_ledger._grants import Ahead
-from epsilon_ledger._requests import Call, Talk, post
-from epsilon_ledger._values import Limit, NeighboringRelation, PrivacyFilter, RunState
+from epsilon_ledger._running.facts import RunStateDict, checked_state
+from epsilon_ledger._running.grants import Ahead
+from epsilon_ledger._wire.calls import get_run as read_run
+from epsilon_ledger._wire.calls import path, wire_limit
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.requests import Call, Talk, post
+from epsilon_ledger._wire.values import Limit, NeighboringRelation, PrivacyFilter, RunState
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._requests import Request
-from epsilon_ledger._values import HeldPlan
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.requests import Request
+from epsilon_ledger._wire.values import HeldPlan
 
 MOST_EVENTS = 1_000
 """In one request: so many different steps of a schedule can be granted at once."""

@@ -1,9 +1,9 @@
-"""One exception for each of the ledger's other problems, and the choice among them; `_errors` draws the whole tree."""
+"""One exception for each of the ledger's other problems, and the choice among them; `errors` draws the whole tree."""
 
 from dataclasses import dataclass
 
-from epsilon_ledger._decode import members
-from epsilon_ledger._problems import BudgetExceededError, Problem, ProblemError
+from epsilon_ledger._wire.decode import members
+from epsilon_ledger._wire.problems import BudgetExceededError, Problem, ProblemError
 
 
 @dataclass(frozen=True, slots=True)

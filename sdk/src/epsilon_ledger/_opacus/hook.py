@@ -8,7 +8,7 @@ import torch
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 
 from epsilon_ledger import Event, LedgerError, Run
-from epsilon_ledger._opacus_steps import StepReader, publish_fixed_fraction
+from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction
 
 
 class LedgerHook:

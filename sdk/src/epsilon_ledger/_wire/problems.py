@@ -1,12 +1,12 @@
-"""The ledger's own way to say no, and the one that trainers wait for; `_errors` draws the whole tree."""
+"""The ledger's own way to say no, and the one that trainers wait for; `errors` draws the whole tree."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from epsilon_ledger._decode import members
-from epsilon_ledger._errors import LedgerError
+from epsilon_ledger._wire.decode import members
+from epsilon_ledger._wire.errors import LedgerError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from epsilon_ledger._values import Admission
+from epsilon_ledger._wire.values import Admission
 
 
 class _Bar(Protocol):

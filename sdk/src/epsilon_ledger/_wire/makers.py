@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from epsilon_ledger._events import (
+from epsilon_ledger._wire.events import (
     AdaptiveClippingEvent,
     ComposedEvent,
     DecayEvent,
@@ -26,7 +26,7 @@ from epsilon_ledger._events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
-from epsilon_ledger._numbers import noise, real, whole
+from epsilon_ledger._wire.numbers import noise, real, whole
 
 
 def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch"] = "example") -> GaussianEvent:

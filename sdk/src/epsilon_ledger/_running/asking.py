@@ -3,21 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from epsilon_ledger._calls import get_run, path
-from epsilon_ledger._errors import (
+from epsilon_ledger._wire.calls import get_run, path
+from epsilon_ledger._wire.errors import (
     LedgerError,
     LedgerUnavailableError,
     RequestInDoubtError,
     StepsAlreadyTakenError,
     UnexpectedResponseError,
 )
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._kinds import AttemptSupersededError, SequenceConflictError
-from epsilon_ledger._numbers import whole
-from epsilon_ledger._problems import BudgetExceededError, Problem
-from epsilon_ledger._replies import Reply
-from epsilon_ledger._requests import Request, Talk, post
-from epsilon_ledger._values import Admission, RunState
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.kinds import AttemptSupersededError, SequenceConflictError
+from epsilon_ledger._wire.numbers import whole
+from epsilon_ledger._wire.problems import BudgetExceededError, Problem
+from epsilon_ledger._wire.replies import Reply
+from epsilon_ledger._wire.requests import Request, Talk, post
+from epsilon_ledger._wire.values import Admission, RunState
 
 
 class Asking:

@@ -7,8 +7,8 @@ from importlib.metadata import version
 
 import httpx
 
-from epsilon_ledger._errors import ConfigurationError
-from epsilon_ledger._transport import Patience
+from epsilon_ledger._net.transport import Patience
+from epsilon_ledger._wire.errors import ConfigurationError
 
 
 def checked_url(url: str) -> str:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import httpx
 
-from epsilon_ledger._decode import MalformedError, decode
-from epsilon_ledger._errors import UnexpectedResponseError
-from epsilon_ledger._kinds import problem_error
-from epsilon_ledger._problems import Problem, ProblemError
+from epsilon_ledger._wire.decode import MalformedError, decode
+from epsilon_ledger._wire.errors import UnexpectedResponseError
+from epsilon_ledger._wire.kinds import problem_error
+from epsilon_ledger._wire.problems import Problem, ProblemError
 
 T = TypeVar("T")
 

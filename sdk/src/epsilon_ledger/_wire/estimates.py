@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from epsilon_ledger._events import Event
+from epsilon_ledger._wire.events import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import os
 from typing import NoReturn, TypedDict
 
-from epsilon_ledger._dialogue import RunDialogue
-from epsilon_ledger._values import RunState
+from epsilon_ledger._running.dialogue import RunDialogue
+from epsilon_ledger._wire.values import RunState
 
 STATE_FORMAT = 1
 

@@ -8,19 +8,19 @@ from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Self, TypeVar
 
-from epsilon_ledger._asked import carried
-from epsilon_ledger._dialogue import RunDialogue
-from epsilon_ledger._errors import LedgerError
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._facts import RunFacts
-from epsilon_ledger._grants import Ahead
-from epsilon_ledger._leaving import ending, note_of
-from epsilon_ledger._numbers import whole
-from epsilon_ledger._progress import Progress
-from epsilon_ledger._replies import Reply
-from epsilon_ledger._requests import Request, Talk
-from epsilon_ledger._transport import Transport
-from epsilon_ledger._values import Admission, RunState
+from epsilon_ledger._net.transport import Transport
+from epsilon_ledger._running.asked import carried
+from epsilon_ledger._running.dialogue import RunDialogue
+from epsilon_ledger._running.facts import RunFacts
+from epsilon_ledger._running.grants import Ahead
+from epsilon_ledger._running.leaving import ending, note_of
+from epsilon_ledger._running.progress import Progress
+from epsilon_ledger._wire.errors import LedgerError
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.numbers import whole
+from epsilon_ledger._wire.replies import Reply
+from epsilon_ledger._wire.requests import Request, Talk
+from epsilon_ledger._wire.values import Admission, RunState
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
 
-from epsilon_ledger._dialogue import RunDialogue
-from epsilon_ledger._requests import Call, Talk
+from epsilon_ledger._running.dialogue import RunDialogue
+from epsilon_ledger._wire.requests import Call, Talk
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from epsilon_ledger._calls import get_run, path
-from epsilon_ledger._errors import LedgerError, LedgerUnavailableError
-from epsilon_ledger._events import Event
-from epsilon_ledger._handing import Handing
-from epsilon_ledger._kinds import InvalidRequestError, RequestTooLargeError, ReservationTerminalError
-from epsilon_ledger._problems import BudgetExceededError
-from epsilon_ledger._replies import Reply
-from epsilon_ledger._requests import Talk, post
-from epsilon_ledger._values import Admission, RunState
+from epsilon_ledger._running.handing import Handing
+from epsilon_ledger._wire.calls import get_run, path
+from epsilon_ledger._wire.errors import LedgerError, LedgerUnavailableError
+from epsilon_ledger._wire.events import Event
+from epsilon_ledger._wire.kinds import InvalidRequestError, RequestTooLargeError, ReservationTerminalError
+from epsilon_ledger._wire.problems import BudgetExceededError
+from epsilon_ledger._wire.replies import Reply
+from epsilon_ledger._wire.requests import Talk, post
+from epsilon_ledger._wire.values import Admission, RunState
 
 _TRIES_TO_FIT = 3
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from epsilon_ledger._replies import Reply
+from epsilon_ledger._wire.replies import Reply
 
 T = TypeVar("T")
 

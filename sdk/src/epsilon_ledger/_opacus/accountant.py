@@ -7,8 +7,8 @@ from opacus.accountants import IAccountant, RDPAccountant, register_accountant
 from opacus.optimizers import DPOptimizer
 
 from epsilon_ledger import Event, EventCount, LedgerClient, NeighboringRelation, Run, gaussian, poisson_sampled
-from epsilon_ledger._opacus_hook import LedgerHook, checked_run
-from epsilon_ledger._opacus_steps import UnsupportedTrainingError
+from epsilon_ledger._opacus.hook import LedgerHook, checked_run
+from epsilon_ledger._opacus.steps import UnsupportedTrainingError
 
 MECHANISM: Final = "ledger"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from epsilon_ledger._estimates import (
+from epsilon_ledger._wire.estimates import (
     DeltaEstimate,
     EpsilonEstimate,
     LaplaceEstimate,
@@ -12,9 +12,9 @@ from epsilon_ledger._estimates import (
     StepsEstimate,
     Trajectory,
 )
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._requests import Call, post
-from epsilon_ledger._values import NeighboringRelation, PrivacyFilter
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.requests import Call, post
+from epsilon_ledger._wire.values import NeighboringRelation, PrivacyFilter
 
 Batches: TypeAlias = Literal["poisson", "fixed", "shuffled"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from epsilon_ledger._events import Event, EventCount
+from epsilon_ledger._wire.events import Event, EventCount
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
 PrivacyFilter: TypeAlias = Literal["adaptive", "declared"]

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from epsilon_ledger._asking import Asking
-from epsilon_ledger._errors import LedgerError, LedgerUnavailableError, UnexpectedResponseError
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._grants import MOST_EVENTS, Ahead, Grant, Steps, Wish, as_sent
-from epsilon_ledger._kinds import (
+from epsilon_ledger._running.asking import Asking
+from epsilon_ledger._running.grants import MOST_EVENTS, Ahead, Grant, Steps, Wish, as_sent
+from epsilon_ledger._wire.errors import LedgerError, LedgerUnavailableError, UnexpectedResponseError
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.kinds import (
     AccountQuarantinedError,
     AttemptSupersededError,
     InvalidRequestError,
@@ -18,10 +18,10 @@ from epsilon_ledger._kinds import (
     ReservationTerminalError,
     RunStateConflictError,
 )
-from epsilon_ledger._problems import BudgetExceededError
-from epsilon_ledger._replies import Reply
-from epsilon_ledger._requests import Request, post
-from epsilon_ledger._values import Admission, HeldPlan
+from epsilon_ledger._wire.problems import BudgetExceededError
+from epsilon_ledger._wire.replies import Reply
+from epsilon_ledger._wire.requests import Request, post
+from epsilon_ledger._wire.values import Admission, HeldPlan
 
 # The ledger says so only after it has looked for what it answered to the same key before: no try had an effect.
 _NO: Final = (
@@ -269,9 +269,9 @@ class Handing:
 
     def _adopt(self, wish: Wish, reply: Reply) -> None:
         """Go on with a new grant; steps that were handed out meanwhile are the first ones of its plan."""
-        held = reply.read(HeldPlan)
-        if self._grant is None or self._grant.held.id != held.id:
-            steps, meanwhile = wish.steps.rest(), 0 if self._grant is None else self._grant.used - wish.used
+        held, before = reply.read(HeldPlan), self._grant
+        if before is None or before.held.id != held.id:
+            steps, meanwhile = wish.steps.rest(), 0 if before is None else before.used - wish.used
             as_asked = [planned.count for planned in held.plan] == [planned["count"] for planned in steps.wire()]
             if held.steps_planned != steps.left or (meanwhile and not steps.take(meanwhile, None)):
                 raise UnexpectedResponseError(
@@ -283,7 +283,8 @@ class Handing:
                 steps.take(steps.left, None)
             lease = self.ahead.lease_seconds
             renew_at, ends_at = wish.asked_at + lease / 2, wish.asked_at + lease
-            self._grant = Grant(held, steps, renew_at, ends_at, closing=not as_asked)
+            unsure = not as_asked or (before is not None and before.closing and meanwhile > 0)
+            self._grant = Grant(held, steps, renew_at, ends_at, closing=unsure)
             self._wish = None
             self._asking.state = replace(
                 self._asking.state,

@@ -14,9 +14,9 @@ from typing import TypeAlias, TypeVar
 
 import httpx
 
-from epsilon_ledger._errors import LedgerUnavailableError
-from epsilon_ledger._replies import Reply, read_json, reason, refusal, retry_after
-from epsilon_ledger._requests import Request, Talk
+from epsilon_ledger._wire.errors import LedgerUnavailableError
+from epsilon_ledger._wire.replies import Reply, read_json, reason, refusal, retry_after
+from epsilon_ledger._wire.requests import Request, Talk
 
 T = TypeVar("T")
 

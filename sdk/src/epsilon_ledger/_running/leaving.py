@@ -1,12 +1,12 @@
 """What becomes of a run when its `with` block is left."""
 
-from epsilon_ledger._errors import (
+from epsilon_ledger._wire.errors import (
     LedgerError,
     LedgerUnavailableError,
     RequestInDoubtError,
     StepsAlreadyTakenError,
 )
-from epsilon_ledger._kinds import (
+from epsilon_ledger._wire.kinds import (
     AccountQuarantinedError,
     AttemptSupersededError,
     ReservationConflictError,
@@ -14,7 +14,7 @@ from epsilon_ledger._kinds import (
     SequenceConflictError,
     SequenceGapError,
 )
-from epsilon_ledger._problems import BudgetExceededError
+from epsilon_ledger._wire.problems import BudgetExceededError
 
 _TERMINAL = frozenset({"completed", "aborted"})
 

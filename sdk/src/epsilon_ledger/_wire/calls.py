@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
-from epsilon_ledger._events import EventCount
-from epsilon_ledger._requests import Call, get, post
-from epsilon_ledger._values import (
+from epsilon_ledger._wire.events import EventCount
+from epsilon_ledger._wire.requests import Call, get, post
+from epsilon_ledger._wire.values import (
     Budget,
     History,
     Limit,

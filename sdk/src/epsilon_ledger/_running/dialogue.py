@@ -6,14 +6,14 @@ The use cases are generators that yield requests and are sent replies; `Run` and
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from epsilon_ledger._ahead import Granting
-from epsilon_ledger._asking import Asking, wire_events
-from epsilon_ledger._calls import get_run, path
-from epsilon_ledger._events import Event, EventCount
-from epsilon_ledger._grants import Ahead
-from epsilon_ledger._numbers import whole
-from epsilon_ledger._requests import Talk, post
-from epsilon_ledger._values import Admission, Reservation, RunState
+from epsilon_ledger._running.ahead import Granting
+from epsilon_ledger._running.asking import Asking, wire_events
+from epsilon_ledger._running.grants import Ahead
+from epsilon_ledger._wire.calls import get_run, path
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.numbers import whole
+from epsilon_ledger._wire.requests import Talk, post
+from epsilon_ledger._wire.values import Admission, Reservation, RunState
 
 
 class RunDialogue:

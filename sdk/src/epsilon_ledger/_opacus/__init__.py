@@ -1,0 +1,1 @@
+"""What the Opacus adapter is made of."""

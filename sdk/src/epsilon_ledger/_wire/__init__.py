@@ -1,0 +1,1 @@
+"""What travels between a trainer and the ledger: values, events, problems, requests."""
