@@ -100,6 +100,7 @@ class AsyncLedgerClient:
     laplace = asked_async(planning.laplace)
 
     register_run = _opened(openings.register_run)
+    run = register_run
     get_run = _opened(openings.get_run)
     resume_run = _opened(openings.resume_run)
 

@@ -1,0 +1,83 @@
+"""Progress bars: where a terminal is there, or where they are wanted; never in the way."""
+
+import io
+import sys
+
+import pytest
+
+from epsilon_ledger import AsyncLedgerClient, BudgetExceededError, LedgerClient, Run
+from tests.sdk.fake_ledger import FakeLedger
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def in_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """The place of standard error from now on; pytest puts its own there before each test."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setenv("TERM", "xterm")
+    return made
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *libraries: str) -> None:
+    for library in libraries:
+        monkeypatch.setitem(sys.modules, library, None)
+
+
+def test_each_batch_is_handed_out_when_its_step_is_admitted(run: Run, ledger: FakeLedger) -> None:
+    seen = [(batch, ledger.next_step) for batch in run.track("abc")]
+    assert seen == [("a", 1), ("b", 2), ("c", 3)]
+
+
+def test_a_refused_batch_is_not_handed_out(run: Run, ledger: FakeLedger) -> None:
+    ledger.capacity = 2
+    seen: list[int] = []
+    with pytest.raises(BudgetExceededError):
+        seen.extend(run.track(range(5)))
+    assert ledger.next_step == 2
+
+
+@pytest.mark.parametrize("missing", [(), ("rich.progress",)], ids=["rich", "tqdm"])
+def test_in_a_terminal_a_bar_shows_steps_and_epsilon(
+    run: Run, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    terminal = in_terminal(monkeypatch)
+    without(monkeypatch, *missing)
+    assert list(run.track([1, 2, 3, 4])) == [1, 2, 3, 4]
+    said = terminal.getvalue()
+    assert "icu" in said
+    assert "epsilon 1 of 3" in said
+    assert "4" in said
+
+
+def test_without_a_terminal_nothing_is_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(run.track([1, 2])) == [1, 2]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_can_be_unwanted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = in_terminal(monkeypatch)
+    assert list(run.track([1], progress=False)) == [1]
+    assert terminal.getvalue() == ""
+
+
+def test_without_a_library_a_bar_that_is_wanted_is_missed_before_the_first_step(
+    run: Run, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = in_terminal(monkeypatch)
+    without(monkeypatch, "rich.progress", "tqdm.auto")
+    with pytest.raises(ImportError, match="rich or tqdm"):
+        next(run.track([1], progress=True))
+    assert not ledger.requests
+    assert list(run.track([1])) == [1]
+    assert terminal.getvalue() == ""
+
+
+def test_a_run_is_had_by_its_short_name_too(client: LedgerClient, ledger: FakeLedger) -> None:
+    with client.run("icu", budget="mimic/icu-team") as run:
+        run.authorize()
+    assert ledger.status == "completed"
+    assert vars(AsyncLedgerClient)["run"] is vars(AsyncLedgerClient)["register_run"]
