@@ -174,4 +174,4 @@ def test_a_header_that_is_wrong_keeps_its_name(house: House) -> None:
 
 def test_an_optional_body_is_told_of_as_any_other(house: House) -> None:
     told = _told(house, {"steps": 1}, "/v1/runs/{run}/complete")
-    _is_the_only_fault(told, "body.steps", "unknown member; known here: steps_executed")
+    _is_the_only_fault(told, "body.steps", "unknown member; known here: attempt, steps_executed")

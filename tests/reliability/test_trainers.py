@@ -4,7 +4,6 @@ Each trainer is a process with a journal of what it released, written right afte
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -190,10 +189,10 @@ def test_a_trainer_that_was_only_asleep(service: Service, tmp_path: Path, round_
             job.start()
             job.await_steps(chance.randint(2, 12))
             asleep = job.process
-            os.kill(asleep.pid, signal.SIGSTOP)
+            asleep.send_signal(signal.SIGSTOP)
             job.start()
             job.await_steps(chance.randint(1, 4))
-            os.kill(asleep.pid, signal.SIGCONT)
+            asleep.send_signal(signal.SIGCONT)
             job.finished(asleep)
         trainings.finish()
         trainings.is_charged(exactly=False)

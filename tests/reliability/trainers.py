@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 # Nothing of the service, which takes longer to import than such a training.
-from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Run, gaussian
+from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Run, RunStateConflictError, gaussian
 
 CHECKPOINT_STEPS = 4
 JOURNAL, CHECKPOINT = "journal", "checkpoint"
@@ -62,7 +62,8 @@ class Training:
         os.write(self._journal, "".join(json.dumps(event) + "\n" for event in events).encode())
 
     def _save(self) -> None:
-        fresh = self._checkpoint.with_suffix(".new")
+        # Another process may have taken over, and write its own.
+        fresh = self._checkpoint.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps(self.run.state_dict()))
         fresh.replace(self._checkpoint)
 
@@ -74,7 +75,13 @@ def main() -> None:
     with LedgerClient(asked["url"], asked["key"], max_attempts=10**6, give_up_after=asked["patience"]) as client:
         transport = client._transport
         transport._patience = replace(transport._patience, first_pause=0.01, longest_pause=0.1)
-        Training(Path(asked["folder"]), client, asked).train()
+        try:
+            training = Training(Path(asked["folder"]), client, asked)
+        except RunStateConflictError as error:
+            if error.run_status != "completed":  # so far the process before has got, if not to its own end
+                raise
+        else:
+            training.train()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """What a ledger has charged for a run, and what is set aside for it, read from its own entries."""
 
 from collections import Counter
+from datetime import datetime
 
 from sqlalchemy import Connection, select
 
 from app.accounting.events import canonical
+from app.ledger.reservations import has_lapsed
 from app.persistence.engine import Database
 from app.persistence.repositories import accounts, decisions, reservations, runs
 from app.persistence.repositories.decisions import Outcome
@@ -28,6 +30,15 @@ def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], C
             assert active is not None
             held.update({canonical(item.event): item.left for item in active.items if item.left})
     return charged, held
+
+
+def has_lapsed_grant(database: Database, run_id: str, now: datetime) -> bool:
+    """Whether a run has a reservation whose lease has run out, and which is going to be forfeited."""
+    with database.read() as tx:
+        owner = _owner(tx, run_id)
+        active = runs.get(tx, owner, run_id).reservation_id
+        found = None if active is None else reservations.find(tx, owner, active)
+    return found is not None and has_lapsed(found, now)
 
 
 def within_limits(database: Database, run_id: str) -> bool:

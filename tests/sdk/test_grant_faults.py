@@ -1,11 +1,19 @@
 """Replies are lost, come late or make no sense: what was released is charged, and in the end nothing else is."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from epsilon_ledger import BudgetExceededError, LedgerError, LedgerUnavailableError, Run, RunStateConflictError
+from epsilon_ledger import (
+    BudgetExceededError,
+    InvalidRequestError,
+    LedgerError,
+    LedgerUnavailableError,
+    Run,
+    RunStateConflictError,
+)
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
 from tests.sdk.world import LOUD, QUIET, TRIES, Fault, World
@@ -129,12 +137,16 @@ def test_a_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
 
 
 @in_grants
-def test_what_is_planned_too_far_ahead_is_no_reason_to_stop(world: World, ahead: dict[str, Any]) -> None:
-    """The fifth step has less noise than anything is accounted for."""
-    planned = [LOUD, LOUD, QUIET, QUIET, {"type": "gaussian", "noise_multiplier": 1e-9}]
+@pytest.mark.parametrize(
+    ("noise", "error"), [(1e-9, InvalidRequestError), (math.nan, ValueError), (None, InvalidRequestError)]
+)
+def test_what_is_planned_too_far_ahead_is_no_reason_to_stop(
+    world: World, ahead: dict[str, Any], noise: float | None, error: type[Exception]
+) -> None:
+    planned = [LOUD, LOUD, QUIET, QUIET, {"type": "gaussian", "noise_multiplier": noise}]
     with world.run(**ahead, schedule=lambda step: planned[step]) as run:
         for _ in range(4):
             world.authorize(run)
-        with pytest.raises(LedgerError, match="noise_multiplier"):
+        with pytest.raises(error):
             run.authorize()
     assert world.exact(run)

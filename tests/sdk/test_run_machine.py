@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerClient, LedgerError, Run
 from epsilon_ledger._running.facts import RunStateDict
+from tests.api import trainer
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
-from tests.sdk.charged import charged_and_held
+from tests.sdk.charged import charged_and_held, has_lapsed_grant
 from tests.sdk.world import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Fault, World, clock_of_all, new_world
 
 SCHEDULES: dict[str, Callable[[int], Event] | None] = {
@@ -160,7 +162,7 @@ class Trainers(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([50.0, 50.0, 100.0, 299.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
         self.clock.wait(seconds)
-        self.alone = self.alone and (seconds <= 100.0 or self.run._dialogue.granting.grant is None)
+        self.alone = self.alone and not has_lapsed_grant(self.ledger.database, self.run.id, trainer.Clock.now(UTC))
 
     @rule()
     def what_was_late_arrives(self) -> None:

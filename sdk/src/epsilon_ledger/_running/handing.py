@@ -234,13 +234,13 @@ class Handing:
         if event is None and schedule is not None:
             while steps.left < count and len(steps) < MOST_EVENTS:
                 try:
-                    further = schedule(self.taken + steps.left)
+                    fits = steps.add(schedule(self.taken + steps.left), 1)
                 except Exception:
                     # A schedule may end where the training ends.
                     if steps.left < needed:
                         raise
                     break
-                if not steps.add(further, 1):
+                if not fits:
                     break
             return steps
         event = event if event is not None else self._asking.state.event
