@@ -15,12 +15,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.api.openapi import openapi_text
 from app.demo.story import run_demo
 from app.ledger.errors import LedgerError
+from app.ledger.roles import Role
 from app.main import create_app
 from app.opening import ledger, opened, prepare_to_serve, require_there, where
 from app.opening import migrate as make_newest
 from app.persistence.engine import Database
 from app.service import access
-from app.service.access import DEFAULT_PLACEMENT, Role
+from app.service import keys as key_service
+from app.service.access import DEFAULT_PLACEMENT
 from app.service.copying import copy
 from app.service.export import export_from
 from app.service.verification import enforce, together
@@ -223,7 +225,7 @@ def create_key(
     del as_json  # a key is printed as JSON either way, so that it can be piped
     with ledger() as placements:
         home = placements.holding(organisation).database
-        issued = access.create_key(home, organisation, role, datetime.now(UTC), placements.databases.values())
+        issued = key_service.create_key(home, organisation, role, datetime.now(UTC), placements.databases.values())
     facts = {"id": issued.id, "key": issued.key, "role": str(issued.role)}
     _say(as_json=True, text="", facts=facts)
 

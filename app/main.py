@@ -1,5 +1,6 @@
 """The application: wiring only."""
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,8 @@ from fastapi import FastAPI
 from app.api import problems
 from app.api.hot import HotRoute
 from app.api.openapi import describe
-from app.api.routers import accounts, governance, health, lifecycle, planning, runs, steps
+from app.api.request_ids import RequestIds
+from app.api.routers import accounts, governance, health, keys, lifecycle, planning, runs, steps
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
 from app.settings import Settings
@@ -34,8 +36,12 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         gc.collect()
         gc.freeze()  # modules live as long as the process: no collection has to walk through them again
+        looking = [asyncio.create_task(app.state.keys.keep_fresh(placement.name)) for placement in placements]
         async with placements.at_work():
             yield
+            for look in looking:
+                look.cancel()
+            await asyncio.to_thread(app.state.keys.close)
 
     app = FastAPI(
         title="Epsilon Ledger",
@@ -51,7 +57,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.keys = KeyRing(placements.databases)
     problems.install(app)
     app.add_middleware(HotRoute, keys=app.state.keys, placements=placements)
-    for module in (steps, accounts, runs, lifecycle, planning, governance, health):
+    app.add_middleware(RequestIds)
+    for module in (steps, accounts, runs, lifecycle, planning, keys, governance, health):
         app.include_router(module.routes)
     describe(app)
     return app

@@ -53,7 +53,7 @@ class HotRoute:
         run_id, caller, key = head
         try:
             placement = self._placements.named(caller.placement)
-            reply = await take_steps(run_id, body, call_of(placement, caller), placement.charges, key)
+            reply = await take_steps(run_id, body, call_of(placement, caller, scope), placement.charges, key)
         except FORESEEN as error:
             reply = await problem_of(Request(scope), error)
         await reply(scope, receive, send)

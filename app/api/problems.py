@@ -53,7 +53,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
 GUARDED: Final = ("unauthenticated", "ledger_unavailable")
 """What every operation with a key may answer."""
 
-READING: Final = (*GUARDED, "not_found", "invalid_request")
+READING: Final = (*GUARDED, "insufficient_scope", "not_found", "invalid_request")
 SENDING: Final = (*GUARDED, "request_too_large", "unsupported_media_type", "invalid_request")
 WRITING: Final = (*SENDING, "insufficient_scope")
 PRICING: Final = ("invalid_event", "unsupported_event")

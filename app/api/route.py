@@ -7,13 +7,16 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Header, Request, Response, Security
+from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
 from app.api.problems import PROBLEM_JSON, problem
+from app.api.request_ids import request_id_of
 from app.api.strict import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import InvalidInputError, NotFoundError, RequestTooLargeError
 from app.persistence.tables import KEY_LENGTH
@@ -60,7 +63,7 @@ class LedgerRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
-        known = {field.alias for field in self.dependant.query_params}
+        known = {field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, params.Query)}
 
         async def ask(request: Request) -> Response:
             _check_once(request, "authorization")
@@ -84,7 +87,7 @@ async def _authenticated(request: Request) -> Caller:
     authorization = request.headers.get("authorization")
     known = keys.find(authorization)
     if known is None:
-        known = await run_in_threadpool(keys.authenticate, authorization)
+        known = await run_in_threadpool(keys.authenticate, authorization, request_id_of(request.scope))
     return known
 
 
@@ -141,9 +144,9 @@ def _placement(request: Request) -> Placement:
     return _placements(request).named(request.state.caller.placement)
 
 
-def call_of(placement: Placement, caller: Caller) -> Call:
+def call_of(placement: Placement, caller: Caller, scope: Scope) -> Call:
     """What a use case is given when this caller asks now."""
-    return Call(placement.database, caller, datetime.now(UTC))
+    return Call(placement.database, caller, datetime.now(UTC), request_id_of(scope))
 
 
 # Coroutines, although they wait for nothing: FastAPI sends a plain function to a thread, which takes 100 times as long.
@@ -152,7 +155,7 @@ async def _everywhere(request: Request) -> Placements:
 
 
 async def _call(request: Request) -> Call:
-    return call_of(_placement(request), request.state.caller)
+    return call_of(_placement(request), request.state.caller, request.scope)
 
 
 async def _charges(request: Request) -> CommitQueue:

@@ -1,64 +1,49 @@
-"""Organisations, API keys, and who may do what."""
+"""Organisations, and who asks."""
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import (
-    AuthenticationError,
-    InsufficientScopeError,
-    NameTakenError,
-    NotFoundError,
-)
+from app.ledger.audit import Asker
+from app.ledger.errors import AuthenticationError, NameTakenError
 from app.ledger.names import check_name
+from app.ledger.roles import Role
 from app.persistence.engine import Database
-from app.persistence.repositories import tenants
+from app.persistence.repositories import keys, tenants
+from app.persistence.repositories.keys import KeyRecord
+from app.service.acts import Act, append
 from app.service.ids import new_id
-
-SECRET_BYTES = 32
 
 DEFAULT_PLACEMENT = "default"
 """The name of the one database that every service has."""
 
-
-class Role(StrEnum):
-    """What a key may do; each role may do what the ones before it may."""
-
-    VIEWER = "viewer"
-    TRAINER = "trainer"
-    ADMIN = "admin"
-
-    def covers(self, needed: "Role") -> bool:
-        """Whether this role may do what `needed` may."""
-        return _RANKS[self] >= _RANKS[needed]
-
-
-_RANKS = {role: rank for rank, role in enumerate(Role)}
+COMMAND_LINE = Asker("cli")
+"""Whoever may run commands on the machine; which person that was, the machine knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: a key of an organisation, and on which database that organisation is."""
+    """Who asks.
+
+    Args:
+        organisation_id: whose ledger.
+        actor: the key's id, or "oidc:" and a person's subject.
+        role: what they may do.
+        placement: on which database the organisation is.
+        scope: the account on or beneath which they may; None: everywhere in the organisation.
+        expires_at: from when on they may nothing; None: never.
+    """
 
     organisation_id: str
-    key_id: str
+    actor: str
     role: Role
     placement: str = DEFAULT_PLACEMENT
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedKey:
-    """A new key; `key` is shown this once and stored nowhere."""
-
-    id: str
-    key: str
-    role: Role
+    scope: str | None = None
+    expires_at: datetime | None = None
 
 
 def create_organisation(db: Database, name: str, now: datetime, everywhere: Collection[Database] = ()) -> str:
@@ -84,6 +69,11 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
         if tenants.find_organisation(tx, name) is not None:
             raise NameTakenError(f"There is an organisation named {name!r} already.")
 
+    def found(tx: Connection, organisation_id: str) -> None:
+        tenants.add_organisation(tx, organisation_id, name, now)
+        act = Act("organisation.created", organisation_id, after={"name": name})
+        append(tx, organisation_id, COMMAND_LINE, act, now)
+
     def create() -> str:
         organisation_id = new_id("org", now)
         # Whoever founds an organisation, wherever it will live, holds the gate: two cannot take one name at once.
@@ -94,72 +84,26 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
                 with other.read() as look:
                     require_free(look)
             if db is gate:
-                tenants.add_organisation(tx, organisation_id, name, now)
+                found(tx, organisation_id)
             else:
                 with db.write() as there:
-                    tenants.add_organisation(there, organisation_id, name, now)
+                    found(there, organisation_id)
         return organisation_id
 
     return gate.retried(create)
 
 
-def create_key(
-    db: Database, organisation: str, role: Role, now: datetime, everywhere: Collection[Database] = ()
-) -> IssuedKey:
-    """Issue a key.
+def credentials(authorization: str | None) -> tuple[str, str]:
+    """The id and the secret that a header holds.
 
     Args:
-        db: the database on which the organisation lives.
-        organisation: its id or its name.
-        role: what the key may do.
-        now: in UTC.
-        everywhere: the databases of all placements, if there are several.
-
-    Returns:
-        The key, `<key id>.<secret of 256 random bits>`; only the secret's hash is stored.
-
-    Raises:
-        NotFoundError: there is no such organisation.
-    """
-    secret = secrets.token_urlsafe(SECRET_BYTES)
-    others = [other for other in everywhere if other is not db]
-
-    def is_taken(key_id: str) -> bool:
-        for other in others:
-            with other.read() as look:
-                if tenants.find_key(look, key_id) is not None:
-                    return True
-        return False
-
-    def create() -> IssuedKey:
-        with db.write() as tx:
-            organisation_id = tenants.find_organisation(tx, organisation)
-            if organisation_id is None:
-                raise NotFoundError(
-                    f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`."
-                )
-            key_id = new_id("key", now)
-            while is_taken(key_id):
-                key_id = new_id("key", now)
-            tenants.add_key(tx, tenants.KeyRecord(key_id, organisation_id, str(role), _hash(secret)), now)
-        return IssuedKey(key_id, f"{key_id}.{secret}", role)
-
-    return db.retried(create)
-
-
-def authenticate(db: Database, authorization: str | None, placement: str = DEFAULT_PLACEMENT) -> Caller:
-    """Find out who asks.
-
-    Args:
-        db: a ledger's database.
         authorization: the header's value.
-        placement: the database's name.
 
     Returns:
-        The caller.
+        Both, as they were sent.
 
     Raises:
-        AuthenticationError: no key, or none that this database knows.
+        AuthenticationError: it holds no key.
     """
     scheme, _, key = (authorization or "").partition(" ")
     key_id, _, secret = key.strip().partition(".")
@@ -167,30 +111,61 @@ def authenticate(db: Database, authorization: str | None, placement: str = DEFAU
         if authorization:
             raise AuthenticationError("The Authorization header holds no key of the form `Bearer key_….…`.")
         raise AuthenticationError("Send an API key: `Authorization: Bearer key_….…`.")
-    with db.read() as tx:
-        record = tenants.find_key(tx, key_id)
-    stored = record.secret_hash if record else bytes(32)
-    if not hmac.compare_digest(stored, _hash(secret)) or record is None:
-        raise AuthenticationError("This API key is not known here.")
-    return Caller(record.organisation_id, record.id, Role(record.role), placement)
+    return key_id, secret
 
 
-def require(caller: Caller, needed: Role) -> None:
-    """Let only a role pass, or one above it.
+class KeyRefusedError(AuthenticationError):
+    """A key of this ledger, or something that pretends to be it, opens nothing.
 
     Args:
-        caller: who asks.
-        needed: the least role.
+        key: as it is stored.
+        why: "revoked", "expired" or "wrong_secret".
+    """
+
+    def __init__(self, key: KeyRecord, why: str) -> None:
+        words = {"revoked": "This API key was withdrawn.", "expired": "This API key has expired."}
+        super().__init__(words.get(why, "This API key is not known here."))
+        self.key = key
+        self.why = why
+
+
+def authenticate(db: Database, authorization: str | None, now: datetime, placement: str = DEFAULT_PLACEMENT) -> Caller:
+    """Find out who asks.
+
+    Args:
+        db: a ledger's database.
+        authorization: the header's value.
+        now: in UTC.
+        placement: the database's name.
+
+    Returns:
+        The caller.
 
     Raises:
-        InsufficientScopeError: the caller's role is below it.
+        AuthenticationError: no key, or none that this database knows.
+        KeyRefusedError: a key that it knows, and that opens nothing; only who has the secret is told why.
     """
-    if not caller.role.covers(needed):
-        raise InsufficientScopeError(
-            f"This needs the role {needed}; the key has the role {caller.role}.", required_role=str(needed)
-        )
+    key_id, secret = credentials(authorization)
+    with db.read() as tx:
+        record = keys.find(tx, key_id)
+    stored = record.secret_hash if record else bytes(32)
+    matches = hmac.compare_digest(stored, secret_hash(secret))
+    if record is None:
+        raise AuthenticationError("This API key is not known here.")
+    if not matches:
+        raise KeyRefusedError(record, "wrong_secret")
+    trouble = record.trouble(now)
+    if trouble is not None:
+        raise KeyRefusedError(record, trouble)
+    return caller_of(record, placement)
 
 
-def _hash(secret: str) -> bytes:
+def caller_of(record: KeyRecord, placement: str) -> Caller:
+    """Who asks with a key."""
+    return Caller(record.organisation_id, record.id, Role(record.role), placement, record.scope, record.expires_at)
+
+
+def secret_hash(secret: str) -> bytes:
+    """What is stored of a secret."""
     # A fast hash is right here: the secret has 256 random bits, so there is nothing to guess.
     return hashlib.sha256(secret.encode()).digest()

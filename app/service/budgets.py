@@ -10,9 +10,10 @@ from app.accounting.orders import GRID_VERSION
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind, StepEvent, check_limit, zero_curve
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.filters import FilterKind, Limit
-from app.persistence.repositories import accounts
-from app.persistence.repositories.accounts import AccountRecord, Population
-from app.service.access import Role
+from app.ledger.roles import Permission
+from app.persistence.repositories import accounts, locks
+from app.persistence.repositories.accounts import AccountRecord, Population, Wanted, planned_sha256
+from app.service.acts import Act
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.ids import new_id
@@ -48,7 +49,7 @@ def create_population(
     """Open the account of the people whose data is used.
 
     Args:
-        call: needs the role admin.
+        call: needs TREE, in the whole organisation.
         terms: name, limit, filter, planned workload.
         population: privacy unit, neighboring relation, size.
         identity: of the request.
@@ -63,7 +64,7 @@ def create_population(
         LimitTooSmallError: nothing could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
     """
-    call.require(Role.ADMIN)
+    call.require_everywhere(Permission.TREE)
 
     def create(tx: Connection, ready: Prepared) -> str:
         proposed = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
@@ -79,7 +80,7 @@ def create_budget(
     """Open a budget beneath a population or another budget.
 
     Args:
-        call: needs the role admin.
+        call: needs TREE.
         parent: id, or path of names.
         terms: name, limit, filter, planned workload.
         identity: of the request.
@@ -96,7 +97,7 @@ def create_budget(
         LimitTooSmallError: nothing could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
     """
-    call.require(Role.ADMIN)
+    call.require(Permission.TREE)
 
     def create(tx: Connection, ready: Prepared) -> str:
         above = find_parent(tx, call, parent)
@@ -114,7 +115,7 @@ def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord
     """Read a population or a budget.
 
     Args:
-        call: any role.
+        call: needs READ.
         kind: population or budget.
         account_id: its id.
 
@@ -123,11 +124,14 @@ def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord
 
     Raises:
         NotFoundError: the organisation has none of this kind and id.
+        InsufficientScopeError: it is out of the caller's reach.
     """
+    call.require(Permission.READ)
     with call.db.read() as tx:
         found = accounts.find(tx, call.organisation_id, account_id)
-    if found is None or found.account.kind is not kind:
-        raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
+        if found is None or found.account.kind is not kind:
+            raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
+        require_reach(tx, call, found.account.id)
     return found
 
 
@@ -140,10 +144,10 @@ def list_accounts(
     after: str | None,
     limit: int,
 ) -> list[AccountRecord]:
-    """Read populations or budgets in the order of their creation.
+    """Read populations or budgets in the order of their creation, those within the caller's reach.
 
     Args:
-        call: any role.
+        call: needs READ.
         kind: population or budget.
         parent: only those directly beneath this account (id or path).
         path: only the one at this path.
@@ -156,9 +160,35 @@ def list_accounts(
     Raises:
         NotFoundError: there is no such parent.
     """
+    call.require(Permission.READ)
     with call.db.read() as tx:
         parent_id = None if parent is None else find_parent(tx, call, parent).account.id
-        return accounts.page(tx, call.organisation_id, kind, parent_id=parent_id, path=path, after=after, limit=limit)
+        wanted = Wanted(kind, call.caller.scope, parent_id, path)
+        return accounts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
+
+
+def require_reach(tx: Connection, call: Call, account_id: str) -> None:
+    """Let the caller pass to an account that lies on or beneath the one to which its role is bound.
+
+    Raises:
+        InsufficientScopeError: it lies elsewhere.
+    """
+    if call.caller.scope is not None:
+        call.require_reach(locks.ids_above(tx, call.organisation_id, account_id))
+
+
+def find_account(tx: Connection, call: Call, reference: str) -> AccountRecord:
+    """The account that a request names: a population or a budget by id or path, or a run by id.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    found = accounts.find(tx, call.organisation_id, reference)
+    if found is None:
+        return find_parent(tx, call, reference)
+    require_reach(tx, call, found.account.id)
+    return found
 
 
 def find_parent(tx: Connection, call: Call, reference: str) -> AccountRecord:
@@ -174,6 +204,7 @@ def find_parent(tx: Connection, call: Call, reference: str) -> AccountRecord:
 
     Raises:
         NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
     """
     found = accounts.find(tx, call.organisation_id, reference)
     if found is None or found.account.kind is AccountKind.RUN:
@@ -183,6 +214,7 @@ def find_parent(tx: Connection, call: Call, reference: str) -> AccountRecord:
             f"There is no population or budget {reference!r} in your organisation; "
             "give its id, or its path such as mimic/icu-team."
         )
+    require_reach(tx, call, found.account.id)
     return found
 
 
@@ -268,4 +300,23 @@ def _open(
     accounts.add(tx, call.organisation_id, account, ancestors, population, call.now)
     opened = accounts.find(tx, call.organisation_id, account.id)
     assert opened is not None
+    call.record(tx, Act(f"{account.kind}.created", account.id, after=account_facts(opened)))
     return opened
+
+
+def account_facts(record: AccountRecord) -> dict[str, object]:
+    """What the chain keeps of an account: all that decides what it lets through."""
+    account = record.account
+    facts: dict[str, object] = {
+        "path": account.path,
+        "parent": account.parent_id,
+        "limit": account.limit and {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
+        "filter": str(account.filter),
+        "planned_sha256": planned_sha256(account.planned),
+        "grid_version": account.grid_version,
+    }
+    if account.kind is AccountKind.POPULATION:
+        facts["privacy_unit"] = record.population.privacy_unit
+        facts["neighboring_relation"] = str(record.population.relation)
+        facts["size"] = record.population.size
+    return facts

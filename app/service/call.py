@@ -1,10 +1,17 @@
 """What every use case is given."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import Connection
+
+from app.ledger.audit import Asker
+from app.ledger.errors import InsufficientScopeError
+from app.ledger.roles import PERMISSIONS, Permission, holders
 from app.persistence.engine import Database
-from app.service.access import Caller, Role, require
+from app.service.access import Caller
+from app.service.acts import Act, append
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,23 +20,70 @@ class Call:
 
     Args:
         db: the ledger's database.
-        caller: an authenticated key.
+        caller: an authenticated key, or person.
         now: in UTC; the only clock that a use case knows.
+        request_id: of the HTTP request.
     """
 
     db: Database
     caller: Caller
     now: datetime
+    request_id: str | None = None
 
     @property
     def organisation_id(self) -> str:
         """Whose ledger."""
         return self.caller.organisation_id
 
-    def require(self, needed: Role) -> None:
-        """Let only a role pass, or one above it.
+    @property
+    def asker(self) -> Asker:
+        """Who asks, and in which request, as chains keep it."""
+        return Asker(self.caller.actor, self.request_id)
+
+    def record(self, tx: Connection, act: Act) -> None:
+        """Append to the organisation's chain what the caller does, in the transaction that does it."""
+        append(tx, self.organisation_id, self.asker, act, self.now)
+
+    def require(self, needed: Permission) -> None:
+        """Let only those pass who may.
 
         Raises:
-            InsufficientScopeError: the caller's role is below it.
+            InsufficientScopeError: the caller's role does not allow it.
         """
-        require(self.caller, needed)
+        role = self.caller.role
+        if needed not in PERMISSIONS[role]:
+            allowed = [str(each) for each in holders(needed)]
+            raise InsufficientScopeError(
+                f"This needs one of the roles {', '.join(allowed)}; yours is {role}.",
+                required_permission=str(needed),
+                required_roles=allowed,
+            )
+
+    def require_everywhere(self, needed: Permission) -> None:
+        """Let only those pass who may, and in the whole organisation.
+
+        Raises:
+            InsufficientScopeError: the caller's role does not allow it, or holds beneath one account only.
+        """
+        self.require(needed)
+        if self.caller.scope is not None:
+            raise InsufficientScopeError(
+                f"This concerns the whole organisation; your role holds on and beneath {self.caller.scope} only.",
+                required_permission=str(needed),
+                scope=self.caller.scope,
+            )
+
+    def require_reach(self, path: Collection[str]) -> None:
+        """Let a caller that is bound to an account pass to what lies on or beneath it.
+
+        Args:
+            path: the ids of what is asked for and of all accounts above it.
+
+        Raises:
+            InsufficientScopeError: it lies elsewhere.
+        """
+        if self.caller.scope is not None and self.caller.scope not in path:
+            raise InsufficientScopeError(
+                f"Your role holds on and beneath {self.caller.scope} only, and this lies elsewhere.",
+                scope=self.caller.scope,
+            )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from app.ledger.roles import Permission
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Decision
 from app.service.call import Call
@@ -33,7 +34,7 @@ def read_history(call: Call, run_id: str, *, after: int, max_points: int) -> His
     """Read the history of a run.
 
     Args:
-        call: any role.
+        call: needs READ.
         run_id: whose.
         after: the position of the last decision already known; -1: none.
         max_points: how many decisions at the most, at least 2.
@@ -44,6 +45,7 @@ def read_history(call: Call, run_id: str, *, after: int, max_points: int) -> His
     Raises:
         NotFoundError: the organisation has no such run.
     """
+    call.require(Permission.READ)
     with call.db.read() as tx:
         path = find_path(tx, call, run_id)
         run = runs.get(tx, call.organisation_id, run_id)

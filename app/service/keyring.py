@@ -1,21 +1,39 @@
 """Who was authenticated a moment ago, and on which database: the way of every request, past the database."""
 
+import asyncio
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from threading import Lock
 from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.errors import AuthenticationError, LedgerUnavailableError
-from app.persistence.engine import Database
-from app.service.access import Caller, authenticate
+from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailableError
+from app.persistence.engine import Database, said_by
+from app.persistence.repositories import keys
+from app.service.access import Caller, KeyRefusedError, authenticate, caller_of
+from app.service.sign_ins import Failures
 
-REMEMBERED_SECONDS = 5.0
+BELIEVED_SECONDS = 1.0
+"""For how long a caller is believed to be who the database said: so long a withdrawn key may still open."""
+
+LOOK_SECONDS = 0.4
+"""How often those who ask are looked up anew, beside their requests, so that none of these has to wait for it."""
+
+IDLE_SECONDS = 5.0
+"""Who has not asked for so long is looked up again when they ask."""
+
+USE_WRITTEN_SECONDS = 60.0
+"""How often it is written when keys were used last."""
+
 MOST_CALLERS = 10_000
-"""For how long a key that was found is not looked up again, and how many are remembered."""
+"""How many are remembered."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -50,8 +68,25 @@ class _Door:
                 self._knocking.release()
 
 
+@dataclass
+class _Known:
+    """A caller; all moments by the monotonic clock.
+
+    Args:
+        caller: as the database said.
+        seen_at: before the database was asked.
+        used_at: of the last request.
+        written_at: when the use was written.
+    """
+
+    caller: Caller
+    seen_at: float
+    used_at: float
+    written_at: float = 0.0
+
+
 class KeyRing:
-    """Callers who were authenticated a moment ago; within it a key that was withdrawn still opens.
+    """Callers who were authenticated a moment ago.
 
     Args:
         databases: by the name of their placement, the default one first.
@@ -59,14 +94,22 @@ class KeyRing:
 
     def __init__(self, databases: Mapping[str, Database]) -> None:
         self._doors = {placement: _Door(db) for placement, db in databases.items()}
-        self._known: dict[bytes, tuple[Caller, float]] = {}
+        self._known: dict[bytes, _Known] = {}
+        self._failures = Failures()
 
     def find(self, authorization: str | None) -> Caller | None:
         """The caller, if this header was authenticated a moment ago."""
-        caller, until = self._known.get(_fingerprint(authorization), (None, 0.0))
-        return caller if monotonic() < until else None
+        known = self._known.get(_fingerprint(authorization))
+        now = monotonic()
+        if known is None or now - known.seen_at >= BELIEVED_SECONDS:
+            return None
+        ends = known.caller.expires_at
+        if ends is not None and datetime.now(UTC) >= ends:
+            return None
+        known.used_at = now
+        return known.caller
 
-    def authenticate(self, authorization: str | None) -> Caller:
+    def authenticate(self, authorization: str | None, request_id: str | None = None) -> Caller:
         """Find out who asks, and remember it for a moment.
 
         A key is looked up where it was found the last time, then on the default placement, then on the others; on
@@ -74,6 +117,7 @@ class KeyRing:
 
         Args:
             authorization: the header's value.
+            request_id: of the HTTP request, for the record of a key that opens nothing.
 
         Returns:
             The caller.
@@ -84,12 +128,17 @@ class KeyRing:
             SQLAlchemyError: as before.
         """
         header = _fingerprint(authorization)
-        last, _ = self._known.get(header, (None, 0.0))
+        last = self._known.get(header)
         failure: Exception | None = None
-        for placement in self._order(last.placement if last else None):
+        for placement in self._order(last.caller.placement if last else None):
+            asked = monotonic()
             try:
                 with self._doors[placement].passed() as db:
-                    caller = authenticate(db, authorization, placement)
+                    caller = authenticate(db, authorization, datetime.now(UTC), placement)
+            except KeyRefusedError as error:
+                self._known.pop(header, None)
+                self._failures.note(self._doors[placement].db, error, request_id)
+                raise
             except AuthenticationError as error:
                 failure = failure or error
             except (SQLAlchemyError, LedgerUnavailableError) as error:
@@ -97,10 +146,64 @@ class KeyRing:
             else:
                 if len(self._known) >= MOST_CALLERS:
                     self._known = {}
-                self._known[header] = (caller, monotonic() + REMEMBERED_SECONDS)
+                self._known[header] = _Known(caller, asked, asked)
                 return caller
         assert failure is not None, "there is a default placement"
         raise failure
+
+    async def keep_fresh(self, placement: str) -> None:
+        """Look up anew whoever asks of a database, until cancelled; who is not found any more is forgotten."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await asyncio.to_thread(self.refresh, placement)
+            except (SQLAlchemyError, LedgerError) as error:  # they are believed no longer, and look themselves up
+                _logger.warning("The keys of the placement %s could not be looked up: %s", placement, said_by(error))
+            except Exception:
+                _logger.exception("The keys of the placement %s could not be looked up", placement)
+
+    def refresh(self, placement: str) -> None:
+        """Look up anew whoever has asked of a database lately, and write when their keys were used."""
+        asked = monotonic()
+        here = [(header, known) for header, known in list(self._known.items()) if known.caller.placement == placement]
+        for header, known in here:
+            if asked - known.used_at > IDLE_SECONDS and known.written_at >= known.used_at:
+                self._known.pop(header, None)
+        db = self._doors[placement].db
+        self._failures.flush(db)
+        if not here:
+            return
+        with db.read() as tx:
+            found = keys.find_many(tx, {known.caller.actor for _, known in here})
+        now = datetime.now(UTC)
+        for header, known in here:
+            record = found.get(known.caller.actor)
+            if record is None or record.trouble(now) is not None:
+                self._known.pop(header, None)
+            else:
+                known.caller, known.seen_at = caller_of(record, placement), asked
+        self._write_use(db, [known for _, known in here], asked, now)
+
+    def close(self) -> None:
+        """Note what was gathered of keys that opened nothing."""
+        for door in self._doors.values():
+            self._failures.flush(door.db, all_of_them=True)
+
+    def _write_use(self, db: Database, callers: list[_Known], asked: float, now: datetime) -> None:
+        due = [
+            known
+            for known in callers
+            if known.used_at > known.written_at and asked - known.written_at > USE_WRITTEN_SECONDS
+        ]
+        if due:
+            when = {
+                (known.caller.organisation_id, known.caller.actor): now - timedelta(seconds=asked - known.used_at)
+                for known in due
+            }
+            with db.write() as tx:
+                keys.used(tx, when)
+            for known in due:
+                known.written_at = asked
 
     def _order(self, last: str | None) -> list[str]:
         doors = self._doors

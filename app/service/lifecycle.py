@@ -6,17 +6,25 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from app.ledger.errors import InvalidInputError
+from app.ledger.roles import Permission
 from app.ledger.runs import ENDS, Run, RunAction, after, require_attempt, require_going
-from app.persistence.repositories import runs
-from app.service.access import Role
+from app.persistence.repositories import runs, tenants
+from app.service.acts import Act
 from app.service.call import Call
-from app.service.charging.loading import load_run
+from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.pricing import Prepared, prepared
 from app.service.reservations import end_with_the_run, require_attested
 from app.service.runs import RunRecord, read_run
+
+_DONE = {
+    RunAction.PAUSE: "paused",
+    RunAction.RESUME: "resumed",
+    RunAction.COMPLETE: "completed",
+    RunAction.ABORT: "aborted",
+}
 
 
 def change_state(
@@ -25,7 +33,7 @@ def change_state(
     """Pause, resume, complete or abort a run.
 
     Args:
-        call: needs the role trainer.
+        call: needs RUNS.
         run_id: its id.
         action: what to do; doing it again changes nothing.
         steps_executed: to the end of a run with an active reservation: how many of its steps were executed. A run is
@@ -43,11 +51,12 @@ def change_state(
             another number.
         InvalidInputError: it is fewer steps than were authorised, or more than were planned.
     """
-    call.require(Role.TRAINER)
+    call.require(Permission.RUNS)
 
     def change(ready: Prepared) -> RunRecord:
         with call.db.write() as tx:
-            work = load_run(tx, call.organisation_id, run_id)
+            tenants.lock(tx, call.organisation_id)
+            work = load_for(tx, call, run_id)
             run = work.run(call.organisation_id, run_id)
             if attempt is not None:
                 require_attempt(run, attempt)
@@ -57,6 +66,8 @@ def change_state(
                     needed = action is RunAction.COMPLETE
                     end_with_the_run(work, call, run_id, steps_executed, attested_only=needed)
                 _go_on(work, call, replace(work.run(call.organisation_id, run_id), status=reached))
+                done = Act(f"run.{_DONE[action]}", run_id, {"status": run.status}, {"status": reached})
+                call.record(tx, done)
             elif steps_executed is not None:
                 require_attested(tx, call, run_id, steps_executed)
             return read_run(tx, call, run_id, ready)
@@ -75,7 +86,7 @@ def open_attempt(
     """Let a run go on from a checkpoint: the trainer before is fenced off, and what it spent stays spent.
 
     Args:
-        call: needs the role trainer.
+        call: needs CHARGE.
         run_id: its id.
         first_step: the number of the first step after the checkpoint; None: none is repeated.
         steps_executed: of the active reservation's plan, if there is one: it is committed with them. Without, what is
@@ -92,10 +103,10 @@ def open_attempt(
         InvalidInputError: `first_step` was not reached yet.
         ReservationConflictError: `steps_executed` is given, and nothing is reserved.
     """
-    call.require(Role.TRAINER)
+    call.require(Permission.CHARGE)
 
     def create(tx: Connection, ready: Prepared) -> str:
-        work = load_run(tx, call.organisation_id, run_id)
+        work = load_for(tx, call, run_id)
         run = work.run(call.organisation_id, run_id)
         require_going(run)
         end_with_the_run(work, call, run_id, steps_executed, attested_only=False)
@@ -109,6 +120,8 @@ def open_attempt(
         opened = replace(run, attempt=run.attempt + 1, next_step=start, attempt_first_step=start)
         runs.add_attempt(tx, call.organisation_id, opened, call.now)
         _go_on(work, call, opened)
+        before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
+        call.record(tx, Act("run.attempt_opened", run_id, before, now))
         return render(read_run(tx, call, run_id, ready))
 
     return create_once(call, identity, create)

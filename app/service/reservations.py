@@ -6,11 +6,12 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import NotFoundError, ReservationConflictError
 from app.ledger.reservations import Closing, Reservation, commit, extend, forfeit, has_lapsed, void
+from app.ledger.roles import Permission
 from app.persistence.repositories import reservations
-from app.service.access import Role
+from app.service.budgets import require_reach
 from app.service.call import Call
 from app.service.charging.ending import end
-from app.service.charging.loading import load_run
+from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
 
@@ -19,7 +20,7 @@ def get_reservation(call: Call, reservation_id: str) -> Reservation:
     """Read a reservation.
 
     Args:
-        call: any role.
+        call: needs READ.
         reservation_id: its id.
 
     Returns:
@@ -28,15 +29,18 @@ def get_reservation(call: Call, reservation_id: str) -> Reservation:
     Raises:
         NotFoundError: the organisation has none such.
     """
+    call.require(Permission.READ)
     with call.db.read() as tx:
-        return _found(tx, call.organisation_id, reservation_id)
+        found = _found(tx, call.organisation_id, reservation_id)
+        require_reach(tx, call, found.run_id)
+        return found
 
 
 def commit_reservation(call: Call, reservation_id: str, steps_executed: int) -> Reservation:
     """End a reservation with the trainer's word on how many steps were executed.
 
     Args:
-        call: needs the role trainer.
+        call: needs CHARGE.
         reservation_id: its id.
         steps_executed: all steps of the plan that were executed, authorised or not.
 
@@ -55,7 +59,7 @@ def void_reservation(call: Call, reservation_id: str) -> Reservation:
     """End a reservation of which nothing was used.
 
     Args:
-        call: needs the role trainer.
+        call: needs CHARGE.
         reservation_id: its id.
 
     Returns:
@@ -73,7 +77,7 @@ def renew_reservation(call: Call, reservation_id: str) -> Reservation:
     """Answer a heartbeat: the whole lease begins anew.
 
     Args:
-        call: needs the role trainer.
+        call: needs CHARGE.
         reservation_id: its id.
 
     Returns:
@@ -83,12 +87,12 @@ def renew_reservation(call: Call, reservation_id: str) -> Reservation:
         NotFoundError: the organisation has none such.
         ReservationTerminalError: it has ended, or its lease has run out.
     """
-    call.require(Role.TRAINER)
+    call.require(Permission.CHARGE)
 
     def renew() -> Reservation:
         with call.db.write() as tx:
             found = _found(tx, call.organisation_id, reservation_id)
-            work = load_run(tx, call.organisation_id, found.run_id)
+            work = load_for(tx, call, found.run_id)
             renewed = extend(_as_it_stands(work, call.organisation_id, found), call.now)
             reservations.save_lease(tx, call.organisation_id, renewed)
             return renewed
@@ -120,9 +124,9 @@ def end_with_the_run(
             )
         return
     if has_lapsed(active, call.now):
-        end(work, call.organisation_id, active, forfeit(active), call.now)
+        end(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
     elif steps_executed is not None:
-        end(work, call.organisation_id, active, commit(active, steps_executed), call.now)
+        end(work, call.organisation_id, active, commit(active, steps_executed), call.asker, call.now)
     elif attested_only:
         raise ReservationConflictError(
             f"The run has the active reservation {active.id}: say in `steps_executed` how many of its steps were "
@@ -131,7 +135,7 @@ def end_with_the_run(
             steps_authorized=active.steps_used,
         )
     else:
-        end(work, call.organisation_id, active, forfeit(active), call.now)
+        end(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
 
 
 def require_attested(tx: Connection, call: Call, run_id: str, steps_executed: int) -> None:
@@ -153,17 +157,17 @@ def require_attested(tx: Connection, call: Call, run_id: str, steps_executed: in
 
 
 def _ended(call: Call, reservation_id: str, how: Callable[[Reservation], Closing]) -> Reservation:
-    call.require(Role.TRAINER)
+    call.require(Permission.CHARGE)
 
     def close() -> Reservation:
         with call.db.write() as tx:
             found = _found(tx, call.organisation_id, reservation_id)
-            work = load_run(tx, call.organisation_id, found.run_id)
+            work = load_for(tx, call, found.run_id)
             reservation = _as_it_stands(work, call.organisation_id, found)
             lapsed = has_lapsed(reservation, call.now)
             closing = forfeit(reservation) if lapsed else how(reservation)
             if not closing.replayed:
-                end(work, call.organisation_id, reservation, closing, call.now)
+                end(work, call.organisation_id, reservation, closing, call.asker, call.now)
                 save(work)
         return how(closing.reservation).reservation if lapsed else closing.reservation
 

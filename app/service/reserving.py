@@ -11,12 +11,12 @@ from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions
 from app.ledger.errors import NotFoundError, ReservationConflictError
 from app.ledger.plans import plan_of
 from app.ledger.reservations import Reservation, ReservationStatus, commit, forfeit, has_lapsed
+from app.ledger.roles import Permission
 from app.ledger.runs import require_active, require_attempt
 from app.persistence.repositories import reservations
-from app.service.access import Role
 from app.service.call import Call
 from app.service.charging.ending import end
-from app.service.charging.loading import load_run
+from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, Pinned, create_once
@@ -90,7 +90,7 @@ def reserve(
     stays as it is.
 
     Args:
-        call: needs the role trainer.
+        call: needs CHARGE.
         request: run, plan, lease.
         identity: of the request.
         render: makes the reply's body.
@@ -108,19 +108,19 @@ def reserve(
         InvalidInputError: of the one before, fewer steps were executed than were authorised, or more than were planned.
         UnsupportedEventError: an event has no sound bound under the population's relation.
     """
-    call.require(Role.TRAINER)
+    call.require(Permission.CHARGE)
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
-        work = load_run(tx, call.organisation_id, request.run_id)
+        work = load_for(tx, call, request.run_id)
         run = work.run(call.organisation_id, request.run_id)
         require_attempt(run, request.attempt)
         require_active(run)
         active = work.reservations.get((call.organisation_id, request.run_id))
         if active is not None and has_lapsed(active, call.now):
             # It is forfeited whatever becomes of the new plan.
-            end(work, call.organisation_id, active, forfeit(active), call.now)
+            end(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
             save(work)
-            work = load_run(tx, call.organisation_id, request.run_id)
+            work = load_for(tx, call, request.run_id)
         before = tx.begin_nested()
         _end_the_one_before(work, call, request)
         held = set_aside(work, call, request, ready)
@@ -143,7 +143,7 @@ def _end_the_one_before(work: WorkingSet, call: Call, request: PlanRequest) -> N
             raise NotFoundError(f"The run {request.run_id} has no reservation {request.follows.id!r}.")
         closing = commit(found, request.follows.steps_executed)
         if not closing.replayed:
-            end(work, call.organisation_id, found, closing, call.now)
+            end(work, call.organisation_id, found, closing, call.asker, call.now)
     elif active is not None:
         raise ReservationConflictError(
             f"The run has the active reservation {active.id}; commit or void it before the next one, or let the next "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Reading, Refusal, reading_of, repetitions_left
 from app.ledger.audit import genesis
@@ -15,13 +15,14 @@ from app.ledger.errors import (
     PrivacyUnitMismatchError,
     RelationMismatchError,
 )
+from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, runs
 from app.persistence.repositories.accounts import AccountRecord, Population
-from app.service.access import Role
-from app.service.budgets import Terms, checked, find_parent, new_account
+from app.service.acts import Act
+from app.service.budgets import Terms, account_facts, checked, find_parent, new_account
 from app.service.call import Call
-from app.service.charging.loading import load_run
+from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.pricing import Prepared, prepared, quote
@@ -96,7 +97,7 @@ def register_run(
     """Register a training run beneath a budget.
 
     Args:
-        call: needs the role trainer.
+        call: needs RUNS.
         registration: what the trainer says of the run.
         identity: of the request.
         render: makes the reply's body.
@@ -114,7 +115,7 @@ def register_run(
         DeltaTooLargeError: the run's own delta is 1/size or more.
         LimitTooSmallError: the run's own limit could never admit anything.
     """
-    call.require(Role.TRAINER)
+    call.require(Permission.RUNS)
     declaration, terms = registration.declaration, registration.terms
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
@@ -134,6 +135,7 @@ def register_run(
         head = genesis(call.organisation_id, account.id)
         run = Run(account.id, RunStatus.ACTIVE, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
         runs.add(tx, call.organisation_id, run, call.now)
+        _record_registration(tx, call, account, declaration)
         if registration.plan:
             refusal = _hold_plan(tx, call, account.id, registration, ready)
             if refusal is not None:
@@ -149,7 +151,7 @@ def get_run(call: Call, run_id: str) -> RunRecord:
     """Read a run.
 
     Args:
-        call: any role.
+        call: needs READ.
         run_id: its id.
 
     Returns:
@@ -158,6 +160,7 @@ def get_run(call: Call, run_id: str) -> RunRecord:
     Raises:
         NotFoundError: the organisation has none such.
     """
+    call.require(Permission.READ)
     with call.db.read() as tx:
         return prepared(lambda ready: read_run(tx, call, run_id, ready))
 
@@ -173,7 +176,7 @@ def list_runs(
     """Read runs in the order of their registration.
 
     Args:
-        call: any role.
+        call: needs READ.
         budget: only those directly beneath this budget (id or path).
         status: only those in this state.
         after: only those after this id.
@@ -185,9 +188,18 @@ def list_runs(
     Raises:
         NotFoundError: there is no such budget.
     """
+    call.require(Permission.READ)
     with call.db.read() as tx:
         budget_id = None if budget is None else find_parent(tx, call, budget).account.id
-        found = runs.page(tx, call.organisation_id, budget_id=budget_id, status=status, after=after, limit=limit)
+        found = runs.page(
+            tx,
+            call.organisation_id,
+            beneath=call.caller.scope,
+            budget_id=budget_id,
+            status=status,
+            after=after,
+            limit=limit,
+        )
         return prepared(
             lambda ready: [_record(tx, call, run, find_path(tx, call, run.account_id), ready) for run in found]
         )
@@ -206,10 +218,12 @@ def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, .
 
     Raises:
         NotFoundError: the organisation has no such run.
+        InsufficientScopeError: it is out of the caller's reach.
     """
     path = accounts.path_of(tx, call.organisation_id, run_id)
     if not path or path[-1].account.kind is not AccountKind.RUN:
         raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
+    call.require_reach([record.account.id for record in path])
     return tuple(path)
 
 
@@ -233,9 +247,16 @@ def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRec
     return _record(tx, call, runs.get(tx, call.organisation_id, run_id), path, ready)
 
 
+def _record_registration(tx: Connection, call: Call, account: Account, declaration: Declaration) -> None:
+    kept = accounts.find(tx, call.organisation_id, account.id)
+    assert kept is not None, "it was appended a moment ago"
+    event = declaration.event and fingerprint(declaration.event)
+    call.record(tx, Act("run.registered", account.id, after=account_facts(kept) | {"event": event}))
+
+
 def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registration, ready: Prepared) -> Refusal | None:
     """Set the plan of a new run aside; None if it fits."""
-    work = load_run(tx, call.organisation_id, run_id)
+    work = load_for(tx, call, run_id)
     request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
     held = set_aside(work, call, request, ready)
     if isinstance(held, Refusal):

@@ -8,6 +8,7 @@ from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
 from app.ledger.reservations import forfeit, has_lapsed
 from app.persistence.engine import Database, said_by
@@ -60,7 +61,7 @@ def forfeit_lapsed(db: Database, now: datetime) -> int:
             active = work.reservations.get((found.organisation_id, found.run_id))
             if active is None or not has_lapsed(active, now):
                 return False
-            end(work, found.organisation_id, active, forfeit(active), now)
+            end(work, found.organisation_id, active, forfeit(active), SERVICE, now)
             save(work)
             return True
 

@@ -20,6 +20,7 @@ class House:
     budget: str
     run: str
     reservation: str = ""
+    key: str = ""
 
     def rows(self) -> Dump:
         """Every row of the ledger."""
@@ -32,6 +33,7 @@ class House:
             "budget_id": self.budget,
             "run_id": self.run,
             "reservation_id": self.reservation,
+            "key_id": self.key,
         }
 
 
@@ -44,7 +46,8 @@ def furnish(ledger: Ledger) -> House:
     plan = {"plan": [{"event": SAMPLED, "count": 1}]}
     reservation = str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
     assert ledger.post(f"/v1/reservations/{reservation}/void", {}, "trainer").status_code == 200
-    return House(ledger, population, budget, run, reservation)
+    key = str(ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
+    return House(ledger, population, budget, run, reservation, key)
 
 
 @pytest.fixture(scope="module")

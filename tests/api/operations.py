@@ -44,7 +44,7 @@ GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC
 POSTS = [operation for operation in GUARDED if operation.method == "POST"]
 READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id != "verifyLedger"]
 """What an asker may have already; a verification is made anew each time."""
-OPTIONAL_BODY = {"completeRun", "abortRun"}
+OPTIONAL_BODY = {"completeRun", "abortRun", "rotateKey", "revokeKey"}
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +61,7 @@ NOWHERE = {
     "budget_id": "bud_nowhere",
     "population_id": "pop_nowhere",
     "reservation_id": "res_nowhere",
+    "key_id": "key_nowhere",
 }
 """Ids that mean nothing, by the names of path parameters."""
 
@@ -79,6 +80,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "registerRun": {"name": name, "budget": "mimic/icu-team"},
         "takeSteps": {"event": SAMPLED},
         "openAttempt": {},
+        "createKey": {"name": name, "role": "viewer"},
         "reserve": {"plan": [{"event": SAMPLED}]},
         "commitReservation": {"steps_executed": 0},
         "planEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},

@@ -5,6 +5,7 @@ from fastapi.routing import iter_route_contexts
 
 from tests.api.conftest import House
 from tests.api.operations import APP, GUARDED, NOWHERE, OPERATIONS, PUBLIC, Operation
+from tests.persistence.dump import changed
 
 by_operation = pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
 
@@ -46,7 +47,7 @@ def test_an_operation_is_closed_to_whoever_has_no_key(house: House, operation: O
         assert reply.json()["code"] == "unauthenticated", name
         assert reply.headers["content-type"] == "application/problem+json", name
         assert reply.headers["www-authenticate"] == "Bearer", name
-    assert house.rows() == before
+    assert changed(before, house.rows()) <= {"audit_entries"}  # a key of ours that was tried and opened nothing
 
 
 @by_operation

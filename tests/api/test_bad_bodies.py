@@ -170,7 +170,10 @@ TOO_MANY: dict[str, dict[str, object]] = {
     "planSteps": {"event": GAUSSIAN, "epsilon": 1.0, "delta": 1e-5, "besides": MANY},
     "planSamplingProbability": {"event": SAMPLED, "count": 1, "epsilon": 1.0, "delta": 1e-5, "besides": MANY},
 }
-WITHOUT_EVENTS = {"planLaplace", "completeRun", "abortRun", "openAttempt", "commitReservation"}
+WITHOUT_EVENTS = {
+    *("planLaplace", "completeRun", "abortRun", "openAttempt", "commitReservation"),
+    *("createKey", "rotateKey", "revokeKey"),
+}
 each_with_events = pytest.mark.parametrize(
     "operation", [one for one in WITH_BODY if one.id not in WITHOUT_EVENTS], ids=lambda operation: operation.id
 )

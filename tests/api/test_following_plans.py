@@ -23,6 +23,10 @@ def status(trainer: Trainer, reservation: str) -> tuple[str, int | None]:
     return told["status"], told["steps_executed"]
 
 
+REGISTERED = {"accounts", "account_paths", "runs", "attempts", "audit_entries", "balances"}
+"""What another run has changed."""
+
+
 def test_one_request_ends_a_plan_and_sets_the_next_one_aside(trainer: Trainer) -> None:
     first = trainer.reserved((LOUD, 10))
     made = trainer.reserve((LOUD, 3), (QUIET, 7), follows=after(first, 8)).json()
@@ -88,7 +92,7 @@ def test_the_word_on_the_plan_before_is_checked(trainer: Trainer) -> None:
     is_refused(other.reserve((LOUD, 1), follows=after(first, 4)), 404, "not_found")
     told = is_refused(trainer.reserve((LOUD, 1)), 409, "reservation_conflict")
     assert told["reservation"] == first
-    assert not changed(before, trainer.rows()) - {"accounts", "account_paths", "runs", "attempts", "balances"}
+    assert not changed(before, trainer.rows()) - REGISTERED
     second = trainer.reserved((LOUD, 1), follows=after(first, 4))
     told = is_refused(trainer.reserve((LOUD, 1), follows=after(first, 4)), 409, "reservation_conflict")
     assert told["reservation"] == second

@@ -45,7 +45,7 @@ def test_an_action_reaches_its_state_or_is_a_conflict(home: House, status: str, 
         return
     assert (reply.status_code, reply.json()["status"]) == (200, reached)
     assert home.ledger.get(f"/v1/runs/{home.run}").json() == reply.json()
-    assert changed(before, home.rows()) == (set() if reached == status else {"runs", "accounts"})
+    assert changed(before, home.rows()) == (set() if reached == status else {"runs", "accounts", "audit_entries"})
 
 
 @pytest.mark.parametrize("query", ["", "?dry_run=true"])

@@ -20,7 +20,8 @@ BOTH = ("/v1/runs/{run}/steps", "/v1/plain/{run}/steps")
 def serving_both(folder: Path, database_url: str) -> Iterator[House]:
     """Whoever asks with a key that was seen once is known for as long as the house stands."""
     with pytest.MonkeyPatch.context() as patch, open_ledger(folder, database_url) as ledger:
-        patch.setattr("app.service.keyring.REMEMBERED_SECONDS", 3600.0)
+        for seconds in ("BELIEVED_SECONDS", "IDLE_SECONDS"):
+            patch.setattr(f"app.service.keyring.{seconds}", 3600.0)
         app = ledger.http.app
         assert isinstance(app, FastAPI)
         plain = router()

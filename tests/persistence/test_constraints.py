@@ -48,6 +48,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
 
 # Each row: a table, which of its rows is copied (a column and its value), what is changed in the copy, and a part
 # of the database's own words. Names such as `clinic` stand for the id of what has that name.
+ACT = ("action", "budget.created")
 KIND = ("kind", "budget")
 POPULATION = ("kind", "population")
 RUN = ("kind", "run")
@@ -67,6 +68,11 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("api_keys", ("role", "admin"), {"id": "k", "secret_hash": b"x" * 31}, "ck_api_keys_secret_hash_is_sha256"),
     ("api_keys", ("role", "admin"), {"organisation_id": "clinic"}, "api_keys.id"),
     ("api_keys", ("role", "admin"), {"id": "k", "organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("api_keys", ("role", "admin"), {"id": "k", "scope_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("audit_entries", ACT, {"action": "x"}, "audit_entries.position"),
+    ("audit_entries", ACT, {"position": -1}, "ck_audit_entries_position_counts"),
+    ("audit_entries", ACT, {"position": 99, "entry_hash": b"x" * 31}, "ck_audit_entries_entry_hash_is_sha256"),
+    ("audit_entries", ACT, {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a"}, "accounts.path"),
     ("accounts", POPULATION, {"id": "a", "population_id": "a"}, "accounts.path"),
     ("accounts", KIND, {"path": "x"}, "accounts.id"),

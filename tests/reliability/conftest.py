@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from app.ledger.roles import Role
 from app.persistence.engine import Database
 from app.service import access
-from app.service.access import Role
+from app.service.keys import create_key
 from tests.conftest import LiveServer
 from tests.reliability.clients import PATIENCE_SECONDS, Trainer, open_budget
 from tests.reliability.failing_server import FAULTS
@@ -70,7 +71,7 @@ def issue_keys(server: LiveServer) -> None:
     now = datetime.now(UTC)
     access.create_organisation(database, "hospital", now)
     for role in Role:
-        server.keys[f"hospital/{role}"] = access.create_key(database, "hospital", role, now).key
+        server.keys[f"hospital/{role}"] = create_key(database, "hospital", role, now).key
     database.dispose()
 
 

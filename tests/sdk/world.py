@@ -21,8 +21,9 @@ import httpx
 import pytest
 
 from app.accounting.events import canonical, event_from_dict
+from app.ledger.roles import Role
 from app.service import access
-from app.service.access import Role
+from app.service.keys import create_key
 from app.service.verification import verify
 from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, gaussian
 from tests.api import trainer
@@ -266,7 +267,7 @@ def new_world(ledger: Ledger, clock: Clock, epsilon: float = 1.0) -> World:
     """A new organisation with a population and a budget."""
     name, now = f"organisation{next(_numbers)}", datetime.now(UTC)
     owner = access.create_organisation(ledger.database, name, now)
-    keys = {("hospital", str(role)): access.create_key(ledger.database, name, role, now).key for role in _ROLES}
+    keys = {("hospital", str(role)): create_key(ledger.database, name, role, now).key for role in _ROLES}
     own = replace(ledger, keys=keys)
     own.population(limit={"epsilon": 3.0 * epsilon, "delta": 1e-5})
     own.budget(limit={"epsilon": epsilon, "delta": 1e-5})

@@ -11,10 +11,11 @@ from sqlalchemy import select
 
 from app.accounting.events import DpEvent, Gaussian
 from app.ledger.accounts import Account
+from app.ledger.roles import Role
 from app.persistence.engine import Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
-from app.service.access import Caller, Role
+from app.service.access import Caller
 from app.service.call import Call
 from app.service.charging.group import Outcome, commit_group
 from app.service.charging.memory import Memory
@@ -61,7 +62,7 @@ class Office:
         return Call(self.ledger.database, caller, now or datetime.now(UTC))
 
     def command(self, asked: StepRequest) -> Command:
-        return Command(self.organisation_id, datetime.now(UTC), asked, Prepared())
+        return Command(self.call(), asked, Prepared())
 
     def once(self, *asked: StepRequest | Command) -> list[Outcome]:
         """One group, decided as it comes."""

@@ -15,9 +15,12 @@ from app.ledger.errors import (
     NameTakenError,
     NotFoundError,
 )
+from app.ledger.roles import PERMISSIONS, Permission, Role
 from app.persistence.engine import Database
 from app.persistence.tables import api_keys
-from app.service.access import Caller, Role, authenticate, create_key, create_organisation, require
+from app.service.access import Caller, authenticate, create_organisation
+from app.service.call import Call
+from app.service.keys import create_key
 from tests import postgres
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
@@ -72,9 +75,9 @@ def test_keys_are_all_different(ledger: Ledger) -> None:
 @pytest.mark.parametrize("role", Role)
 def test_a_key_is_known_by_its_organisation_and_role(ledger: Ledger, role: Role) -> None:
     issued = create_key(ledger.database, "clinic", role, NOW)
-    caller = authenticate(ledger.database, f"Bearer {issued.key}")
-    assert (caller.key_id, caller.role) == (issued.id, role)
-    other = authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}")
+    caller = authenticate(ledger.database, f"Bearer {issued.key}", NOW)
+    assert (caller.actor, caller.role) == (issued.id, role)
+    other = authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}", NOW)
     assert caller.organisation_id != other.organisation_id
 
 
@@ -82,7 +85,7 @@ def test_a_key_is_known_by_its_organisation_and_role(ledger: Ledger, role: Role)
 def test_a_key_is_issued_to_an_organisation_by_id_or_name(ledger: Ledger, by: str) -> None:
     organisation = create_organisation(ledger.database, "third", NOW)
     issued = create_key(ledger.database, organisation if by == "id" else "third", Role.ADMIN, NOW)
-    assert authenticate(ledger.database, f"Bearer {issued.key}").organisation_id == organisation
+    assert authenticate(ledger.database, f"Bearer {issued.key}", NOW).organisation_id == organisation
 
 
 def test_a_key_is_not_issued_to_nobody(ledger: Ledger) -> None:
@@ -114,25 +117,23 @@ def test_an_organisation_s_name_is_unique_and_is_nobody_s_id(ledger: Ledger) -> 
 )
 def test_what_is_no_key_is_not_authenticated(ledger: Ledger, authorization: str | None) -> None:
     with pytest.raises(AuthenticationError):
-        authenticate(ledger.database, authorization)
+        authenticate(ledger.database, authorization, NOW)
 
 
 def test_an_error_does_not_repeat_the_key(ledger: Ledger) -> None:
     with pytest.raises(AuthenticationError) as refused:
-        authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}x")
+        authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}x", NOW)
     assert ledger.keys["hospital", "admin"][:10] not in refused.value.detail
 
 
-@pytest.mark.parametrize("needed", Role)
+@pytest.mark.parametrize("needed", Permission)
 @pytest.mark.parametrize("role", Role)
-def test_a_role_covers_itself_and_those_below_it(role: Role, needed: Role) -> None:
-    order = [Role.VIEWER, Role.TRAINER, Role.ADMIN]
-    covers = order.index(role) >= order.index(needed)
-    assert role.covers(needed) is covers
-    caller = Caller("org_1", "key_1", role)
-    if covers:
-        require(caller, needed)
+def test_a_role_lets_pass_what_it_may_and_nothing_else(ledger: Ledger, role: Role, needed: Permission) -> None:
+    call = Call(ledger.database, Caller("org_1", "key_1", role), NOW)
+    if needed in PERMISSIONS[role]:
+        call.require(needed)
         return
     with pytest.raises(InsufficientScopeError) as refused:
-        require(caller, needed)
-    assert refused.value.members == {"required_role": str(needed)}
+        call.require(needed)
+    roles = [str(each) for each in Role if needed in PERMISSIONS[each]]
+    assert refused.value.members == {"required_permission": str(needed), "required_roles": roles}

@@ -1,15 +1,17 @@
 """The command line: what it prints, and that its errors are one sentence and exit status 2."""
 
 import json
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from app.api.openapi import openapi_text
+from app.ledger.roles import Role
 from app.main import create_app
 from app.persistence.engine import Database
-from app.service.access import Role, authenticate
+from app.service.access import authenticate
 from app.settings import Settings
 from tests.conftest import command_line
 from tests.persistence.dump import dump
@@ -46,8 +48,8 @@ def test_an_organisation_and_keys_of_each_role_can_be_made(run: Run, url: str) -
             said = run("keys", "create", "--org", name, "--role", role, "--json")
             issued = json.loads(said.out)
             assert (said.status, said.err, set(issued), issued["role"]) == (0, "", {"id", "key", "role"}, role)
-            caller = authenticate(database, f"Bearer {issued['key']}")
-            assert (caller.organisation_id, caller.role, caller.key_id) == (organisation, role, issued["id"])
+            caller = authenticate(database, f"Bearer {issued['key']}", datetime.now(UTC))
+            assert (caller.organisation_id, caller.role, caller.actor) == (organisation, role, issued["id"])
     database.dispose()
 
 

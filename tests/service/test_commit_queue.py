@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import InsufficientScopeError, LedgerUnavailableError, NotFoundError
-from app.service.access import Role
+from app.ledger.roles import Role
 from app.service.charging import queue
 from app.service.charging.group import commit_group
 from app.service.charging.queue import CommitQueue

@@ -10,8 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.cli import main
+from app.ledger.roles import Role
 from app.main import create_app
-from app.service.access import Role, create_key, create_organisation
+from app.service.access import create_organisation
+from app.service.keys import create_key
 from app.service.placements import Placements
 from app.settings import Settings
 from tests import postgres

@@ -18,12 +18,14 @@ from app.ledger.errors import (
     NameTakenError,
     NotFoundError,
 )
+from app.ledger.roles import Role
 from app.main import create_app
 from app.persistence.engine import Database
 from app.service import keyring
-from app.service.access import Role, authenticate, create_key, create_organisation
+from app.service.access import authenticate, create_organisation
 from app.service.copying import copy
 from app.service.keyring import KeyRing
+from app.service.keys import create_key
 from app.service.placements import Placements
 from app.service.verification import verify
 from app.settings import Settings
@@ -88,7 +90,7 @@ def test_a_key_is_asked_for_where_it_was_found(house: House, monkeypatch: pytest
     with _down(house.hospital.database) as asked:
         assert house.clinic.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200  # remembered
         assert asked == []
-    monkeypatch.setattr(keyring, "REMEMBERED_SECONDS", -1.0)
+    monkeypatch.setattr(keyring, "BELIEVED_SECONDS", -1.0)
     assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up, and forgotten at once
     with _down(house.hospital.database) as asked:
         assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up where it was found
@@ -173,7 +175,7 @@ def test_a_key_s_id_is_new_on_every_placement(placements: Placements, monkeypatc
         create_organisation(everywhere[name], organisation, NOW, everywhere.values())
     first = create_key(everywhere["default"], "hospital", Role.ADMIN, NOW, everywhere.values())
     ids = iter([first.id, first.id, "key_new"])
-    monkeypatch.setattr("app.service.access.new_id", lambda *_: next(ids))
+    monkeypatch.setattr("app.service.keys.new_id", lambda *_: next(ids))
     assert create_key(everywhere["eu-2"], "clinic", Role.ADMIN, NOW, everywhere.values()).id == "key_new"
 
 

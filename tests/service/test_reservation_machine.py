@@ -14,13 +14,14 @@ from app.accounting.events import DpEvent
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationConflictError, ReservationTerminalError
 from app.ledger.reservations import Reservation
+from app.ledger.roles import Role
 from app.ledger.runs import RunAction
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Outcome
 from app.service import access, lifecycle, reservations, reserving, upkeep
-from app.service.access import Role
 from app.service.charging.requests import Answered
 from app.service.idempotency import Identity, Pinned
+from app.service.keys import create_key
 from app.service.pricing import UnpreparedError
 from app.service.reserving import Before, PlanRequest
 from app.service.verification import verify
@@ -86,7 +87,7 @@ class Reserving(RuleBasedStateMachine):
     def opened(self, kind: str, *, own: bool, planned: bool) -> None:
         name, database = f"organisation{next(_numbers)}", self.ledger.database
         owner = access.create_organisation(database, name, START)
-        self.ledger.keys[name, "admin"] = access.create_key(database, name, Role.ADMIN, START).key
+        self.ledger.keys[name, "admin"] = create_key(database, name, Role.ADMIN, START).key
         self.offices = [Office(self.ledger, owner), Office(self.ledger, owner)]
         self.headers = self.ledger.headers("admin", name)
         self.now = START + timedelta(days=1)
@@ -136,7 +137,7 @@ class Reserving(RuleBasedStateMachine):
         command = office.command(
             request(run.id, *asked, first=run.next_step if number else None, attempt=run.attempt, mode=mode)
         )
-        command.now = self.now
+        command.call = office.call(self.now)
         [outcome] = office.once(command)
         while isinstance(outcome, UnpreparedError):
             outcome.compute()

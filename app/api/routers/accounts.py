@@ -49,7 +49,7 @@ def create_population(body: PopulationIn, request: Request, call: Asked, key: Id
     summary="List populations",
     tags=["populations"],
     response_model=PopulationPage,
-    responses=reads(*GUARDED, "invalid_request"),
+    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
 )
 def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
     """Populations of the caller's organisation in the order of their creation."""

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -78,6 +80,26 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_name)]
+
+
+def _readable(value: str) -> str:
+    if not value.strip() or any(not (char.isprintable() or char in "\n\t") for char in value):
+        raise ValueError("write words that can be read, without control characters")
+    return value
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError('write a moment as text, as "2026-11-21T09:00:00Z"')  # noqa: TRY004 - pydantic takes this one
+    return value
+
+
+Reason = Annotated[
+    str,
+    Field(min_length=1, max_length=2000, description="Why, for whoever reads the record."),
+    AfterValidator(_readable),
+]
+Moment = Annotated[AwareDatetime, BeforeValidator(_text), Field(strict=False)]
 Reference = Annotated[
     str, Field(min_length=1, max_length=2000, description="An id, or a path of names such as mimic/icu-team.")
 ]

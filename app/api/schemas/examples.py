@@ -11,5 +11,6 @@ EXAMPLE_RUN_ID = "run_019aa5b3c4d7b0c1d2e3f4051627"
 EXAMPLE_BUDGET_ID = "bud_019aa5b3c4d6a0b1c2d3e4f50617"
 EXAMPLE_RESERVATION_ID = "res_019aa5b3c4d8c1d0e2f304152637"
 EXAMPLE_POPULATION_ID = "pop_019aa5b3c4d50f1e2d3c4b5a6978"
+EXAMPLE_KEY_ID = "key_019aa5b3c4d4e5f607182930"
 # A cursor of a list is never null here: FastAPI leaves nulls out of examples.
 EXAMPLE_CURSOR = "cnVuXzAxOWFhNWIzYzRkN2IwYzFkMmUzZjQwNTE2Mjc"

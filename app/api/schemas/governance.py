@@ -1,11 +1,14 @@
 """What a verification found, on the wire."""
 
-from typing import Self
+import json
+from datetime import datetime
+from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Output
-from app.api.schemas.examples import EXAMPLE_RUN_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.persistence.repositories.acts import KeptAct
 from app.service.verification import Fault, Verification
 
 
@@ -71,3 +74,60 @@ class VerificationOut(Output):
             steps=found.steps,
             faults=[FaultOut.of(fault) for fault in found.faults],
         )
+
+
+ACT_EXAMPLE: dict[str, Any] = {
+    "position": 3,
+    "actor": EXAMPLE_KEY_ID,
+    "action": "budget.limit_changed",
+    "subject": EXAMPLE_BUDGET_ID,
+    "before": {"limit": {"epsilon": 2.0, "delta": 1e-5}},
+    "after": {"limit": {"epsilon": 3.0, "delta": 1e-5}},
+    "reason": "The study goes on for another year, as its board has approved.",
+    "request_id": "req_6f1c2d3e4f506172",
+    "created_at": "2026-11-21T09:00:00Z",
+    "hash": "5f0c1d2e" * 8,
+}
+
+
+class ActOut(Output):
+    """An entry of the organisation's chain."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ACT_EXAMPLE]})
+
+    position: int = Field(description="Its place in the chain, from 0.")
+    actor: str = Field(description="A key's id, `oidc:` and a person's subject, `cli`, `service` or `unauthenticated`.")
+    action: str
+    subject: str = Field(description="The id of what it was done to.")
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    reason: str | None
+    request_id: str | None
+    created_at: datetime
+    hash: str = Field(description="sha256 (hex) of the hash before it and this entry: docs/verification.md.")
+
+    @classmethod
+    def of(cls, kept: KeptAct) -> Self:
+        """From the chain."""
+        entry = kept.entry
+        return cls(
+            position=entry.position,
+            actor=entry.actor,
+            action=entry.action,
+            subject=entry.subject,
+            before=entry.before and json.loads(entry.before),
+            after=entry.after and json.loads(entry.after),
+            reason=entry.reason,
+            request_id=entry.request_id,
+            created_at=entry.created_at,
+            hash=kept.entry_hash.hex(),
+        )
+
+
+class ActPage(Output):
+    """Acts in the order of the chain."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ACT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
+
+    items: list[ActOut]
+    next: str | None

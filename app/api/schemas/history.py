@@ -11,6 +11,7 @@ from app.api.schemas.common import Output
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
+    EXAMPLE_KEY_ID,
     EXAMPLE_POPULATION_ID,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
@@ -41,6 +42,8 @@ class HistoryPoint(Output):
     accounts: list[str] = Field(description="What the charge touched, or would have touched, root first.")
     binding_account: str
     reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
+    actor: str | None = Field(description="Who asked; null for a decision of a version that did not keep it.")
+    request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
     at: datetime
 
@@ -72,6 +75,8 @@ class HistoryOut(Output):
                             "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
                             "binding_account": EXAMPLE_BUDGET_ID,
                             "reservation": EXAMPLE_RESERVATION_ID,
+                            "actor": EXAMPLE_KEY_ID,
+                            "request_id": "req_6f1c2d3e4f506172",
                             "hash": "9f2c" * 16,
                             "at": "2026-11-21T09:00:01Z",
                         }
@@ -110,6 +115,8 @@ def _point(decision: Decision, accounts: list[str]) -> HistoryPoint:
         accounts=accounts,
         binding_account=decision.binding_account_id,
         reservation=decision.reservation_id,
+        actor=decision.asker.actor if decision.asker else None,
+        request_id=decision.asker.request_id if decision.asker else None,
         hash=decision.entry_hash.hex(),
         at=decision.created_at,
     )

@@ -1,5 +1,6 @@
 """Accounts of every kind: populations, budgets and the accounts of runs."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from app.persistence.engine import writes
 from app.persistence.repositories import balances
 from app.persistence.repositories.balances import Since
 from app.persistence.repositories.events import PriceBook
-from app.persistence.repositories.locks import Seen, ids_above, lock
+from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
 from app.persistence.tables import account_paths, accounts, populations
 from app.persistence.tables import balances as kept_balances
 
@@ -195,22 +196,32 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
 
 
-def page(
-    tx: Connection,
-    organisation_id: str,
-    kind: AccountKind,
-    *,
-    parent_id: str | None = None,
-    path: str | None = None,
-    after: str | None,
-    limit: int,
-) -> list[AccountRecord]:
-    """Accounts of one kind in the order of their creation, those after an id only."""
-    found = _of(organisation_id).where(accounts.c.kind == str(kind))
-    if parent_id is not None:
-        found = found.where(accounts.c.parent_id == parent_id)
-    if path is not None:
-        found = found.where(accounts.c.path == path)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which accounts are wanted; None: whichever.
+
+    Args:
+        kind: population, budget or run.
+        beneath: the id of an account on or beneath which they lie.
+        parent_id: the id of the account directly above them.
+        path: the one at this path of names.
+    """
+
+    kind: AccountKind
+    beneath: str | None = None
+    parent_id: str | None = None
+    path: str | None = None
+
+
+def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | None, limit: int) -> list[AccountRecord]:
+    """Accounts in the order of their creation, those after an id only."""
+    found = _of(organisation_id).where(accounts.c.kind == str(wanted.kind))
+    if wanted.beneath is not None:
+        found = found.where(accounts.c.id.in_(ids_beneath(organisation_id, wanted.beneath)))
+    if wanted.parent_id is not None:
+        found = found.where(accounts.c.parent_id == wanted.parent_id)
+    if wanted.path is not None:
+        found = found.where(accounts.c.path == wanted.path)
     if after is not None:
         found = found.where(accounts.c.id > after)
     book = PriceBook()
@@ -280,7 +291,7 @@ def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         relation=relation,
         limit=None if row.epsilon_limit is None else Limit(row.epsilon_limit, row.delta_limit),
         filter=FilterKind(row.filter),
-        planned=_planned(row.planned),
+        planned=read_planned(row.planned),
         weights=_weights(row.weights),
         spent=spent,
         held=held,
@@ -295,7 +306,13 @@ def _planned_text(planned: tuple[StepEvent, ...]) -> str:
     return json.dumps([{"event": event_to_dict(step.event), "count": step.count} for step in planned])
 
 
-def _planned(text: str) -> tuple[StepEvent, ...]:
+def planned_sha256(planned: tuple[StepEvent, ...]) -> str | None:
+    """What tells one planned workload from another: sha256 (hex) of the text that is kept; None: nothing is planned."""
+    return hashlib.sha256(_planned_text(planned).encode()).hexdigest() if planned else None
+
+
+def read_planned(text: str) -> tuple[StepEvent, ...]:
+    """A planned workload as it is kept."""
     return tuple(StepEvent(event_from_dict(item["event"]), item["count"]) for item in json.loads(text))
 
 

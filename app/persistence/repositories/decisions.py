@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, select
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
-from app.ledger.audit import Entry, entry_hash
+from app.ledger.audit import Asker, Entry, entry_hash
 from app.persistence.bulk import Bulk
 from app.persistence.repositories.events import read_event
 from app.persistence.repositories.excerpts import first_events
@@ -50,6 +50,7 @@ class Decision:
         request_fingerprint: sha256 (hex) of what was asked.
         idempotency_key: of the request, if it carried one.
         created_at: in UTC.
+        asker: who asked, and in which request; None: a version that did not keep it.
         entry_hash: the link of the run's chain; empty until the decision is recorded.
     """
 
@@ -71,6 +72,7 @@ class Decision:
     reservation_id: str | None
     created_at: datetime
     opens_attempt: bool = False
+    asker: Asker | None = None
     entry_hash: bytes = b""
 
     @property
@@ -115,6 +117,8 @@ def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
         binding_account_id=decision.binding_account_id,
         refusal=decision.refusal,
         created_at=decision.created_at,
+        actor=decision.asker.actor if decision.asker else None,
+        request_id=decision.asker.request_id if decision.asker else None,
     )
     return replace(decision, entry_hash=entry_hash(head, entry))
 
@@ -176,6 +180,8 @@ def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
         "reservation_id": decision.reservation_id,
         "entry_hash": decision.entry_hash,
         "created_at": decision.created_at,
+        "actor": decision.asker.actor if decision.asker else None,
+        "request_id": decision.asker.request_id if decision.asker else None,
     }
 
 
@@ -269,5 +275,6 @@ def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         reservation_id=row.reservation_id,
         created_at=row.created_at,
         opens_attempt=row.opens_step is not None,
+        asker=None if row.actor is None else Asker(row.actor, row.request_id),
         entry_hash=row.entry_hash,
     )

@@ -99,7 +99,7 @@ class KeptReservation:
 _PLAIN = (
     *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
     *("first_step", "step_count", "requested_count", "reservation_id", "epsilon", "delta", "epsilon_limit"),
-    *("steps_remaining", "binding_account_id", "refusal", "created_at"),
+    *("steps_remaining", "binding_account_id", "refusal", "created_at", "actor", "request_id"),
 )
 _ENTRIES = (
     select(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Select, bindparam, select
 
 from app.ledger.accounts import AccountKind
 from app.persistence.engine import writes
@@ -83,3 +83,10 @@ def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str
         account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id
     )
     return list(tx.execute(found.order_by(account_paths.c.depth)).scalars())
+
+
+def ids_beneath(organisation_id: str, account_id: str) -> Select[tuple[str]]:
+    """The ids of an account and of everything beneath it, to be part of another statement."""
+    return select(account_paths.c.account_id).where(
+        account_paths.c.organisation_id == organisation_id, account_paths.c.ancestor_id == account_id
+    )

@@ -10,6 +10,7 @@ from app.accounting.events import fingerprint
 from app.ledger.runs import Run, RunStatus
 from app.persistence.bulk import Bulk
 from app.persistence.repositories import events
+from app.persistence.repositories.locks import ids_beneath
 from app.persistence.tables import accounts, attempts, dp_events, runs
 
 _RUNS = (
@@ -81,6 +82,7 @@ def page(
     tx: Connection,
     organisation_id: str,
     *,
+    beneath: str | None = None,
     budget_id: str | None,
     status: RunStatus | None,
     after: str | None,
@@ -88,6 +90,8 @@ def page(
 ) -> list[Run]:
     """Runs in the order of their registration, those after an id only."""
     found = _of(organisation_id)
+    if beneath is not None:
+        found = found.where(runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
     if budget_id is not None:
         found = found.join(
             accounts,

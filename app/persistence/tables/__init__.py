@@ -3,7 +3,7 @@
 The organisation's id leads every key, so that organisations can be placed on several databases.
 """
 
-from app.persistence.tables.base import KEY_LENGTH, metadata
+from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, metadata
 from app.persistence.tables.charges import (
     attempts,
     decisions,
@@ -14,6 +14,7 @@ from app.persistence.tables.charges import (
     runs,
     step_events,
 )
+from app.persistence.tables.governance import audit_entries
 from app.persistence.tables.tree import (
     account_paths,
     accounts,
@@ -25,11 +26,14 @@ from app.persistence.tables.tree import (
 )
 
 __all__ = [
+    "ACTOR_LENGTH",
     "KEY_LENGTH",
+    "REQUEST_ID_LENGTH",
     "account_paths",
     "accounts",
     "api_keys",
     "attempts",
+    "audit_entries",
     "balances",
     "decisions",
     "dp_events",

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-from app.persistence.tables.base import KEY_LENGTH, UtcDateTime, id_column, metadata
+from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, UtcDateTime, id_column, metadata
 
 dp_events = Table(
     "dp_events",
@@ -180,6 +180,8 @@ decisions = Table(
     Column("refusal", Text),
     Column("entry_hash", LargeBinary(32), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("actor", String(ACTOR_LENGTH)),
+    Column("request_id", String(REQUEST_ID_LENGTH)),
     PrimaryKeyConstraint("organisation_id", "run_id", "position"),
     UniqueConstraint("organisation_id", "idempotency_key"),
     UniqueConstraint("organisation_id", "run_id", "attempt", "next_step"),

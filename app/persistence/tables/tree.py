@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from app.ledger.names import MAX_NAME_LENGTH
-from app.persistence.tables.base import ID_LENGTH, KEY_LENGTH, UtcDateTime, id_column, metadata
+from app.persistence.tables.base import ACTOR_LENGTH, ID_LENGTH, KEY_LENGTH, UtcDateTime, id_column, metadata
 
 organisations = Table(
     "organisations",
@@ -33,13 +33,23 @@ api_keys = Table(
     metadata,
     id_column("organisation_id"),
     id_column("id"),
+    Column("name", String(MAX_NAME_LENGTH)),
     Column("role", String(16), nullable=False),
+    id_column("scope_id", nullable=True),
     Column("secret_hash", LargeBinary(32), nullable=False),
+    Column("created_by", String(ACTOR_LENGTH)),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime),
+    Column("revoked_at", UtcDateTime),
+    Column("last_used_at", UtcDateTime),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("id"),
     ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    CheckConstraint("role IN ('admin', 'trainer', 'viewer')", name="role_known"),
+    ForeignKeyConstraint(["organisation_id", "scope_id"], ["accounts.organisation_id", "accounts.id"]),
+    CheckConstraint(
+        "role IN ('viewer', 'trainer', 'planner', 'budget_admin', 'privacy_officer', 'auditor', 'admin')",
+        name="role_known",
+    ),
     CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
 )
 

@@ -29,6 +29,7 @@ def decide(work: WorkingSet, command: Command) -> Answered:
 
     Raises:
         NotFoundError: the organisation has no such run.
+        InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: neither the request nor the run says what a step costs.
         UnsupportedEventError: an event has no sound bound under the population's relation.
         IdempotencyKeyReusedError: the key was used for another request.
@@ -41,6 +42,7 @@ def decide(work: WorkingSet, command: Command) -> Answered:
     """
     request = command.request
     run = work.run(command.organisation_id, request.run_id)
+    command.call.require_reach(work.paths[command.organisation_id, request.run_id])
     steps = request.steps_of(run)
     asked = request.fingerprint(steps)
     earlier = _earlier(work, command, run, asked)
@@ -204,5 +206,6 @@ def _decision(
         idempotency_key=request.idempotency_key,
         reservation_id=None,
         created_at=command.now,
+        asker=command.call.asker,
         opens_attempt=run.next_step == run.attempt_first_step,
     )

@@ -6,12 +6,13 @@ Or it is forfeited: where nobody can say that it was not released, all that was 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
+from app.ledger.audit import Asker
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.reservations import Closing, Reservation, is_exact, taken_out
 from app.ledger.runs import Run
@@ -21,7 +22,18 @@ from app.service.charging.working import WorkingSet
 from app.service.pricing import Prepared, UnpreparedError
 
 
-def end(work: WorkingSet, organisation_id: str, before: Reservation, closing: Closing, now: datetime) -> None:
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Which reservation was ended, by whom and when."""
+
+    id: str
+    by: Asker
+    at: datetime
+
+
+def end(
+    work: WorkingSet, organisation_id: str, before: Reservation, closing: Closing, asker: Asker, now: datetime
+) -> None:
     """Note what the end of a reservation changes, and write the end itself.
 
     Args:
@@ -29,6 +41,7 @@ def end(work: WorkingSet, organisation_id: str, before: Reservation, closing: Cl
         organisation_id: whose ledger.
         before: the reservation while it was active.
         closing: how it ends.
+        asker: who ends it.
         now: in UTC.
     """
     path = work.path(organisation_id, before.run_id)
@@ -47,7 +60,8 @@ def end(work: WorkingSet, organisation_id: str, before: Reservation, closing: Cl
     for outcome, steps in ((Outcome.ADMITTED, closing.charged), (Outcome.FORFEITED, closing.forfeited)):
         if steps:
             priced = _priced(work, organisation_id, path[0], steps)
-            work.append(organisation_id, run, _decision((*above, own), run, before, outcome, priced, now))
+            ended = _Ended(before.id, asker, now)
+            work.append(organisation_id, run, _decision((*above, own), run, ended, outcome, priced))
             run = work.run(organisation_id, before.run_id)
     work.move(organisation_id, replace(run, reservation_id=None))
     del work.reservations[organisation_id, before.run_id]
@@ -84,7 +98,7 @@ def _held_after(work: WorkingSet, organisation_id: str, account: Account, ended_
 
 
 def _decision(
-    path: Sequence[Account], run: Run, ended: Reservation, outcome: Outcome, steps: Sequence[PricedStep], now: datetime
+    path: Sequence[Account], run: Run, ended: _Ended, outcome: Outcome, steps: Sequence[PricedStep]
 ) -> Decision:
     """An entry of the run's chain; the accounts are as they are afterwards."""
     remaining, binding = None, path[-1]
@@ -109,6 +123,7 @@ def _decision(
         request_fingerprint=hashlib.sha256(asked.encode()).hexdigest(),
         idempotency_key=None,
         reservation_id=ended.id,
-        created_at=now,
+        created_at=ended.at,
+        asker=ended.by,
         opens_attempt=outcome is Outcome.ADMITTED and run.next_step == run.attempt_first_step,
     )

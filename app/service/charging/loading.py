@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from app.ledger.plans import PlannedItem
 from app.persistence.repositories import accounts, decisions, locks, replies, reservations, runs
+from app.service.call import Call
 from app.service.charging.memory import Key, Memory
 from app.service.charging.working import WorkingSet
 
@@ -65,6 +66,19 @@ def load_run(tx: Connection, organisation_id: str, run_id: str) -> WorkingSet:
         The rows; none if there is no such run.
     """
     return load(tx, Memory(), [Wanted(organisation_id, run_id)])
+
+
+def load_for(tx: Connection, call: Call, run_id: str) -> WorkingSet:
+    """As `load_run`, for a caller that must reach the run.
+
+    Raises:
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    work = load_run(tx, call.organisation_id, run_id)
+    path = work.paths.get((call.organisation_id, run_id))
+    if path is not None:
+        call.require_reach(path)
+    return work
 
 
 def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import LedgerUnavailableError
+from app.ledger.roles import Permission
 from app.persistence.engine import Database, WriterBusyError, said_by
-from app.service.access import Role
 from app.service.call import Call
 from app.service.charging.group import Outcome, commit_group, preview
 from app.service.charging.memory import Memory
@@ -67,7 +67,7 @@ class CommitQueue:
         """Decide about a run's next steps, and record the decision.
 
         Args:
-            call: needs the role trainer.
+            call: needs CHARGE.
             request: whose steps, and what they cost.
 
         Returns:
@@ -92,7 +92,7 @@ class CommitQueue:
         """Decide as `take_steps` would, and record nothing.
 
         Args:
-            call: needs the role trainer.
+            call: needs CHARGE.
             request: whose steps, and what they cost.
 
         Returns:
@@ -182,5 +182,5 @@ def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
 
 
 def _command(call: Call, request: StepRequest) -> Command:
-    call.require(Role.TRAINER)
-    return Command(call.organisation_id, call.now, request, Prepared())
+    call.require(Permission.CHARGE)
+    return Command(call, request, Prepared())

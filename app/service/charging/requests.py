@@ -11,6 +11,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import Run
 from app.persistence.repositories.decisions import Decision
+from app.service.call import Call
 from app.service.charging.loading import Wanted
 from app.service.pricing import Prepared
 
@@ -80,18 +81,26 @@ class Command:
     """A request on its way through the queue; it may pass several times, each time better prepared.
 
     Args:
-        organisation_id: whose ledger.
-        now: in UTC, when the request came.
+        call: who asks, and when.
         request: what is asked.
         ready: what was computed for it outside the transaction.
         needs_path: whether the accounts above the run must be locked although a reservation is believed to cover it.
     """
 
-    organisation_id: str
-    now: datetime
+    call: Call
     request: StepRequest
     ready: Prepared
     needs_path: bool = False
+
+    @property
+    def organisation_id(self) -> str:
+        """Whose ledger."""
+        return self.call.caller.organisation_id
+
+    @property
+    def now(self) -> datetime:
+        """When the request came, in UTC."""
+        return self.call.now
 
     @property
     def wanted(self) -> Wanted:

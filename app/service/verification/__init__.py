@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
+from app.ledger.roles import Permission
 from app.persistence.engine import Database
 from app.persistence.repositories import accounts, entries
-from app.service.access import Role
 from app.service.call import Call
 from app.service.verification.balances import judge
 from app.service.verification.chains import replay
@@ -123,10 +123,10 @@ def verify_organisation(call: Call) -> Verification:
     """Verify the caller's organisation, and stop writes to what is not proven.
 
     Args:
-        call: needs the role admin.
+        call: needs VERIFY.
 
     Returns:
         What was found.
     """
-    call.require(Role.ADMIN)
+    call.require_everywhere(Permission.VERIFY)
     return enforce(call.db, verify(call.db, call.organisation_id), call.now)

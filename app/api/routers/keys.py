@@ -1,0 +1,97 @@
+"""API keys: for machines, and for the people who set them up."""
+
+from fastapi import Request, Response
+
+from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.problems import GUARDED, READING, WRITING, reads, responses
+from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.schemas.keys import IssuedKeyOut, KeyIn, KeyOut, KeyPage, RevokeIn, RotateIn
+from app.service import keys
+
+routes = router()
+
+
+@routes.post(
+    "/keys",
+    operation_id="createKey",
+    summary="Issue an API key",
+    tags=["keys"],
+    status_code=201,
+    response_model=IssuedKeyOut,
+    responses=responses(*WRITING, "not_found"),
+)
+def create_key(body: KeyIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """Issue a key. Its secret is in this reply and nowhere else; so the request takes no Idempotency-Key."""
+    return created(
+        keys.issue_key(
+            call,
+            body.terms(),
+            identity(request, body, key),
+            lambda issued: IssuedKeyOut.issued(issued).model_dump_json(),
+        )
+    )
+
+
+@routes.get(
+    "/keys",
+    operation_id="listKeys",
+    summary="List API keys",
+    tags=["keys"],
+    response_model=KeyPage,
+    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+)
+def list_keys(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
+    """Keys of the organisation, or of the caller's part of it, in the order of their making; also those that ended."""
+    found = keys.list_keys(call, after=decode_cursor(after), limit=limit + 1)
+    shown, following = cut(found, limit, lambda record: record.id)
+    return tagged(request, KeyPage(items=[KeyOut.of(record) for record in shown], next=following))
+
+
+@routes.get(
+    "/keys/{key_id}",
+    operation_id="getKey",
+    summary="Read what is known of an API key",
+    tags=["keys"],
+    response_model=KeyOut,
+    responses=reads(*READING),
+)
+def get_key(key_id: str, request: Request, call: Asked) -> Response:
+    """What a key may do, until when, and when it was used last. A key may always read about itself."""
+    return tagged(request, KeyOut.of(keys.get_key(call, key_id)))
+
+
+@routes.post(
+    "/keys/{key_id}/rotate",
+    operation_id="rotateKey",
+    summary="Change an API key for a new one",
+    tags=["keys"],
+    status_code=201,
+    response_model=IssuedKeyOut,
+    responses=responses(*WRITING, "not_found"),
+)
+def rotate_key(
+    key_id: str, request: Request, call: Asked, body: RotateIn | None = None, key: IdempotencyKey = None
+) -> Response:
+    """A new key for the same as the old one, which opens for a while still. A key may always rotate itself."""
+    asked = body or RotateIn()
+    return created(
+        keys.rotate_key(
+            call,
+            key_id,
+            asked.overlap_seconds,
+            identity(request, asked, key),
+            lambda issued: IssuedKeyOut.issued(issued).model_dump_json(),
+        )
+    )
+
+
+@routes.post(
+    "/keys/{key_id}/revoke",
+    operation_id="revokeKey",
+    summary="Withdraw an API key",
+    tags=["keys"],
+    responses=responses(*WRITING, "not_found"),
+)
+def revoke_key(key_id: str, call: Asked, body: RevokeIn | None = None) -> KeyOut:
+    """Within a second the key opens nothing, on every replica. A key may always withdraw itself."""
+    return KeyOut.of(keys.revoke_key(call, key_id, body.reason if body else None))

@@ -1,0 +1,90 @@
+"""The chain of what was done with an organisation's budgets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from app.ledger.audit import ActEntry, act_hash, acts_genesis
+from app.persistence.tables import audit_entries
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAct:
+    """An entry, and its link of the chain."""
+
+    entry: ActEntry
+    entry_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which acts are wanted; None: whichever.
+
+    Args:
+        action: as "budget.created"; with a "*" behind a dot, all of that kind.
+        actor: who did it.
+        subject: the id of what it was done to.
+        since: not before this moment.
+        until: before this moment.
+    """
+
+    action: str | None = None
+    actor: str | None = None
+    subject: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
+    """How many acts there are, and the hash of the last one."""
+    last = (
+        select(audit_entries.c.position, audit_entries.c.entry_hash)
+        .where(audit_entries.c.organisation_id == organisation_id)
+        .order_by(audit_entries.c.position.desc())
+        .limit(1)
+    )
+    row = tx.execute(last).one_or_none()
+    return (0, acts_genesis(organisation_id)) if row is None else (row.position + 1, row.entry_hash)
+
+
+def add(tx: Connection, entry: ActEntry, previous: bytes) -> None:
+    """Append an entry behind the one with the hash `previous`; the caller holds the organisation's lock."""
+    values = {name: getattr(entry, name) for name in ActEntry.__dataclass_fields__}
+    tx.execute(insert(audit_entries).values(**values, entry_hash=act_hash(previous, entry)))
+
+
+def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: int, limit: int) -> list[KeptAct]:
+    """Acts in the order of the chain, those behind a position."""
+    found = select(audit_entries).where(
+        audit_entries.c.organisation_id == organisation_id, audit_entries.c.position > after
+    )
+    if wanted.action is not None:
+        kind = wanted.action.removesuffix("*")
+        alike = audit_entries.c.action.startswith(kind, autoescape=True)
+        found = found.where(alike if kind != wanted.action else audit_entries.c.action == wanted.action)
+    if wanted.actor is not None:
+        found = found.where(audit_entries.c.actor == wanted.actor)
+    if wanted.subject is not None:
+        found = found.where(audit_entries.c.subject == wanted.subject)
+    if wanted.since is not None:
+        found = found.where(audit_entries.c.created_at >= wanted.since)
+    if wanted.until is not None:
+        found = found.where(audit_entries.c.created_at < wanted.until)
+    return [_kept(row) for row in tx.execute(found.order_by(audit_entries.c.position).limit(limit))]
+
+
+def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[KeptAct]:
+    """Every act of an organisation, or of all, in the order of the chains."""
+    found = select(audit_entries).order_by(*audit_entries.primary_key)
+    if organisation_id is not None:
+        found = found.where(audit_entries.c.organisation_id == organisation_id)
+    for row in tx.execute(found):
+        yield _kept(row)
+
+
+def _kept(row: Row[Any]) -> KeptAct:
+    entry = ActEntry(**{name: getattr(row, name) for name in ActEntry.__dataclass_fields__})
+    return KeptAct(entry, row.entry_hash)

@@ -1,0 +1,124 @@
+"""API keys: what is known of them, never their secrets."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
+
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.tables import api_keys
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A stored key.
+
+    Args:
+        id: with its type prefix; unique among all organisations.
+        organisation_id: whose ledger it opens.
+        name: what its owner calls it.
+        role: what it may do.
+        scope: the account on or beneath which it may do so; None: everywhere in the organisation.
+        secret_hash: sha256 of the secret; the secret is stored nowhere.
+        created_by: the actor who issued it; None: a version that did not keep it.
+        created_at: in UTC.
+        expires_at: from when on it opens nothing; None: never.
+        revoked_at: when it was withdrawn.
+        last_used_at: to the minute.
+    """
+
+    id: str
+    organisation_id: str
+    name: str | None
+    role: str
+    scope: str | None
+    secret_hash: bytes
+    created_by: str | None
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+    def trouble(self, now: datetime) -> str | None:
+        """Why it opens nothing: "revoked" or "expired"; None: it does."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and now >= self.expires_at else None
+
+
+def add(tx: Connection, key: KeyRecord) -> None:
+    """Append a key."""
+    tx.execute(
+        insert(api_keys).values(
+            organisation_id=key.organisation_id,
+            id=key.id,
+            name=key.name,
+            role=key.role,
+            scope_id=key.scope,
+            secret_hash=key.secret_hash,
+            created_by=key.created_by,
+            created_at=key.created_at,
+            expires_at=key.expires_at,
+        )
+    )
+
+
+def find(tx: Connection, key_id: str) -> KeyRecord | None:
+    """The key with this id, of whichever organisation."""
+    row = tx.execute(select(api_keys).where(api_keys.c.id == key_id)).one_or_none()
+    return None if row is None else _record(row)
+
+
+_MANY = select(api_keys).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
+
+
+def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
+    """Those of the keys that exist, of whichever organisation, by id."""
+    return {row.id: _record(row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
+
+
+def page(tx: Connection, organisation_id: str, *, scope: str | None, after: str | None, limit: int) -> list[KeyRecord]:
+    """Keys in the order of their making; with a scope, those that are bound to it or to what lies beneath it."""
+    found = select(api_keys).where(api_keys.c.organisation_id == organisation_id)
+    if scope is not None:
+        found = found.where(api_keys.c.scope_id.in_(ids_beneath(organisation_id, scope)))
+    if after is not None:
+        found = found.where(api_keys.c.id > after)
+    return [_record(row) for row in tx.execute(found.order_by(api_keys.c.id).limit(limit))]
+
+
+def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
+    """Write when a key expires, or that it was withdrawn."""
+    tx.execute(
+        update(api_keys)
+        .where(api_keys.c.organisation_id == key.organisation_id, api_keys.c.id == key.id)
+        .values(**values)
+    )
+
+
+def used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:
+    """Write when keys were used last, by organisation and id."""
+    tx.execute(
+        update(api_keys)
+        .where(api_keys.c.organisation_id == bindparam("of_organisation"), api_keys.c.id == bindparam("of_key"))
+        .values(last_used_at=bindparam("at")),
+        [{"of_organisation": owner, "of_key": key_id, "at": at} for (owner, key_id), at in sorted(when.items())],
+    )
+
+
+def _record(row: Row[Any]) -> KeyRecord:
+    return KeyRecord(
+        id=row.id,
+        organisation_id=row.organisation_id,
+        name=row.name,
+        role=row.role,
+        scope=row.scope_id,
+        secret_hash=row.secret_hash,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )

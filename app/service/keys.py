@@ -1,0 +1,319 @@
+"""API keys: issued, changed for another, withdrawn; by whom, and what for."""
+
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.roles import ISSUES, Permission, Role
+from app.persistence.engine import Database
+from app.persistence.repositories import keys, locks, tenants
+from app.persistence.repositories.keys import KeyRecord
+from app.service.access import COMMAND_LINE, secret_hash
+from app.service.acts import Act, append
+from app.service.budgets import find_account
+from app.service.call import Call
+from app.service.idempotency import Answer, Identity, Pinned, create_once
+from app.service.ids import new_id
+from app.service.pricing import Prepared
+
+SECRET_BYTES = 32
+
+MOST_OVERLAP_SECONDS = 30 * 86_400
+"""How long an old key may still open beside the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A new key; `key` is shown this once and stored nowhere."""
+
+    record: KeyRecord
+    key: str
+
+    @property
+    def id(self) -> str:
+        """Of the key; it is no secret."""
+        return self.record.id
+
+    @property
+    def role(self) -> Role:
+        """What it may do."""
+        return Role(self.record.role)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """What a key is issued for.
+
+    Args:
+        name: what its owner calls it.
+        role: what it may do.
+        scope: the account (id, or path of names) on or beneath which it may; None: everywhere in the organisation.
+        expires_at: in UTC; None: never.
+    """
+
+    name: str | None
+    role: Role
+    scope: str | None
+    expires_at: datetime | None
+
+
+def create_key(
+    db: Database, organisation: str, role: Role, now: datetime, everywhere: Collection[Database] = ()
+) -> IssuedKey:
+    """Issue a key for a whole organisation, from the command line.
+
+    Args:
+        db: the database on which the organisation lives.
+        organisation: its id or its name.
+        role: what the key may do.
+        now: in UTC.
+        everywhere: the databases of all placements, if there are several.
+
+    Returns:
+        The key, `<key id>.<secret of 256 random bits>`; only the secret's hash is stored.
+
+    Raises:
+        NotFoundError: there is no such organisation.
+    """
+    others = [other for other in everywhere if other is not db]
+
+    def is_taken(key_id: str) -> bool:
+        for other in others:
+            with other.read() as look:
+                if keys.find(look, key_id) is not None:
+                    return True
+        return False
+
+    def create() -> IssuedKey:
+        with db.write() as tx:
+            organisation_id = tenants.find_organisation(tx, organisation)
+            if organisation_id is None:
+                raise NotFoundError(
+                    f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`."
+                )
+            issued = _new_key(organisation_id, KeyTerms(None, role, None, None), COMMAND_LINE.actor, now)
+            while is_taken(issued.id):
+                issued = _new_key(organisation_id, KeyTerms(None, role, None, None), COMMAND_LINE.actor, now)
+            keys.add(tx, issued.record)
+            act = Act("key.created", issued.id, after=facts(issued.record))
+            append(tx, organisation_id, COMMAND_LINE, act, now)
+        return issued
+
+    return db.retried(create)
+
+
+def issue_key(call: Call, terms: KeyTerms, identity: Identity, render: Callable[[IssuedKey], str]) -> Answer:
+    """Issue a key.
+
+    Args:
+        call: needs KEYS, and a role that may lend the one that is asked for.
+        terms: name, role, scope, end.
+        identity: of the request; its reply is not kept, for the key is in it.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        InsufficientScopeError: the role, or the scope, is not the caller's to lend.
+        NotFoundError: there is no such account.
+        InvalidInputError: the key would have expired already, or the request carries an idempotency key.
+    """
+    call.require(Permission.KEYS)
+    _require_no_key(identity)
+    if terms.expires_at is not None and terms.expires_at <= call.now:
+        raise InvalidInputError("`expires_at` lies in the past; a key that opens nothing is of no use.")
+
+    def create(tx: Connection, _: Prepared) -> str | Pinned:
+        scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
+        _require_lendable(tx, call, terms.role, scope)
+        issued = _new_key(call.organisation_id, replace(terms, scope=scope), call.caller.actor, call.now)
+        keys.add(tx, issued.record)
+        call.record(tx, Act("key.created", issued.id, after=facts(issued.record)))
+        return render(issued)
+
+    return create_once(call, identity, create)
+
+
+def rotate_key(
+    call: Call,
+    key_id: str,
+    overlap_seconds: int,
+    identity: Identity,
+    render: Callable[[IssuedKey], str],
+) -> Answer:
+    """Issue a key for the same as another one, which opens for a while beside it and then no more.
+
+    Args:
+        call: needs KEYS, or is the key itself.
+        key_id: of the key that is to end.
+        overlap_seconds: how long it opens still, 0 to 30 days.
+        identity: of the request; its reply is not kept, for the key is in it.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NotFoundError: the organisation has no such key.
+        InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
+        InvalidInputError: the key is withdrawn or expired, or the request carries an idempotency key.
+    """
+    if call.caller.actor != key_id:
+        call.require(Permission.KEYS)
+    _require_no_key(identity)
+
+    def create(tx: Connection, _: Prepared) -> str | Pinned:
+        old = _found(tx, call, key_id)
+        trouble = old.trouble(call.now)
+        if trouble is not None:
+            raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
+        if call.caller.actor != key_id:
+            _require_lendable(tx, call, Role(old.role), old.scope)
+        ends = call.now + timedelta(seconds=overlap_seconds)
+        ends = ends if old.expires_at is None else min(ends, old.expires_at)
+        terms = KeyTerms(old.name, Role(old.role), old.scope, old.expires_at)
+        issued = _new_key(call.organisation_id, terms, call.caller.actor, call.now)
+        keys.add(tx, issued.record)
+        keys.change(tx, old, expires_at=ends)
+        after = facts(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
+        call.record(tx, Act("key.created", issued.id, after=facts(issued.record)))
+        call.record(tx, Act("key.rotated", old.id, before=facts(old), after=after))
+        return render(issued)
+
+    return create_once(call, identity, create)
+
+
+def revoke_key(call: Call, key_id: str, reason: str | None) -> KeyRecord:
+    """Withdraw a key: within a second it opens nothing, on every replica.
+
+    Args:
+        call: needs KEYS, or is the key itself.
+        key_id: its id.
+        reason: why.
+
+    Returns:
+        The key afterwards; it stays as it is if it was withdrawn before.
+
+    Raises:
+        NotFoundError: the organisation has no such key.
+        InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
+    """
+    if call.caller.actor != key_id:
+        call.require(Permission.KEYS)
+
+    def revoke() -> KeyRecord:
+        with call.db.write() as tx:
+            tenants.lock(tx, call.organisation_id)
+            old = _found(tx, call, key_id)
+            if call.caller.actor != key_id:
+                _require_lendable(tx, call, Role(old.role), old.scope)
+            if old.revoked_at is not None:
+                return old
+            keys.change(tx, old, revoked_at=call.now)
+            now = replace(old, revoked_at=call.now)
+            call.record(tx, Act("key.revoked", old.id, facts(old), facts(now), reason))
+            return now
+
+    return call.db.retried(revoke)
+
+
+def get_key(call: Call, key_id: str) -> KeyRecord:
+    """Read what is known of a key.
+
+    Args:
+        call: needs KEYS, or is the key itself.
+        key_id: its id.
+
+    Returns:
+        The key.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: the key's scope lies elsewhere than the caller's.
+    """
+    if call.caller.actor != key_id:
+        call.require(Permission.KEYS)
+    with call.db.read() as tx:
+        found = _found(tx, call, key_id)
+        if call.caller.actor != key_id:
+            _require_in_reach(tx, call, found.scope)
+        return found
+
+
+def list_keys(call: Call, *, after: str | None, limit: int) -> list[KeyRecord]:
+    """Read the organisation's keys, or those bound to the caller's scope, in the order of their making.
+
+    Args:
+        call: needs KEYS.
+        after: only those after this id.
+        limit: how many at the most.
+
+    Returns:
+        The keys.
+    """
+    call.require(Permission.KEYS)
+    with call.db.read() as tx:
+        return keys.page(tx, call.organisation_id, scope=call.caller.scope, after=after, limit=limit)
+
+
+def facts(key: KeyRecord) -> dict[str, object]:
+    """What the chain keeps of a key."""
+    ends = {"expires_at": key.expires_at, "revoked_at": key.revoked_at}
+    return {
+        "name": key.name,
+        "role": key.role,
+        "scope": key.scope,
+        **{name: moment and moment.isoformat() for name, moment in ends.items()},
+    }
+
+
+def _new_key(organisation_id: str, terms: KeyTerms, issuer: str, now: datetime) -> IssuedKey:
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    record = KeyRecord(
+        id=new_id("key", now),
+        organisation_id=organisation_id,
+        name=terms.name,
+        role=str(terms.role),
+        scope=terms.scope,
+        secret_hash=secret_hash(secret),
+        created_by=issuer,
+        created_at=now,
+        expires_at=terms.expires_at,
+    )
+    return IssuedKey(record, f"{record.id}.{secret}")
+
+
+def _found(tx: Connection, call: Call, key_id: str) -> KeyRecord:
+    found = keys.find(tx, key_id)
+    if found is None or found.organisation_id != call.organisation_id:
+        raise NotFoundError(f"There is no key {key_id!r} in your organisation.")
+    return found
+
+
+def _require_lendable(tx: Connection, call: Call, role: Role, scope: str | None) -> None:
+    lendable = ISSUES[call.caller.role]
+    if role not in lendable:
+        named = ", ".join(sorted(lendable))
+        raise InsufficientScopeError(
+            f"The role {call.caller.role} issues and withdraws keys of {named}; not of {role}.",
+            required_permission=str(Permission.KEYS),
+        )
+    _require_in_reach(tx, call, scope)
+
+
+def _require_in_reach(tx: Connection, call: Call, scope: str | None) -> None:
+    call.require_reach([] if scope is None else locks.ids_above(tx, call.organisation_id, scope))
+
+
+def _require_no_key(identity: Identity) -> None:
+    """Refuse an idempotency key: whatever it pins is stored, and a secret must not be."""
+    if identity.key is not None:
+        raise InvalidInputError(
+            "A request for a key carries no Idempotency-Key: its reply, with the secret in it, would be stored. If the "
+            "reply was lost, withdraw the key that nobody has and ask again."
+        )

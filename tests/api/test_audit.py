@@ -1,0 +1,115 @@
+"""Who did what: the organisation's own chain, in order, with filters and a cursor."""
+
+from typing import Any
+
+import pytest
+
+from app.ledger.audit import act_hash, acts_genesis
+from app.persistence.repositories import acts
+from tests.api.conftest import House
+
+
+def _read(home: House, query: str = "", role: str = "auditor") -> list[dict[str, Any]]:
+    reply = home.ledger.get(f"/v1/audit{query}", role)
+    assert reply.status_code == 200, reply.text
+    items: list[dict[str, Any]] = reply.json()["items"]
+    return items
+
+
+def test_every_act_is_an_entry_with_who_what_and_in_which_request(home: House) -> None:
+    admin = home.ledger.keys["hospital", "admin"].partition(".")[0]
+    body = {"name": "late", "parent": "mimic", "limit": {"epsilon": 0.5, "delta": 1e-6}}
+    made = home.ledger.post("/v1/budgets", body, X_Request_Id="ticket-42")
+    assert made.headers["x-request-id"] == "ticket-42"
+    home.ledger.post(f"/v1/runs/{home.run}/pause", None, "trainer")
+    *_, created, paused = _read(home, "?limit=200")
+    assert (created["action"], created["actor"], created["subject"]) == ("budget.created", admin, made.json()["id"])
+    assert (created["request_id"], created["before"]) == ("ticket-42", None)
+    assert created["after"]["path"] == "mimic/late"
+    assert created["after"]["limit"] == {"epsilon": 0.5, "delta": 1e-6}
+    assert (paused["action"], paused["before"], paused["after"]) == (
+        "run.paused",
+        {"status": "active"},
+        {"status": "paused"},
+    )
+    assert paused["actor"] == home.ledger.keys["hospital", "trainer"].partition(".")[0]
+
+
+def test_the_story_of_a_ledger_is_told_in_order(home: House) -> None:
+    told = [act["action"] for act in _read(home, "?limit=200")]
+    keys = ["key.created"] * 7
+    story = ["organisation.created", *keys, "population.created", "budget.created", "run.registered", "key.created"]
+    assert told == story
+
+
+def test_what_changes_nothing_is_no_act(home: House) -> None:
+    before = _read(home, "?limit=200")
+    home.ledger.post(f"/v1/runs/{home.run}/resume", None, "trainer")
+    home.ledger.post("/v1/budgets", {"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}})
+    home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer")
+    assert _read(home, "?limit=200") == before
+
+
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_pages_follow_one_another(home: House, limit: int) -> None:
+    whole = _read(home, "?limit=200")
+    found: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        page = home.ledger.get(f"/v1/audit?limit={limit}&after={after}", "auditor").json()
+        found += page["items"]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert found == whole
+    assert [act["position"] for act in found] == list(range(len(found)))
+
+
+def test_filters_tell_one_act_from_another(home: House) -> None:
+    admin = home.ledger.keys["hospital", "admin"].partition(".")[0]
+    whole = _read(home, "?limit=200")
+    assert [act["subject"] for act in _read(home, "?action=run.registered")] == [home.run]
+    assert {act["action"] for act in _read(home, "?action=key.*&limit=200")} == {"key.created"}
+    assert _read(home, "?action=key.%25") == []
+    assert _read(home, f"?actor={admin}&limit=200") == [act for act in whole if act["actor"] == admin]
+    assert _read(home, f"?subject={home.budget}") == [act for act in whole if act["subject"] == home.budget]
+    middle = whole[5]["created_at"]
+    early, late = _read(home, f"?until={middle}&limit=200"), _read(home, f"?since={middle}&limit=200")
+    assert early + late == whole
+
+
+@pytest.mark.parametrize("query", ["?since=yesterday", "?since=2026-01-01T00:00:00", "?action=", "?who=x", "?after=x"])
+def test_a_query_that_means_nothing_is_refused(house: House, query: str) -> None:
+    reply = house.ledger.get(f"/v1/audit{query}", "auditor")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+
+
+def test_another_organisation_has_a_chain_of_its_own(home: House) -> None:
+    reply = home.ledger.get("/v1/audit", "auditor", "clinic")
+    assert [act["action"] for act in reply.json()["items"]] == ["organisation.created", *["key.created"] * 7]
+
+
+def test_each_entry_has_the_hash_of_the_one_before_in_its_own(home: House) -> None:
+    with home.ledger.database.read() as tx:
+        kept = list(acts.everything(tx))
+    heads: dict[str, bytes] = {}
+    for act in kept:
+        owner = act.entry.organisation_id
+        heads[owner] = act_hash(heads.get(owner, acts_genesis(owner)), act.entry)
+        assert act.entry_hash == heads[owner]
+    assert len(heads) == 2
+
+
+def test_a_run_s_decisions_name_who_asked_and_in_which_request(home: House) -> None:
+    reply = home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer", X_Request_Id="epoch-3")
+    assert reply.status_code == 200
+    trainer = home.ledger.keys["hospital", "trainer"].partition(".")[0]
+    [*_, last] = home.ledger.get(f"/v1/runs/{home.run}/history").json()["points"]
+    assert (last["actor"], last["request_id"]) == (trainer, "epoch-3")
+
+
+@pytest.mark.parametrize("sent", [b"", b"a b", b"x" * 65, b"\xe9"])
+def test_a_request_that_is_not_named_plainly_gets_a_name(house: House, sent: bytes) -> None:
+    key = house.ledger.keys["hospital", "viewer"].encode()
+    reply = house.ledger.http.get("/v1/runs", headers=[(b"Authorization", b"Bearer " + key), (b"X-Request-Id", sent)])
+    assert reply.headers["x-request-id"].startswith("req_")

@@ -1,0 +1,231 @@
+"""API keys: issued within what one may lend, rotated with an overlap, withdrawn; each act stands in the chain."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.service import keyring
+from tests.api.conftest import House
+from tests.conftest import SAMPLED
+
+LENT = {
+    "budget_admin": {"viewer", "trainer", "planner"},
+    "privacy_officer": {"viewer", "trainer", "planner", "budget_admin", "privacy_officer", "auditor"},
+    "admin": {"viewer", "trainer", "planner", "budget_admin", "privacy_officer", "auditor", "admin"},
+}
+
+
+def _issued(home: House, role: str, issuer: str = "admin", **terms: object) -> dict[str, Any]:
+    reply = home.ledger.post("/v1/keys", {"role": role} | terms, issuer)
+    assert reply.status_code == 201, reply.text
+    made: dict[str, Any] = reply.json()
+    return made
+
+
+def _asks(home: House, key: str, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
+    reply = home.ledger.http.request(method, path, json=body, headers={"Authorization": f"Bearer {key}"})
+    return reply.status_code, reply.json()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is believed from a moment ago."""
+    monkeypatch.setattr(keyring, "BELIEVED_SECONDS", -1.0)
+
+
+@pytest.fixture
+def in_two_hours(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Moves the clock by which keys end."""
+
+    def move() -> None:
+        now = datetime.now(UTC) + timedelta(hours=2)
+        clock = type("Clock", (), {"now": staticmethod(lambda _: now)})
+        monkeypatch.setattr(keyring, "datetime", clock)
+
+    return move
+
+
+@pytest.mark.parametrize("role", LENT["admin"])
+@pytest.mark.parametrize("issuer", LENT)
+def test_a_role_lends_what_is_its_own_to_lend(house: House, issuer: str, role: str) -> None:
+    before = house.rows()
+    reply = house.ledger.post("/v1/keys", {"role": role}, issuer)
+    if role in LENT[issuer]:
+        assert reply.status_code == 201
+        status, shown = _asks(house, reply.json()["key"], "GET", f"/v1/keys/{reply.json()['id']}")
+        assert (status, shown["role"], shown["scope"]) == (200, role, None)
+        assert shown["created_by"] == house.ledger.keys["hospital", issuer].partition(".")[0]
+    else:
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+        assert house.rows() == before
+
+
+def test_a_key_shows_its_secret_once(home: House) -> None:
+    made = _issued(home, "viewer", name="for the wall")
+    secret = made["key"].partition(".")[2]
+    assert len(secret) * 6 >= 128
+    for path in ("/v1/keys", f"/v1/keys/{made['id']}", "/v1/audit"):
+        text = home.ledger.get(path, "admin").text
+        assert made["id"] in text
+        assert secret not in text
+    assert secret not in str(home.rows())
+
+
+def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(home: House) -> None:
+    before = home.rows()
+    reply = home.ledger.post("/v1/keys", {"role": "viewer"}, Idempotency_Key="k")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert home.rows() == before
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_rotated_key_opens_beside_the_new_one_for_a_while(home: House) -> None:
+    old = _issued(home, "trainer", scope="mimic/icu-team", name="trainer of the team")
+    status, new = _asks(home, old["key"], "POST", f"/v1/keys/{old['id']}/rotate", {"overlap_seconds": 60})
+    assert status == 201
+    assert {name: new[name] for name in ("name", "role", "scope")} == {
+        "name": "trainer of the team",
+        "role": "trainer",
+        "scope": home.budget,
+    }
+    for key in (old["key"], new["key"]):
+        assert _asks(home, key, "GET", f"/v1/runs/{home.run}")[0] == 200
+    assert _asks(home, new["key"], "GET", f"/v1/keys/{new['id']}")[1]["expires_at"] is None
+    shown = home.ledger.get(f"/v1/keys/{old['id']}", "admin").json()
+    left = datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)
+    assert timedelta(seconds=30) < left <= timedelta(seconds=60)
+    status, newer = _asks(home, new["key"], "POST", f"/v1/keys/{new['id']}/rotate", {"overlap_seconds": 0})
+    assert status == 201
+    assert _asks(home, new["key"], "GET", f"/v1/runs/{home.run}")[0] == 401
+    assert _asks(home, newer["key"], "GET", f"/v1/runs/{home.run}")[0] == 200
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_withdrawn_key_opens_nothing_and_whoever_has_it_is_told_why(home: House) -> None:
+    made = _issued(home, "trainer")
+    assert _asks(home, made["key"], "POST", f"/v1/runs/{home.run}/steps", {})[0] == 200
+    reply = home.ledger.post(f"/v1/keys/{made['id']}/revoke", {"reason": "The laptop was lost."})
+    assert (reply.status_code, reply.json()["revoked_at"] is None) == (200, False)
+    status, told = _asks(home, made["key"], "POST", f"/v1/runs/{home.run}/steps", {})
+    assert (status, told["detail"]) == (401, "This API key was withdrawn.")
+    assert home.ledger.post(f"/v1/keys/{made['id']}/revoke", {}).json() == reply.json()
+    again = home.ledger.post(f"/v1/keys/{made['id']}/rotate", {})
+    assert (again.status_code, again.json()["code"]) == (422, "invalid_request")
+    acts = home.ledger.get(f"/v1/audit?subject={made['id']}", "auditor").json()["items"]
+    assert [act["action"] for act in acts] == ["key.created", "key.revoked", "key.refused"]
+    assert acts[1]["reason"] == "The laptop was lost."
+    assert (acts[2]["actor"], acts[2]["after"]) == ("unauthenticated", {"times": {"revoked": 1}})
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_expired_key_opens_nothing(home: House, in_two_hours: Callable[[], None]) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    made = _issued(home, "viewer", expires_at=soon.isoformat())
+    assert _asks(home, made["key"], "GET", "/v1/runs")[0] == 200
+    in_two_hours()
+    status, told = _asks(home, made["key"], "GET", "/v1/runs")
+    assert (status, told["detail"]) == (401, "This API key has expired.")
+
+
+def test_a_key_that_is_believed_opens_no_longer_than_it_lasts(
+    home: House, monkeypatch: pytest.MonkeyPatch, in_two_hours: Callable[[], None]
+) -> None:
+    made = _issued(home, "viewer", expires_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
+    monkeypatch.setattr(keyring, "BELIEVED_SECONDS", 3600.0)
+    ring = home.ledger.http.app.state.keys  # type: ignore[attr-defined]
+    header = f"Bearer {made['key']}"
+    ring.authenticate(header)
+    assert ring.find(header) is not None
+    in_two_hours()
+    assert ring.find(header) is None
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"role": "owner"},
+        {"role": "viewer", "expires_at": "2020-01-01T00:00:00Z"},
+        {"role": "viewer", "expires_at": "2099-01-01T00:00:00"},
+        {"role": "viewer", "expires_at": 4102444800},
+        {"role": "viewer", "name": "a/b"},
+        {},
+    ],
+    ids=str,
+)
+def test_terms_that_mean_nothing_are_refused(house: House, terms: dict[str, object]) -> None:
+    before = house.rows()
+    reply = house.ledger.post("/v1/keys", terms)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert house.rows() == before
+
+
+def test_a_scoped_issuer_lends_within_its_scope(home: House) -> None:
+    home.ledger.population("other")
+    home.ledger.budget("team", "other")
+    scoped = _issued(home, "budget_admin", scope="mimic/icu-team")["key"]
+    assert _asks(home, scoped, "POST", "/v1/keys", {"role": "trainer", "scope": home.run})[0] == 201
+    for scope in (None, "mimic", "other/team"):
+        status, told = _asks(home, scoped, "POST", "/v1/keys", {"role": "trainer", "scope": scope})
+        assert (status, told["code"]) == (403, "insufficient_scope"), scope
+    listed = _asks(home, scoped, "GET", "/v1/keys")[1]["items"]
+    assert {key["scope"] for key in listed} == {home.budget, home.run}
+    elsewhere = _issued(home, "viewer", scope="other")
+    for path in ("", "/rotate", "/revoke"):
+        method = "POST" if path else "GET"
+        assert _asks(home, scoped, method, f"/v1/keys/{elsewhere['id']}{path}")[0] == 403
+
+
+def test_a_trainer_may_read_rotate_and_withdraw_its_own_key_only(home: House) -> None:
+    mine, other = _issued(home, "trainer"), _issued(home, "trainer")
+    assert _asks(home, mine["key"], "GET", f"/v1/keys/{mine['id']}")[0] == 200
+    for method, path in (("GET", ""), ("POST", "/rotate"), ("POST", "/revoke")):
+        assert _asks(home, mine["key"], method, f"/v1/keys/{other['id']}{path}")[0] == 403
+    assert _asks(home, mine["key"], "GET", "/v1/keys")[0] == 403
+    assert _asks(home, mine["key"], "POST", f"/v1/keys/{mine['id']}/revoke")[0] == 200
+
+
+def test_a_key_of_one_run_takes_its_steps_and_nothing_else(home: House) -> None:
+    key = _issued(home, "trainer", scope=home.run)["key"]
+    other = home.ledger.run(name="other")
+    assert _asks(home, key, "POST", f"/v1/runs/{home.run}/steps", {})[0] == 200
+    assert _asks(home, key, "GET", f"/v1/runs/{home.run}/history")[0] == 200
+    plan = {"plan": [{"event": SAMPLED, "count": 1}]}
+    assert _asks(home, key, "POST", f"/v1/runs/{home.run}/reservations", plan)[0] == 201
+    before = home.rows()
+    for method, path, body in (
+        ("POST", f"/v1/runs/{other}/steps", {}),
+        ("POST", f"/v1/runs/{other}/steps?dry_run=true", {}),
+        ("POST", f"/v1/runs/{other}/reservations", plan),
+        ("POST", f"/v1/runs/{other}/attempts", {}),
+        ("POST", f"/v1/runs/{other}/abort", None),
+        ("GET", f"/v1/runs/{other}", None),
+        ("GET", f"/v1/runs/{other}/history", None),
+        ("GET", f"/v1/budgets/{home.budget}", None),
+        ("GET", f"/v1/populations/{home.population}", None),
+        ("POST", "/v1/runs", {"name": "n", "budget": "mimic/icu-team"}),
+        ("GET", f"/v1/runs?budget={home.budget}", None),
+    ):
+        status, told = _asks(home, key, method, path, body)
+        assert (status, told["code"]) == (403, "insufficient_scope"), path
+    assert home.rows() == before
+    assert [run["id"] for run in _asks(home, key, "GET", "/v1/runs")[1]["items"]] == [home.run]
+    for kind in ("budgets", "populations"):
+        assert _asks(home, key, "GET", f"/v1/{kind}")[1]["items"] == []
+    assert _asks(home, key, "POST", "/v1/runs/run_nothing/steps", {})[0] == 404
+
+
+def test_a_role_that_is_bound_to_a_budget_reaches_what_lies_beneath_it(home: House) -> None:
+    home.ledger.budget("project", "mimic/icu-team")
+    home.ledger.budget("other", "mimic")
+    key = _issued(home, "budget_admin", scope="mimic/icu-team")["key"]
+    limit = {"epsilon": 1.0, "delta": 1e-5}
+    for parent, expected in (("mimic/icu-team/project", 201), ("mimic/icu-team", 201), ("mimic", 403)):
+        body = {"name": "new", "parent": parent, "limit": limit}
+        assert _asks(home, key, "POST", "/v1/budgets", body)[0] == expected, parent
+    body = {"name": "new", "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one", "limit": limit}
+    assert _asks(home, key, "POST", "/v1/populations", body)[0] == 403
+    paths = {budget["path"] for budget in _asks(home, key, "GET", "/v1/budgets")[1]["items"]}
+    assert paths == {"mimic/icu-team", "mimic/icu-team/project", "mimic/icu-team/new", "mimic/icu-team/project/new"}
+    assert _asks(home, key, "GET", "/v1/verify")[0] == 403
