@@ -167,12 +167,14 @@ def verify(
         "reservations": found.reservations,
         "charges": found.charges,
         "steps": found.steps,
+        "acts": found.acts,
         "problems": list(found.problems),
         "unproven": sorted(account for _, account in found.unproven),
     }
     summary = (
         f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges that stand "
-        f"for {found.steps} steps, {found.decisions} chained decisions and {found.reservations} reservations"
+        f"for {found.steps} steps, {found.decisions} chained decisions, {found.reservations} reservations "
+        f"and {found.acts} acts"
     )
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} problems"
     stopped = f"Writes to {len(found.unproven)} accounts are stopped." if found.unproven and not read_only else ""

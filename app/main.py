@@ -12,7 +12,7 @@ from app.api import problems
 from app.api.hot import HotRoute
 from app.api.openapi import describe
 from app.api.request_ids import RequestIds
-from app.api.routers import accounts, governance, health, keys, lifecycle, planning, runs, steps
+from app.api.routers import accounts, governance, health, keys, lifecycle, planning, proposals, runs, steps
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
 from app.settings import Settings
@@ -58,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     app.add_middleware(HotRoute, keys=app.state.keys, placements=placements)
     app.add_middleware(RequestIds)
-    for module in (steps, accounts, runs, lifecycle, planning, keys, governance, health):
+    for module in (steps, accounts, runs, lifecycle, planning, keys, proposals, governance, health):
         app.include_router(module.routes)
     describe(app)
     return app

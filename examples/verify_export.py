@@ -28,7 +28,9 @@ Curve = tuple[list[int], int]
 
 STEPS_TAKEN = {"admitted", "reported"}
 CHARGED = STEPS_TAKEN | {"forfeited"}
-FORMAT = 1
+OPENINGS = {"population.created", "budget.created", "run.registered", "account.adopted"}
+"""Acts that open an account."""
+FORMAT = 2
 
 
 class BadRowError(Exception):
@@ -77,6 +79,8 @@ class Export:
         self.reservations: dict[str, Line] = {}
         self.hashes: dict[str, tuple[int, str]] = {}
         self.chains: dict[str, Chain] = {}
+        self.limits: dict[str, list[Any]] = {}
+        self.acts = 0
         self.ended = False
         readers: dict[str, Callable[[Line], None]] = {
             "header": self._header,
@@ -85,6 +89,7 @@ class Export:
             "account": lambda line: self.accounts.update({line["id"]: line}),
             "run": self._run,
             "reservation": lambda line: self.reservations.update({line["id"]: line}),
+            "act": self._act,
             "decision": self._decision,
             "end": self._end,
         }
@@ -100,6 +105,7 @@ class Export:
 
     def verify(self, seen: Iterable[str]) -> None:
         """Compare what was added up with what the accounts, the runs and the reservations say."""
+        self._check_acts()
         for chain in self.chains.values():
             chain.check_end()
         for reservation in self.reservations.values():
@@ -141,6 +147,7 @@ class Export:
         if line["format"] != FORMAT:
             raise BadRowError(f"the export has format {line['format']}; this script reads format {FORMAT}")
         self.organisation: str = line["organisation"]
+        self.acts_head = hashlib.sha256(_canonical({"acts_of": self.organisation})).digest()
         self.exhausted: int = line["exhausted"]
 
     def _event(self, line: Line) -> None:
@@ -160,18 +167,43 @@ class Export:
         self.chains[entry["run_id"]].add(entry, line["hash"])
         self.hashes[line["hash"]] = (entry["position"], entry["run_id"])
         path = [self.accounts[account_id] for account_id in self.accounts[entry["run_id"]]["accounts"]]
-        governing = next((account for account in reversed(path) if account["limit"]), path[0])
+        governing = next((account for account in reversed(path) if account["limits"][-1]), path[0])
         self._check_limit(governing, entry, entry)
         if entry["refusal"] is not None:
             self._check_limit(self.accounts[entry["binding_account_id"]], entry, json.loads(entry["refusal"]))
 
     def _check_limit(self, account: Line, entry: Line, named: Line) -> None:
         """A decision names the limit that governs its run, and a refusal the limit of the account that refused."""
-        if account["limit"] != {"epsilon": named["epsilon_limit"], "delta": named["delta"]}:
+        if {"epsilon": named["epsilon_limit"], "delta": named["delta"]} not in account["limits"]:
             raise BadRowError(
-                f"account {account['path']} ({account['id']}): its limit is not epsilon {named['epsilon_limit']} at "
+                f"account {account['path']} ({account['id']}): its limit was never epsilon {named['epsilon_limit']} at "
                 f"delta {named['delta']}, which decision {entry['position']} of run {entry['run_id']} names"
             )
+
+    def _act(self, line: Line) -> None:
+        """An entry of the organisation's own chain, which has all limits that were in force."""
+        entry = line["entry"]
+        head = hashlib.sha256(self.acts_head + _canonical(entry)).digest()
+        if (
+            entry["position"] != self.acts
+            or entry["organisation_id"] != self.organisation
+            or head.hex() != line["hash"]
+        ):
+            raise BadRowError(f"act {self.acts} is missing, or is not the one that was done")
+        self.acts, self.acts_head = self.acts + 1, head
+        self.hashes[line["hash"]] = (entry["position"], "the organisation's acts")
+        after = json.loads(entry["after"] or "{}")
+        if entry["action"] in OPENINGS:
+            self.limits[entry["subject"]] = [after["limit"]]
+        elif entry["action"].endswith(".limit_changed"):
+            self.limits[entry["subject"]].append(after["limit"])
+
+    def _check_acts(self) -> None:
+        """Compare the limits of the accounts with those that the acts gave them."""
+        for account in self.accounts.values() if self.acts else ():
+            if self.limits.get(account["id"]) != account["limits"]:
+                name = f"account {account['path']} ({account['id']})"
+                raise BadRowError(f"{name}: its limits are not those that the organisation's acts gave it")
 
     def _end(self, line: Line) -> None:
         self.ended = True

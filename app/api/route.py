@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
@@ -23,7 +24,7 @@ from app.persistence.tables import KEY_LENGTH
 from app.service.access import Caller
 from app.service.call import Call
 from app.service.charging.queue import CommitQueue
-from app.service.idempotency import CREATED, Answer, Identity
+from app.service.idempotency import Answer, Identity
 from app.service.keyring import KeyRing
 from app.service.placements import Placement, Placements
 
@@ -189,14 +190,14 @@ def identity(request: Request, body: BaseModel, key: str | None) -> Identity:
 def created(answer: Answer) -> Response:
     """The reply to a request that created something, now or the first time."""
     headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
-    kind = "application/json" if answer.status == CREATED else PROBLEM_JSON
+    kind = PROBLEM_JSON if answer.status >= HTTPStatus.BAD_REQUEST else "application/json"
     return Response(answer.body, answer.status, headers, kind)
 
 
-def tagged(request: Request, body: BaseModel) -> Response:
-    """A reply with an entity tag, or 304 if the asker has it already."""
+def tagged(request: Request, body: BaseModel, tag: str | None = None) -> Response:
+    """A reply with an entity tag, by default one of its content, or 304 if the asker has it already."""
     content = body.model_dump_json().encode()
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    tag = tag or f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     known = {item.strip().removeprefix("W/") for item in request.headers.get("if-none-match", "").split(",")}
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if tag in known or "*" in known:

@@ -96,6 +96,7 @@ class Account:
         held: as `spent`, set aside by reservations.
         grid_version: the grid of both curves.
         version: counts the changes of this account.
+        limit_revision: counts the changes of its limit.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Account:
     held: RdpCurve
     grid_version: int = GRID_VERSION
     version: int = 0
+    limit_revision: int = 0
 
     @property
     def weights_frozen(self) -> bool:

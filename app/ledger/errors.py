@@ -9,6 +9,9 @@
      ├─ InvalidInputError             invalid_request
      ├─ RequestTooLargeError          request_too_large
      ├─ NameTakenError                name_taken
+     ├─ PreconditionRequiredError     precondition_required
+     ├─ VersionConflictError          version_conflict
+     ├─ ProposalDecidedError          proposal_decided
      ├─ LimitTooSmallError            limit_too_small
      ├─ DeltaTooLargeError            delta_too_large
      ├─ PrivacyUnitMismatchError      privacy_unit_mismatch
@@ -79,6 +82,24 @@ class NameTakenError(LedgerError):
     """A sibling, or another organisation, already has this name."""
 
     code = "name_taken"
+
+
+class PreconditionRequiredError(LedgerError):
+    """The request must say which version it means to change."""
+
+    code = "precondition_required"
+
+
+class VersionConflictError(LedgerError):
+    """What the request means to change is not what the asker has seen."""
+
+    code = "version_conflict"
+
+
+class ProposalDecidedError(LedgerError):
+    """The proposal was approved, rejected or withdrawn, and stays so."""
+
+    code = "proposal_decided"
 
 
 class LimitTooSmallError(LedgerError):

@@ -300,13 +300,17 @@ def _open(
     accounts.add(tx, call.organisation_id, account, ancestors, population, call.now)
     opened = accounts.find(tx, call.organisation_id, account.id)
     assert opened is not None
-    call.record(tx, Act(f"{account.kind}.created", account.id, after=account_facts(opened)))
+    call.record(tx, Act(f"{account.kind}.created", account.id, after=account_facts(account, population)))
     return opened
 
 
-def account_facts(record: AccountRecord) -> dict[str, object]:
-    """What the chain keeps of an account: all that decides what it lets through."""
-    account = record.account
+def account_facts(account: Account, population: Population | None) -> dict[str, object]:
+    """What the chain keeps of an account: all that decides what it lets through.
+
+    Args:
+        account: as it is opened.
+        population: given for a population only.
+    """
     facts: dict[str, object] = {
         "path": account.path,
         "parent": account.parent_id,
@@ -315,8 +319,8 @@ def account_facts(record: AccountRecord) -> dict[str, object]:
         "planned_sha256": planned_sha256(account.planned),
         "grid_version": account.grid_version,
     }
-    if account.kind is AccountKind.POPULATION:
-        facts["privacy_unit"] = record.population.privacy_unit
-        facts["neighboring_relation"] = str(record.population.relation)
-        facts["size"] = record.population.size
+    if population is not None:
+        facts["privacy_unit"] = population.privacy_unit
+        facts["neighboring_relation"] = str(population.relation)
+        facts["size"] = population.size
     return facts

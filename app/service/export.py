@@ -11,14 +11,15 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit import canonical_entry
+from app.ledger.audit import canonical_act, canonical_entry
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
 from app.persistence.engine import Database
-from app.persistence.repositories import accounts, entries, events, tenants
+from app.persistence.repositories import accounts, acts, entries, events, tenants
 from app.persistence.repositories.accounts import KeptAccount
 from app.persistence.repositories.entries import KeptReservation, KeptRun
+from app.service.verification.terms import Terms, Told, read_acts
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Counts the changes of the lines' form; docs/verification.md describes it."""
 
 
@@ -150,12 +151,17 @@ def _lines(
         "exhausted": EXHAUSTED,
     }
     yield from _events(tx, owner, chosen, runs, reservations)
+    told = read_acts(acts.everything(tx, owner)).get(owner, Told())
     for account in chosen:
-        yield _account(account, paths[owner, account.id], complete=account.id in beneath)
+        limits = _limits(account, told.terms.get(account.id))
+        yield _account(account, paths[owner, account.id], limits, complete=account.id in beneath)
     for run in runs:
         yield _run(run)
     for reservation in reservations:
         yield _reservation(reservation, entries.reserved(tx, owner, reservation.id))
+    if whole:  # the chain is the organisation's: one run's share of it would prove nothing
+        for act in acts.everything(tx, owner):
+            yield f'{{"type":"act","hash":"{act.entry_hash.hex()}","entry":{canonical_act(act.entry)}}}'
     for run in runs:
         for entry in entries.entries(tx, owner, run.id):
             # The very text that was hashed, so that no other way of writing numbers can come between.
@@ -199,7 +205,16 @@ def _events(
             }
 
 
-def _account(account: Account, path: list[str], *, complete: bool) -> dict[str, Any]:
+def _limits(account: Account, terms: Terms | None) -> list[dict[str, float] | None]:
+    """The limits that were in force, in their order, the one that is now last."""
+    before = [] if terms is None else [stage.limit for stage in terms.stages[:-1]]
+    limits = [*before, account.limit]
+    return [None if limit is None else {"epsilon": limit.epsilon, "delta": limit.delta} for limit in limits]
+
+
+def _account(
+    account: Account, path: list[str], limits: list[dict[str, float] | None], *, complete: bool
+) -> dict[str, Any]:
     return {
         "type": "account",
         "id": account.id,
@@ -209,7 +224,7 @@ def _account(account: Account, path: list[str], *, complete: bool) -> dict[str, 
         "complete": complete,
         "neighboring_relation": str(account.relation),
         "grid_version": account.grid_version,
-        "limit": account.limit and {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
+        "limits": limits,
         "filter": str(account.filter),
         "weights": account.weights and {"indices": account.weights.indices, "deltas": account.weights.deltas},
         "spent": _base64(account.spent.to_bytes()),

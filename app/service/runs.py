@@ -248,10 +248,8 @@ def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRec
 
 
 def _record_registration(tx: Connection, call: Call, account: Account, declaration: Declaration) -> None:
-    kept = accounts.find(tx, call.organisation_id, account.id)
-    assert kept is not None, "it was appended a moment ago"
     event = declaration.event and fingerprint(declaration.event)
-    call.record(tx, Act("run.registered", account.id, after=account_facts(kept) | {"event": event}))
+    call.record(tx, Act("run.registered", account.id, after=account_facts(account, None) | {"event": event}))
 
 
 def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registration, ready: Prepared) -> Refusal | None:

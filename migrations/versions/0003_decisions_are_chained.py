@@ -173,7 +173,9 @@ def downgrade() -> None:
         batch.drop_column("quarantine")
     for table in ("reservation_items", "reservations", "attempts"):
         op.drop_table(table)
-    op.drop_column("replies", "status")
+    with op.batch_alter_table("replies") as batch:
+        batch.drop_constraint(op.f("ck_replies_status_known"), type_="check")
+        batch.drop_column("status")
 
 
 def _change_check(batch: BatchOperations, table: str, name: str, condition: str) -> None:

@@ -21,6 +21,8 @@ REQUEST_ID = sa.String(length=64)
 MOMENT = sa.DateTime(timezone=True)
 ROLES_BEFORE = "role IN ('admin', 'trainer', 'viewer')"
 ROLES = "role IN ('viewer', 'trainer', 'planner', 'budget_admin', 'privacy_officer', 'auditor', 'admin')"
+STATUSES_BEFORE = "status IN (201, 403)"
+STATUSES = "status IN (200, 201, 403)"
 NEW_OF_KEYS: dict[str, sa.types.TypeEngine[Any]] = {
     "name": sa.String(length=100),
     "scope_id": ID,
@@ -31,6 +33,10 @@ NEW_OF_KEYS: dict[str, sa.types.TypeEngine[Any]] = {
 }
 SEARCHED = ("action", "actor", "subject")
 
+CHANGED = 200
+"""The status of a reply to a change that holds at once."""
+
+replies = sa.table("replies", sa.column("status"))
 api_keys = sa.table("api_keys", sa.column("role"))
 decisions = sa.table("decisions", sa.column("actor"))
 """What an earlier version could not read."""
@@ -51,7 +57,7 @@ accounts = sa.table(
                 "filter",
                 "planned",
             ),
-            *("grid_version", "depth"),
+            *("grid_version", "depth", "limit_revision"),
         ),
     ),
 )
@@ -59,7 +65,7 @@ populations = sa.table(
     "populations",
     *map(sa.column, ("organisation_id", "account_id", "privacy_unit", "neighboring_relation", "size")),
 )
-runs = sa.table("runs", *map(sa.column, ("organisation_id", "account_id", "event_fingerprint")))
+runs = sa.table("runs", *map(sa.column, ("organisation_id", "account_id", "event_fingerprint", "status")))
 organisations = sa.table("organisations", sa.column("id"))
 audit_entries = sa.table(
     "audit_entries",
@@ -110,6 +116,7 @@ def upgrade() -> None:
             ["organisation_id", "scope_id"],
             ["organisation_id", "id"],
         )
+    _let_limits_change()
     _adopt()
 
 
@@ -118,7 +125,14 @@ def downgrade() -> None:
     bind = op.get_bind()
     roles = sa.select(sa.func.count()).where(api_keys.c.role.not_in(["admin", "trainer", "viewer"]))
     asked = sa.select(sa.func.count()).where(decisions.c.actor.is_not(None))
-    for what, count in {"keys of newer roles": roles, "decisions that name who asked": asked}.items():
+    changed = sa.select(sa.func.count()).where(accounts.c.limit_revision > 0)
+    too_new = {
+        "keys of newer roles": roles,
+        "decisions that name who asked": asked,
+        "accounts whose limit was changed": changed,
+        "replies to changes": sa.select(sa.func.count()).where(replies.c.status == CHANGED),
+    }
+    for what, count in too_new.items():
         found = bind.scalar(count)
         if found:
             raise RuntimeError(f"There are {found} {what}, which the version before cannot read; nothing was changed.")
@@ -131,7 +145,62 @@ def downgrade() -> None:
     with op.batch_alter_table("decisions") as batch:
         batch.drop_column("request_id")
         batch.drop_column("actor")
+    with op.batch_alter_table("accounts") as batch:
+        batch.drop_constraint(op.f("ck_accounts_limit_revision_counts"), type_="check")
+        batch.drop_column("limit_revision")
+    _allow_replies(STATUSES_BEFORE)
+    op.drop_table("proposals")
     op.drop_table("audit_entries")
+
+
+def _let_limits_change() -> None:
+    """Limits have revisions, and proposals wait for another person's word."""
+    op.add_column("accounts", sa.Column("limit_revision", sa.Integer(), nullable=False, server_default="0"))
+    with op.batch_alter_table("accounts") as batch:
+        batch.create_check_constraint(op.f("ck_accounts_limit_revision_counts"), "limit_revision >= 0")
+    _allow_replies(STATUSES)
+    op.create_table(
+        "proposals",
+        *(sa.Column(name, ID, nullable=False) for name in ("organisation_id", "id")),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("account_id", ID, nullable=False),
+        sa.Column("facts", sa.Text(), nullable=False),
+        sa.Column("status", sa.String(length=16), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("proposed_by", ACTOR, nullable=False),
+        sa.Column("proposed_at", MOMENT, nullable=False),
+        sa.Column("decided_by", ACTOR, nullable=True),
+        sa.Column("decided_at", MOMENT, nullable=True),
+        sa.Column("decision_reason", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("organisation_id", "id", name=op.f("pk_proposals")),
+        sa.ForeignKeyConstraint(
+            ["organisation_id", "account_id"],
+            ["accounts.organisation_id", "accounts.id"],
+            name=op.f("fk_proposals_organisation_id_account_id"),
+        ),
+        sa.CheckConstraint("kind IN ('limit', 'run')", name=op.f("ck_proposals_kind_known")),
+        sa.CheckConstraint(
+            "status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')",
+            name=op.f("ck_proposals_status_known"),
+        ),
+        sa.CheckConstraint("(status = 'open') = (decided_by IS NULL)", name=op.f("ck_proposals_decided_once")),
+        sa.CheckConstraint("(decided_by IS NULL) = (decided_at IS NULL)", name=op.f("ck_proposals_decision_whole")),
+    )
+    is_open = sa.text("status = 'open'")
+    op.create_index(
+        "uq_proposals_open",
+        "proposals",
+        ["organisation_id", "account_id", "kind"],
+        unique=True,
+        sqlite_where=is_open,
+        postgresql_where=is_open,
+    )
+
+
+def _allow_replies(statuses: str) -> None:
+    with op.batch_alter_table("replies") as batch:
+        batch.drop_constraint(op.f("ck_replies_status_known"), type_="check")
+        batch.create_check_constraint(op.f("ck_replies_status_known"), statuses)
 
 
 def _adopt() -> None:
@@ -167,6 +236,7 @@ def _found(bind: sa.Connection, owner: str) -> Iterator[tuple[str, dict[str, obj
             populations.c.neighboring_relation,
             populations.c.size,
             runs.c.event_fingerprint,
+            runs.c.status,
         )
         .outerjoin(
             populations,
@@ -188,5 +258,5 @@ def _found(bind: sa.Connection, owner: str) -> Iterator[tuple[str, dict[str, obj
         if row.kind == "population":
             facts |= {name: getattr(row, name) for name in ("privacy_unit", "neighboring_relation", "size")}
         if row.kind == "run":
-            facts["event"] = row.event_fingerprint
+            facts |= {"event": row.event_fingerprint, "status": row.status}
         yield row.id, facts

@@ -21,6 +21,7 @@ class House:
     run: str
     reservation: str = ""
     key: str = ""
+    proposal: str = ""
 
     def rows(self) -> Dump:
         """Every row of the ledger."""
@@ -34,6 +35,8 @@ class House:
             "run_id": self.run,
             "reservation_id": self.reservation,
             "key_id": self.key,
+            "account_id": self.budget,
+            "proposal_id": self.proposal,
         }
 
 
@@ -47,7 +50,9 @@ def furnish(ledger: Ledger) -> House:
     reservation = str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
     assert ledger.post(f"/v1/reservations/{reservation}/void", {}, "trainer").status_code == 200
     key = str(ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
-    return House(ledger, population, budget, run, reservation, key)
+    more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
+    proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
+    return House(ledger, population, budget, run, reservation, key, str(proposed.json()["id"]))
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC
 POSTS = [operation for operation in GUARDED if operation.method == "POST"]
 READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id != "verifyLedger"]
 """What an asker may have already; a verification is made anew each time."""
-OPTIONAL_BODY = {"completeRun", "abortRun", "rotateKey", "revokeKey"}
+OPTIONAL_BODY = {"completeRun", "abortRun", "rotateKey", "revokeKey", "approveProposal", "rejectProposal"}
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +62,8 @@ NOWHERE = {
     "population_id": "pop_nowhere",
     "reservation_id": "res_nowhere",
     "key_id": "key_nowhere",
+    "account_id": "bud_nowhere",
+    "proposal_id": "prp_nowhere",
 }
 """Ids that mean nothing, by the names of path parameters."""
 
@@ -80,6 +82,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "registerRun": {"name": name, "budget": "mimic/icu-team"},
         "takeSteps": {"event": SAMPLED},
         "openAttempt": {},
+        "changeLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},
         "createKey": {"name": name, "role": "viewer"},
         "reserve": {"plan": [{"event": SAMPLED}]},
         "commitReservation": {"steps_executed": 0},
@@ -92,3 +95,8 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "planLaplace": {"bound": 1e-5, "l1_sensitivity": 2},
     }
     return bodies.get(operation.id)
+
+
+def valid_headers(operation: Operation) -> dict[str, str]:
+    """Headers without which the operation does nothing."""
+    return {"If-Match": "*"} if operation.id == "changeLimit" else {}

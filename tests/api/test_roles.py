@@ -2,11 +2,14 @@
 
 import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
+from app.ledger.roles import Role
+from app.service.keys import create_key
 from tests.api.conftest import House
-from tests.api.operations import GUARDED, Operation, valid_body
+from tests.api.operations import GUARDED, Operation, valid_body, valid_headers
 from tests.conftest import SAMPLED
 
 EVERYONE = ["viewer", "trainer", "planner", "budget_admin", "privacy_officer", "auditor", "admin"]
@@ -14,6 +17,8 @@ TRAINING = ["trainer", "admin"]
 RUNS = ["trainer", "budget_admin", "privacy_officer", "admin"]
 TREE = ["budget_admin", "privacy_officer", "admin"]
 KEYS = ["budget_admin", "privacy_officer", "admin"]
+PLANNING = ["planner", "budget_admin", "privacy_officer", "admin"]
+APPROVAL = ["privacy_officer", "admin"]
 PROOF = ["privacy_officer", "auditor", "admin"]
 MAY: dict[str, list[str]] = {
     "createPopulation": TREE,
@@ -51,6 +56,12 @@ MAY: dict[str, list[str]] = {
     "rotateKey": KEYS,
     "revokeKey": KEYS,
     "listActs": PROOF,
+    "getLimit": EVERYONE,
+    "changeLimit": PLANNING,
+    "listProposals": EVERYONE,
+    "getProposal": EVERYONE,
+    "approveProposal": APPROVAL,
+    "rejectProposal": APPROVAL,
 }
 NUMBERS: Iterator[int] = itertools.count()
 
@@ -59,6 +70,20 @@ def _reservation(house: House, run: str) -> str:
     """An active reservation of a run."""
     plan = {"plan": [{"event": SAMPLED, "count": 1}]}
     return str(house.ledger.post(f"/v1/runs/{run}/reservations", plan).json()["id"])
+
+
+def _account(house: House, *, proposed: bool) -> dict[str, str]:
+    """A budget, and a proposal for it of somebody who is none of the askers."""
+    ids = {"account_id": str(house.ledger.budget(f"b-{next(NUMBERS)}")["id"])}
+    if proposed:
+        key = create_key(house.ledger.database, "hospital", Role.PLANNER, datetime.now(UTC)).key
+        reply = house.ledger.http.post(
+            f"/v1/accounts/{ids['account_id']}/limit",
+            json={"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."},
+            headers={"Authorization": f"Bearer {key}", "If-Match": "*"},
+        )
+        ids["proposal_id"] = reply.json()["id"]
+    return ids
 
 
 def test_the_table_names_every_operation() -> None:
@@ -70,6 +95,7 @@ def test_the_table_names_every_operation() -> None:
 def test_a_role_may_do_what_the_table_says_and_nothing_else(house: House, operation: Operation, role: str) -> None:
     run = house.ledger.run()
     ids = house.ids() | {"run_id": run}
+    ids |= _account(house, proposed="proposal_id" in operation.path) if operation.path.count("/") > 3 else {}
     if "key_id" in operation.path:
         ids["key_id"] = str(house.ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
     if "reservation_id" in operation.path:
@@ -77,7 +103,7 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(house: House, operat
     body = valid_body(operation, f"{operation.id}-{next(NUMBERS)}")
     before = house.rows()
     reply = house.ledger.http.request(
-        operation.method, operation.at(**ids), json=body, headers=house.ledger.headers(role)
+        operation.method, operation.at(**ids), json=body, headers=house.ledger.headers(role) | valid_headers(operation)
     )
     if role in MAY[operation.id]:
         assert reply.status_code in {200, 201}, reply.text

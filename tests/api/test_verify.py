@@ -27,6 +27,7 @@ def test_a_sound_ledger_is_called_sound(charged: Ledger) -> None:
         "reservations": 0,
         "charges": 1,
         "steps": 3,
+        "acts": 11,
         "faults": [],
     }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -39,6 +40,9 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         assert answers == [200, 200, 403]
         reply = ledger.post("/v1/runs", {"name": "other", "budget": "mimic/icu-team"}, Idempotency_Key="run")
         assert reply.status_code == 201
+        budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
+        change = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More patients."}
+        assert ledger.post(f"/v1/accounts/{budget}/limit", change, If_Match="*").status_code == 201
         trainer = Reserver(ledger.database, reply.json()["id"])
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
         trainer.close(forfeit(trainer.reserve(*plan)))
@@ -48,6 +52,8 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
 
 # Each row: a table, which of its rows is copied (a column and its value), what is changed in the copy, and a part
 # of the database's own words. Names such as `clinic` stand for the id of what has that name.
+OPEN = ("status", "open")
+NEXT_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
 ACT = ("action", "budget.created")
 KIND = ("kind", "budget")
 POPULATION = ("kind", "population")
@@ -73,6 +79,14 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("audit_entries", ACT, {"position": -1}, "ck_audit_entries_position_counts"),
     ("audit_entries", ACT, {"position": 99, "entry_hash": b"x" * 31}, "ck_audit_entries_entry_hash_is_sha256"),
     ("audit_entries", ACT, {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("proposals", OPEN, {"id": "p"}, "proposals.kind"),
+    ("proposals", OPEN, {"kind": "run"}, "proposals.id"),
+    ("proposals", OPEN, {"id": "p", "kind": "wish"}, "ck_proposals_kind_known"),
+    ("proposals", OPEN, {"id": "p", "status": "lost"}, "ck_proposals_status_known"),
+    ("proposals", OPEN, {"id": "p", "status": "approved"}, "ck_proposals_decided_once"),
+    ("proposals", OPEN, {"id": "p", "kind": "run", "decided_at": NEXT_YEAR}, "ck_proposals_decision_whole"),
+    ("proposals", OPEN, {"id": "p", "kind": "run", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a", "path": "x", "limit_revision": -1}, "ck_accounts_limit_revision_counts"),
     ("accounts", KIND, {"id": "a"}, "accounts.path"),
     ("accounts", POPULATION, {"id": "a", "population_id": "a"}, "accounts.path"),
     ("accounts", KIND, {"path": "x"}, "accounts.id"),

@@ -111,7 +111,7 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
     upgrade(database)
     with database.read() as tx:
         indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
-    assert indexes == {"uq_accounts_path", "uq_decisions_first_step", "uq_reservations_active"}
+    assert indexes == {"uq_accounts_path", "uq_decisions_first_step", "uq_proposals_open", "uq_reservations_active"}
 
 
 def test_every_constraint_has_a_name(database: Database) -> None:

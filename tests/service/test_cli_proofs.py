@@ -33,7 +33,7 @@ def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
     said = run("verify", "--json")
     facts = json.loads(said.out)
     assert (said.status, facts.pop("problems"), facts.pop("unproven"), facts.pop("sound")) == (0, [], [], True)
-    assert facts == {"accounts": 3, "runs": 1, "decisions": 1, "reservations": 0, "charges": 1, "steps": 3}
+    assert facts == {"accounts": 3, "runs": 1, "decisions": 1, "reservations": 0, "charges": 1, "steps": 3, "acts": 19}
     told = run("verify")
     assert (told.status, told.err) == (0, "")
     for number in facts.values():

@@ -154,7 +154,7 @@ def _enter(index: int, **values: object) -> Callable[[list[Line]], None]:
 def _unlimit(lines: list[Line]) -> None:
     for line in lines:
         if line["type"] == "account":
-            line["limit"] = None
+            line["limits"] = [None]
 
 
 def _plan(**values: object) -> Callable[[list[Line]], None]:
@@ -162,6 +162,19 @@ def _plan(**values: object) -> Callable[[list[Line]], None]:
         [line for line in lines if line["type"] == "reservation"][-1]["items"][0].update(values)
 
     return change
+
+
+def _act(index: int, **values: object) -> Callable[[list[Line]], None]:
+    def change(lines: list[Line]) -> None:
+        [line for line in lines if line["type"] == "act"][index]["entry"].update(values)
+
+    return change
+
+
+def _first_act_alone(lines: list[Line]) -> None:
+    for line in [line for line in lines if line["type"] == "act"][1:]:
+        lines.remove(line)
+        lines[-1]["lines"] -= 1
 
 
 CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
@@ -178,11 +191,14 @@ CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
     "a population's delta": (_change("account", 0, spent_delta=1), "account mimic ("),
     "a budget's held curve": (_shift("account", 1, "held"), "its held curve is not the sum"),
     "a budget's epsilon": (
-        _change("account", 1, limit={"epsilon": 2.0, "delta": 1e-5}),
-        "its limit is not epsilon 1.0 at delta 1e-05, which decision 0 of run ",
+        _change("account", 1, limits=[{"epsilon": 2.0, "delta": 1e-5}]),
+        "its limit was never epsilon 1.0 at delta 1e-05, which decision 0 of run ",
     ),
-    "a budget's delta": (_change("account", 1, limit={"epsilon": 1.0, "delta": 0.1}), "account mimic/icu-team ("),
-    "a run's limit that it had not": (_change("account", 2, limit={"epsilon": 9.0, "delta": 1e-5}), "its limit is not"),
+    "a budget's delta": (_change("account", 1, limits=[{"epsilon": 1.0, "delta": 0.1}]), "account mimic/icu-team ("),
+    "a run's limit that it had not": (
+        _change("account", 2, limits=[{"epsilon": 9.0, "delta": 1e-5}]),
+        "its limit was never",
+    ),
     "every limit taken away": (_unlimit, "account mimic ("),
     "a price": (_shift("price", 0, "curve"), "is not"),
     "a price left out": (_drop("price", 0), "has no price"),
@@ -197,10 +213,13 @@ CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
     ),
     "an attestation": (_change("reservation", 0, steps_executed=3), "what was executed is not what was charged"),
     "a reservation's end": (_change("reservation", 2, status="committed", steps_executed=2), "curve is not the sum"),
+    "an act left out": (_drop("act", 3), "act 3 is missing"),
+    "an act's reason": (_act(2, reason="x"), "act 2 is missing, or is not the one that was done"),
+    "every act left out but the first": (_first_act_alone, "its limits are not those that the organisation's acts"),
     "the end left out": (lambda lines: lines.remove(lines[-1]), "before its end"),
     "lines left out": (lambda lines: lines.remove(lines[1]), " lines; "),
-    "another format": (_change("header", 0, format=2), "this script reads format 1"),
-    "another organisation": (_change("header", 0, organisation="org_x"), "decision 0: it is not the one"),
+    "another format": (_change("header", 0, format=1), "this script reads format 2"),
+    "another organisation": (_change("header", 0, organisation="org_x"), "act 0 is missing, or is not the one"),
 }
 
 
@@ -221,7 +240,7 @@ def test_a_limit_that_only_a_refusal_names_is_held_against_it(ledger: Ledger, tm
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 10**6}).json()["binding_account_path"] == "mimic"
     lines = _export(ledger, population="mimic")
     assert _verified(lines, tmp_path).returncode == 0
-    _change("account", 0, limit={"epsilon": 5.0, "delta": 1e-5})(lines)
+    _change("account", 0, limits=[{"epsilon": 5.0, "delta": 1e-5}])(lines)
     assert "account mimic (" in _verified(lines, tmp_path).stdout
 
 
@@ -266,7 +285,7 @@ def test_two_populations_of_a_name_are_told_apart_by_their_organisation(charged:
     with pytest.raises(InvalidInputError, match="Several organisations have a population 'mimic'"):
         _export(charged, population="mimic")
     lines = _export(charged, population="mimic", organisation="clinic")
-    assert [line["type"] for line in lines] == ["header", "account", "end"]
+    assert {line["type"] for line in lines} == {"header", "account", "act", "end"}
     assert _verified(lines, tmp_path).returncode == 0
 
 

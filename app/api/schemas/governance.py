@@ -39,6 +39,7 @@ class VerificationOut(Output):
                     "reservations": 0,
                     "charges": 2,
                     "steps": 420,
+                    "acts": 9,
                     "faults": [
                         {
                             "account": EXAMPLE_RUN_ID,
@@ -59,6 +60,7 @@ class VerificationOut(Output):
     reservations: int
     charges: int = Field(description="How many charged step events were summed.")
     steps: int = Field(description="How many steps these stand for.")
+    acts: int = Field(description="How many acts of the organisation were hashed again.")
     faults: list[FaultOut] = Field(description="Empty if the ledger is sound.")
 
     @classmethod
@@ -72,6 +74,7 @@ class VerificationOut(Output):
             reservations=found.reservations,
             charges=found.charges,
             steps=found.steps,
+            acts=found.acts,
             faults=[FaultOut.of(fault) for fault in found.faults],
         )
 

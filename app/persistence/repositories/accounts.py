@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
 
 from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
@@ -128,6 +128,7 @@ def add(
             weights=balances.weights_text(account.weights),
             grid_version=account.grid_version,
             version=account.version,
+            limit_revision=account.limit_revision,
             created_at=now,
             updated_at=now,
         )
@@ -154,6 +155,23 @@ def add(
             }
             for ancestor in (*ancestors, account)
         ],
+    )
+
+
+def set_limit(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
+    """Write an account's limit, its revision, and the weights of its filter; the caller has locked its path."""
+    assert account.limit is not None, "only a limit can be changed"
+    tx.execute(
+        update(accounts)
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
+        .values(
+            epsilon_limit=account.limit.epsilon,
+            delta_limit=account.limit.delta,
+            limit_revision=account.limit_revision,
+            weights=balances.weights_text(account.weights),
+            version=account.version,
+            updated_at=now,
+        )
     )
 
 
@@ -237,6 +255,7 @@ class KeptAccount:
         id: of the account.
         path: its path of names.
         account: None if the row cannot be read.
+        population: given for a population that can be read.
         fault: why not.
     """
 
@@ -244,6 +263,7 @@ class KeptAccount:
     id: str
     path: str
     account: Account | None
+    population: Population | None = None
     fault: str = ""
 
 
@@ -259,12 +279,13 @@ def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[K
     book = PriceBook()
     for row in rows:
         try:
-            account = _record(tx, book, row).account
-            orders(account.grid_version)
+            record = _record(tx, book, row)
+            orders(record.account.grid_version)
         except (AssertionError, KeyError, TypeError, ValueError, AccountingError, LedgerError) as fault:
-            yield KeptAccount(row.organisation_id, row.id, row.path, None, str(fault) or type(fault).__name__)
+            yield KeptAccount(row.organisation_id, row.id, row.path, None, fault=str(fault) or type(fault).__name__)
         else:
-            yield KeptAccount(row.organisation_id, row.id, row.path, account)
+            population = record.population if record.account.kind is AccountKind.POPULATION else None
+            yield KeptAccount(row.organisation_id, row.id, row.path, record.account, population)
 
 
 def find_many(tx: Connection, book: PriceBook, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
@@ -297,6 +318,7 @@ def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         held=held,
         grid_version=row.grid_version,
         version=row.version,
+        limit_revision=row.limit_revision,
     )
     population = Population(row.privacy_unit, relation, row.size)
     return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine, since)

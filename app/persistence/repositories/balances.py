@@ -135,9 +135,12 @@ def _since_text(since: Since) -> str:
 
 def weights_text(weights: FilterWeights | None) -> str | None:
     """Frozen weights as they are kept."""
-    if weights is None:
-        return None
-    return json.dumps({"indices": weights.indices, "deltas": weights.deltas})
+    return None if weights is None else json.dumps(weights_facts(weights))
+
+
+def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
+    """Frozen weights as values of JSON."""
+    return None if weights is None else {"indices": weights.indices, "deltas": weights.deltas}
 
 
 def _since(text: str) -> Since:

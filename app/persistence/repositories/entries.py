@@ -58,6 +58,7 @@ class KeptRun:
         decisions: how many it says that it has.
         chain_head: the hash of the last one.
         reservation_id: the active one.
+        event: the fingerprint of its default event.
         attempts: the first step of each attempt, by its number.
     """
 
@@ -69,6 +70,7 @@ class KeptRun:
     decisions: int
     chain_head: bytes
     reservation_id: str | None
+    event: str | None
     attempts: dict[int, int] = field(default_factory=dict)
 
 
@@ -197,6 +199,7 @@ def kept_runs(tx: Connection, organisation_id: str | None = None) -> list[KeptRu
             row.decisions,
             row.chain_head,
             row.reservation_id,
+            row.event_fingerprint,
         )
         for row in tx.execute(select(runs).where(_of(runs, organisation_id)).order_by(*runs.primary_key))
     }

@@ -37,10 +37,9 @@ _SEEN = (
 # Against writers, and not against the foreign keys that point to the rows (FOR NO KEY UPDATE).
 _LOCKED = _SEEN.with_for_update(key_share=True)
 
-_QUARANTINED = select(accounts.c.id, accounts.c.path).where(
+_GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine, accounts.c.limit_revision).where(
     accounts.c.organisation_id == bindparam("of_organisation"),
     accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
-    accounts.c.quarantine.is_not(None),
 )
 
 
@@ -71,10 +70,22 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
     ]
 
 
-def quarantined(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[tuple[str, str]]:
-    """Those of the accounts to which nothing may be charged, id and path; nothing is locked."""
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What is looked at of an account that is not locked, because nothing of it is charged."""
+
+    id: str
+    path: str
+    quarantined: bool
+    limit_revision: int
+
+
+def glance(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Glance]:
+    """Look at accounts; nothing is locked."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [(row.id, row.path) for row in tx.execute(_QUARANTINED, asked)]
+    return [
+        Glance(row.id, row.path, row.quarantine is not None, row.limit_revision) for row in tx.execute(_GLANCED, asked)
+    ]
 
 
 def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str]:

@@ -14,7 +14,7 @@ from app.persistence.tables.charges import (
     runs,
     step_events,
 )
-from app.persistence.tables.governance import audit_entries
+from app.persistence.tables.governance import audit_entries, proposals
 from app.persistence.tables.tree import (
     account_paths,
     accounts,
@@ -41,6 +41,7 @@ __all__ = [
     "metadata",
     "organisations",
     "populations",
+    "proposals",
     "replies",
     "reservation_items",
     "reservations",

@@ -1,4 +1,4 @@
-"""Who did what with an organisation's budgets, chained."""
+"""Who did what with an organisation's budgets, chained; and what waits for another person's word."""
 
 from sqlalchemy import (
     BigInteger,
@@ -36,4 +36,36 @@ audit_entries = Table(
     Index(None, "organisation_id", "action", "position"),
     Index(None, "organisation_id", "actor", "position"),
     Index(None, "organisation_id", "subject", "position"),
+)
+
+proposals = Table(
+    "proposals",
+    metadata,
+    id_column("organisation_id"),
+    id_column("id"),
+    Column("kind", String(16), nullable=False),
+    id_column("account_id"),
+    Column("facts", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("proposed_by", String(ACTOR_LENGTH), nullable=False),
+    Column("proposed_at", UtcDateTime, nullable=False),
+    Column("decided_by", String(ACTOR_LENGTH)),
+    Column("decided_at", UtcDateTime),
+    Column("decision_reason", Text),
+    PrimaryKeyConstraint("organisation_id", "id"),
+    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    CheckConstraint("kind IN ('limit', 'run')", name="kind_known"),
+    CheckConstraint("status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"),
+    CheckConstraint("(status = 'open') = (decided_by IS NULL)", name="decided_once"),
+    CheckConstraint("(decided_by IS NULL) = (decided_at IS NULL)", name="decision_whole"),
+    Index(
+        "uq_proposals_open",
+        "organisation_id",
+        "account_id",
+        "kind",
+        unique=True,
+        sqlite_where=Column("status") == "open",
+        postgresql_where=Column("status") == "open",
+    ),
 )

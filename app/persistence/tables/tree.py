@@ -71,6 +71,7 @@ accounts = Table(
     Column("weights", Text),
     Column("grid_version", Integer, nullable=False),
     Column("version", BigInteger, nullable=False),
+    Column("limit_revision", Integer, nullable=False, server_default="0"),
     Column("charged_since", Text, nullable=False, server_default="{}"),
     Column("quarantine", Text),
     Column("created_at", UtcDateTime, nullable=False),
@@ -95,6 +96,7 @@ accounts = Table(
     CheckConstraint("filter IN ('adaptive', 'declared')", name="filter_known"),
     CheckConstraint("filter = 'adaptive' OR weights IS NULL", name="weights_only_if_adaptive"),
     CheckConstraint("version >= 0", name="version_counts"),
+    CheckConstraint("limit_revision >= 0", name="limit_revision_counts"),
     CheckConstraint("quarantine <> ''", name="quarantine_said"),
     Index(
         "uq_accounts_path",
@@ -169,6 +171,6 @@ replies = Table(
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "idempotency_key"),
     ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    CheckConstraint("status IN (201, 403)", name="status_known"),
+    CheckConstraint("status IN (200, 201, 403)", name="status_known"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
 )

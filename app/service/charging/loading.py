@@ -105,8 +105,13 @@ def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Want
         ids.update(path[-1:] if own_only else path)
         above.update(path[:-1] if own_only else ())
     if above - ids:
-        for account_id, name in locks.quarantined(work.tx, organisation_id, above - ids):
-            work.stopped[organisation_id, account_id] = name
+        for seen_above in locks.glance(work.tx, organisation_id, above - ids):
+            key = (organisation_id, seen_above.id)
+            if seen_above.quarantined:
+                work.stopped[key] = seen_above.path
+            remembered = work.memory.accounts.get(key)
+            if remembered is not None and remembered.account.limit_revision != seen_above.limit_revision:
+                work.memory.accounts.forget(key)
     stale = []
     for seen in locks.lock(work.tx, organisation_id, ids):
         record = work.memory.accounts.get((organisation_id, seen.id))

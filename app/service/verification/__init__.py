@@ -5,12 +5,14 @@ from datetime import datetime
 from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
 from app.persistence.engine import Database
-from app.persistence.repositories import accounts, entries
+from app.persistence.repositories import accounts, acts, entries
+from app.service.budgets import account_facts
 from app.service.call import Call
 from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
 from app.service.verification.prices import read_prices
+from app.service.verification.terms import disagreements, read_acts
 from app.service.verification.turns import turn
 
 __all__ = ["Fault", "Verification", "enforce", "together", "verify", "verify_organisation"]
@@ -37,6 +39,10 @@ def verify(db: Database, organisation_id: str | None = None) -> Verification:
         tx.execution_options(yield_per=ROWS_AT_ONCE)
         audit = Audit(tx)
         read_prices(audit, organisation_id)
+        audit.told = read_acts(acts.everything(tx, organisation_id))
+        for owner, told in audit.told.items():
+            if told.fault is not None:
+                audit.faults.append(Fault(owner, None, None, f"{owner}: {told.fault}"))
         audit.paths = entries.ancestors(tx, organisation_id)
         audit.reservations = entries.kept_reservations(tx, organisation_id)
         for (owner, _), reservation in audit.reservations.items():
@@ -50,6 +56,7 @@ def verify(db: Database, organisation_id: str | None = None) -> Verification:
         reservations=len(audit.reservations),
         charges=audit.charges,
         steps=audit.steps,
+        acts=sum(told.acts for told in audit.told.values()),
         faults=tuple(audit.faults),
         quarantined=quarantined,
         organisation_id=organisation_id,
@@ -67,8 +74,12 @@ def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
             continue
         audit.accounts += 1
         audit.balances[key] = Balance(kept.account)
+        run = runs.pop(key, None)
+        if audit.believes(key[0]):
+            facts = account_facts(kept.account, kept.population) | ({"event": run.event} if run else {})
+            for detail in disagreements(kept.account, facts, audit.terms(key)):
+                audit.add(key, detail)
         if kept.account.kind is AccountKind.RUN:
-            run = runs.pop(key, None)
             if run is not None:
                 replay(audit, run)
             judge(audit, key)

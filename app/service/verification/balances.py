@@ -9,6 +9,7 @@ from app.accounting.errors import AccountingError
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, total_cost
 from app.ledger.filters import SET_ASIDE, FilterKind, adaptive_weights
+from app.ledger.limits import scaled
 from app.persistence.repositories.entries import Key
 from app.persistence.repositories.events import PriceList
 from app.service.verification.findings import Audit, Balance
@@ -51,7 +52,8 @@ def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
         yield "what is held is not what its active reservations hold."
     if account.filter is FilterKind.DECLARED and account.weights is not None:
         yield "it has a declared filter, and yet it has the weights of an adaptive one."
-    limits = balance.limits - ({(account.limit.epsilon, account.limit.delta)} if account.limit else set())
+    known = [stage.limit for stage in audit.stages(key) if stage.limit is not None]
+    limits = balance.limits - {(limit.epsilon, limit.delta) for limit in known}
     if limits:
         named = ", ".join(f"epsilon {epsilon} at delta {delta}" for epsilon, delta in sorted(limits))
         yield f"its limit is not the one under which decisions were made: {named}."
@@ -72,7 +74,7 @@ def _limit_problems(audit: Audit, key: Key, balance: Balance, held: RdpCurve) ->
         return
     if account.weights is not None:
         try:
-            if not _chosen_by_the_rule(audit, key, balance):
+            if not _chosen_by_the_rule(audit, key):
                 yield "its filter weights are not those of its planned workload, or of an event charged to it."
         except AccountingError as error:
             yield f"what it planned cannot be priced: {error}"
@@ -82,19 +84,39 @@ def _limit_problems(audit: Audit, key: Key, balance: Balance, held: RdpCurve) ->
     # If nothing was let through, nothing has to fit: a report may have chosen weights that let nothing through at all.
     if asked.is_zero and held.is_zero:
         return
-    own_delta = asked.delta + held.delta
-    gate = account.gate(own_delta)
-    if own_delta > gate.room or not np.any(gate.left(asked, held) >= 0):
+    # What was let through fitted under the limit then in force.
+    if not any(_fits(stage, asked, held) for stage in audit.stages(key) if stage.weights_frozen):
         yield "more is spent and held than its limit allows."
 
 
-def _chosen_by_the_rule(audit: Audit, key: Key, balance: Balance) -> bool:
-    """Whether the frozen weights are those of a workload by which they may have been chosen."""
-    account = balance.account
+def _fits(account: Account, asked: RdpCurve, held: RdpCurve) -> bool:
+    own_delta = asked.delta + held.delta
+    gate = account.gate(own_delta)
+    return own_delta <= gate.room and bool(np.any(gate.left(asked, held) >= 0))
+
+
+def _chosen_by_the_rule(audit: Audit, key: Key) -> bool:
+    """Whether the frozen weights are those of a workload that may have chosen them, or of the limit before."""
+    before: Account | None = None
+    for stage in audit.stages(key):
+        if not _are_due(audit, key, stage, before):
+            return False
+        before = stage
+    return True
+
+
+def _are_due(audit: Audit, key: Key, account: Account, before: Account | None) -> bool:
+    """Whether the weights of an account under one of its limits follow from it, or from those before."""
+    if account.weights is None:
+        return True
     assert account.limit is not None, "only a limit has weights"
+    if before is not None and before.weights is not None:
+        assert before.limit is not None, "only a limit has weights"
+        if scaled(before.weights, before.limit, account.limit) == account.weights:
+            return True
     return any(
         adaptive_weights(account.limit, workload, account.grid_version, rule) == account.weights
-        for workload in _workloads(audit, key, balance)
+        for workload in _workloads(audit, key, audit.balances[key])
         for rule in SET_ASIDE
     )
 

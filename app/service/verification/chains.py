@@ -13,6 +13,7 @@ from app.persistence.repositories import entries
 from app.persistence.repositories.entries import KeptEntry, KeptReservation, KeptRun, Key
 from app.service.verification.balances import can_be_read
 from app.service.verification.findings import Audit, Balance
+from app.service.verification.terms import status_disagreement
 
 STEPS_TAKEN = frozenset({"admitted", "reported"})
 CHARGED = STEPS_TAKEN | {"forfeited"}
@@ -195,6 +196,9 @@ def _check_end(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:
         _open_attempt(audit, key, run, walk, attempt, None)
     if run.next_step != walk.next_step:
         audit.add(key, f"its steps end at {walk.next_step}, but its next step is {run.next_step}.")
+    wrong = status_disagreement(run.status, audit.terms(key), overdrawn=walk.overdrawn)
+    if wrong is not None:
+        audit.add(key, wrong)
     if walk.overdrawn and run.status in {RunStatus.ACTIVE, RunStatus.PAUSED}:
         audit.add(key, f"it has reported more than its limit allows, and yet it is {run.status}.")
 
@@ -210,9 +214,13 @@ def _check_epsilon(audit: Audit, key: Key, walk: _Walk) -> None:
     spent = audit.cost(key[0], own.account, own.spent)
     if spent is None:
         return
-    epsilon = governing.account.epsilon(spent)
-    if not isclose(epsilon, walk.epsilon, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+    stages = [stage for stage in audit.stages((key[0], governing.account.id)) if can_be_read(stage)]
+    if not any(_agree(stage.epsilon(spent), walk.epsilon) for stage in stages):
         governing.misread = True
+
+
+def _agree(now: float, then: float) -> bool:
+    return isclose(now, then, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def _balance_reservations(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:

@@ -10,6 +10,7 @@ from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, zero_curve
 from app.persistence.repositories.entries import KeptReservation, Key
 from app.persistence.repositories.events import PriceBook, PriceList
+from app.service.verification.terms import Terms, Told
 
 PRICES_AT_ONCE = 500
 """How many prices are asked of the database in one statement; a population may have as many events as steps."""
@@ -43,6 +44,7 @@ class Verification:
         reservations: how many were balanced.
         charges: how many charged step events were summed.
         steps: how many steps these stand for.
+        acts: how many acts were hashed again.
         faults: everything that disagrees; none if the ledger is sound.
         quarantined: why writes to an account are stopped, when the ledger was read.
         organisation_id: whose ledger; None: of every organisation.
@@ -54,6 +56,7 @@ class Verification:
     reservations: int
     charges: int
     steps: int
+    acts: int
     faults: tuple[Fault, ...]
     quarantined: Mapping[Key, str]
     organisation_id: str | None = None
@@ -95,6 +98,7 @@ def together(found: Sequence[Verification]) -> Verification:
         reservations=sum(one.reservations for one in found),
         charges=sum(one.charges for one in found),
         steps=sum(one.steps for one in found),
+        acts=sum(one.acts for one in found),
         faults=tuple(fault for one in found for fault in one.faults),
         quarantined={key: why for one in found for key, why in one.quarantined.items()},
     )
@@ -142,6 +146,7 @@ class Audit:
         book: prices that were read lately.
         balances: of populations and budgets whose row can be read, and of the run that is judged at the moment.
         paths: the accounts that a charge touches, by the account that is charged.
+        told: what the acts of each organisation say.
         reservations: every one.
         plans: the same, by run.
         faults: what does not agree.
@@ -153,6 +158,7 @@ class Audit:
     book: PriceBook = field(default_factory=PriceBook)
     balances: dict[Key, Balance] = field(default_factory=dict)
     paths: dict[Key, list[str]] = field(default_factory=dict)
+    told: dict[str, Told] = field(default_factory=dict)
     reservations: dict[Key, KeptReservation] = field(default_factory=dict)
     plans: dict[Key, list[KeptReservation]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -166,6 +172,21 @@ class Audit:
         """Note what does not agree about an account, named by its path and id."""
         name = self.balances[key].name
         self.faults.append(Fault(key[0], key[1], position, f"{name}: {detail}"))
+
+    def terms(self, key: Key) -> Terms | None:
+        """What acts say of an account; None: nothing, or nothing that can be believed."""
+        told = self.told.get(key[0])
+        return told.terms.get(key[1]) if told is not None and told.fault is None else None
+
+    def stages(self, key: Key) -> list[Account]:
+        """An account under each limit that it has had, with the weights that its filter then had; itself last."""
+        account, terms = self.balances[key].account, self.terms(key)
+        before = [] if terms is None else terms.stages[:-1]
+        return [*(replace(account, limit=stage.limit, weights=stage.weights) for stage in before), account]
+
+    def believes(self, organisation_id: str) -> bool:
+        """Whether the chain of an organisation's acts is whole."""
+        return organisation_id not in self.told or self.told[organisation_id].fault is None
 
     def upwards(self, key: Key) -> Iterator[Balance]:
         """An account and those above it, by their parents."""

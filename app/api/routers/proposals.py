@@ -1,0 +1,134 @@
+"""Limits, and what waits for another person's word."""
+
+from typing import Annotated
+
+from fastapi import Header, Query, Request, Response
+
+from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.problems import GUARDED, READING, WRITING, reads, responses
+from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.schemas.proposals import AccountLimitOut, DecisionIn, LimitChangeIn, ProposalOut, ProposalPage
+from app.persistence.repositories.proposals import Status, Wanted
+from app.service import limits, proposals
+from app.service.limits import LimitRequest
+
+routes = router()
+
+IfMatch = Annotated[
+    str | None,
+    Header(alias="If-Match", max_length=500, description="The ETag of the limit that you have seen. It must be sent."),
+]
+
+
+@routes.get(
+    "/accounts/{account_id}/limit",
+    operation_id="getLimit",
+    summary="Read the limit of a population, a budget or a run",
+    tags=["governance"],
+    response_model=AccountLimitOut,
+    responses=reads(*READING),
+)
+def get_limit(account_id: str, request: Request, call: Asked) -> Response:
+    """The limit, and how often it was changed; `/v1/audit?subject=…` tells by whom and why."""
+    record = limits.read_limit(call, account_id)
+    return tagged(request, AccountLimitOut.of(record), limits.tag_of(record))
+
+
+@routes.post(
+    "/accounts/{account_id}/limit",
+    operation_id="changeLimit",
+    summary="Lower a limit, or propose to raise it",
+    tags=["governance"],
+    response_model=AccountLimitOut,
+    responses={
+        201: {"model": ProposalOut, "description": "Proposed: it takes effect when another person approves it"},
+        **responses(
+            *WRITING,
+            *("not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
+            *("precondition_required", "version_conflict"),
+        ),
+    },
+)
+def change_limit(
+    account_id: str,
+    body: LimitChangeIn,
+    request: Request,
+    call: Asked,
+    key: IdempotencyKey = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """A limit that lets less through holds at once (200). One that lets more through is proposed (201).
+
+    Refusals that were given stay what they are. What was spent is counted against the new limit from its first step on.
+    """
+    return created(
+        limits.change_limit(
+            call,
+            LimitRequest(account_id, body.limit.domain(), body.reason, if_match),
+            identity(request, body, key),
+            lambda record: AccountLimitOut.of(record).model_dump_json(),
+            lambda proposal: ProposalOut.of(proposal).model_dump_json(),
+        )
+    )
+
+
+@routes.get(
+    "/proposals",
+    operation_id="listProposals",
+    summary="List what waits for another person's word, and what was decided",
+    tags=["governance"],
+    response_model=ProposalPage,
+    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+)
+def list_proposals(
+    request: Request,
+    call: Asked,
+    status: Annotated[Status | None, Query(description="Only those in this state.")] = None,
+    account: Annotated[str | None, Query(max_length=100, description="Only those about this account (id).")] = None,
+    limit: PageLimit = 50,
+    after: After = None,
+) -> Response:
+    """Proposals within the caller's reach, in the order of their making."""
+    wanted = Wanted(account_id=account, status=status)
+    found = proposals.list_proposals(call, wanted, after=decode_cursor(after), limit=limit + 1)
+    shown, following = cut(found, limit, lambda proposal: proposal.id)
+    return tagged(request, ProposalPage(items=[ProposalOut.of(each) for each in shown], next=following))
+
+
+@routes.get(
+    "/proposals/{proposal_id}",
+    operation_id="getProposal",
+    summary="Read a proposal",
+    tags=["governance"],
+    response_model=ProposalOut,
+    responses=reads(*READING),
+)
+def get_proposal(proposal_id: str, request: Request, call: Asked) -> Response:
+    """What is proposed, by whom and why, and what became of it."""
+    return tagged(request, ProposalOut.of(proposals.get_proposal(call, proposal_id)))
+
+
+@routes.post(
+    "/proposals/{proposal_id}/approve",
+    operation_id="approveProposal",
+    summary="Let what was proposed come true",
+    tags=["governance"],
+    responses=responses(
+        *WRITING, "not_found", "proposal_decided", "version_conflict", "delta_too_large", "limit_too_small"
+    ),
+)
+def approve_proposal(proposal_id: str, call: Asked, body: DecisionIn | None = None) -> ProposalOut:
+    """Only another person than the proposer can; keys that one issued for the other count as one person's."""
+    return ProposalOut.of(proposals.approve(call, proposal_id, body.reason if body else None))
+
+
+@routes.post(
+    "/proposals/{proposal_id}/reject",
+    operation_id="rejectProposal",
+    summary="Reject a proposal, or withdraw one's own",
+    tags=["governance"],
+    responses=responses(*WRITING, "not_found", "proposal_decided"),
+)
+def reject_proposal(proposal_id: str, call: Asked, body: DecisionIn | None = None) -> ProposalOut:
+    """It comes to nothing. The proposer may do so, too: then it is `withdrawn`."""
+    return ProposalOut.of(proposals.reject(call, proposal_id, body.reason if body else None))

@@ -1,0 +1,120 @@
+"""Limits, and changes of them that wait for another person's word, on the wire."""
+
+import json
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.common import Body, LimitIn, LimitOut, Output, Reason
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID
+from app.ledger.filters import FilterKind
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.proposals import Kind, Proposal, Status
+
+_WHY = "The study goes on for another year, as its board has approved."
+PROPOSAL_EXAMPLE: dict[str, Any] = {
+    "id": EXAMPLE_PROPOSAL_ID,
+    "kind": "limit",
+    "account": EXAMPLE_BUDGET_ID,
+    "proposed": {"limit": {"epsilon": 3.0, "delta": 1e-5}, "revision": 0},
+    "status": "approved",
+    "reason": _WHY,
+    "proposed_by": EXAMPLE_KEY_ID,
+    "proposed_at": "2026-11-21T09:00:00Z",
+    "decided_by": "oidc:dana@hospital.example",
+    "decided_at": "2026-11-21T10:00:00Z",
+    "decision_reason": "The protocol of the board's meeting is at hand.",
+}
+
+
+class LimitChangeIn(Body):
+    """Another limit for an account, and why."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"limit": {"epsilon": 3.0, "delta": 1e-5}, "reason": _WHY}]}
+    )
+
+    limit: LimitIn
+    reason: Reason
+
+
+class DecisionIn(Body):
+    """Why a proposal is approved or rejected."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The board's protocol is at hand."}]})
+
+    reason: Reason | None = None
+
+
+class AccountLimitOut(Output):
+    """The limit of an account; its ETag changes with the limit, and not with what is spent."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "account": EXAMPLE_BUDGET_ID,
+                    "path": "mimic/icu-team",
+                    "limit": {"epsilon": 3.0, "delta": 1e-5},
+                    "revision": 1,
+                    "filter": "adaptive",
+                    "weights_frozen": True,
+                }
+            ]
+        }
+    )
+
+    account: str
+    path: str
+    limit: LimitOut
+    revision: int = Field(description="Counts the changes of this limit.")
+    filter: FilterKind
+    weights_frozen: bool
+
+    @classmethod
+    def of(cls, record: AccountRecord) -> Self:
+        """A limit as it is read."""
+        account = record.account
+        assert account.limit is not None, "it was looked for"
+        return cls(
+            account=account.id,
+            path=account.path,
+            limit=LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
+            revision=account.limit_revision,
+            filter=account.filter,
+            weights_frozen=account.weights_frozen,
+        )
+
+
+class ProposalOut(Output):
+    """Something that one person has proposed and another one decides."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [PROPOSAL_EXAMPLE]})
+
+    id: str
+    kind: Kind
+    account: str
+    proposed: dict[str, Any] = Field(description="A limit, and the revision of the one that it would replace.")
+    status: Status
+    reason: str
+    proposed_by: str
+    proposed_at: datetime
+    decided_by: str | None
+    decided_at: datetime | None
+    decision_reason: str | None
+
+    @classmethod
+    def of(cls, proposal: Proposal) -> Self:
+        """A proposal as it is read."""
+        same = {name: getattr(proposal, name) for name in cls.model_fields if name not in {"account", "proposed"}}
+        return cls(**same, account=proposal.account_id, proposed=json.loads(proposal.facts))
+
+
+class ProposalPage(Output):
+    """Proposals in the order of their making."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [PROPOSAL_EXAMPLE], "next": EXAMPLE_CURSOR}]})
+
+    items: list[ProposalOut]
+    next: str | None

@@ -1,0 +1,120 @@
+"""What one person has proposed and another one decides."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.tables import proposals
+
+
+class Kind(StrEnum):
+    """What is proposed: another limit, or a run above the size that needs an approval."""
+
+    LIMIT = "limit"
+    RUN = "run"
+
+
+class Status(StrEnum):
+    """What became of it."""
+
+    OPEN = "open"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    WITHDRAWN = "withdrawn"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Something that waits for another person's word, or has it.
+
+    Args:
+        id: with its type prefix.
+        kind: what is proposed.
+        account_id: of what.
+        facts: the proposal itself, as canonical JSON.
+        status: open, or what was decided.
+        reason: the proposer's.
+        proposed_by: an actor.
+        proposed_at: in UTC.
+        decided_by: an actor.
+        decided_at: in UTC.
+        decision_reason: of whoever decided.
+    """
+
+    id: str
+    kind: Kind
+    account_id: str
+    facts: str
+    status: Status
+    reason: str
+    proposed_by: str
+    proposed_at: datetime
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    decision_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which proposals are wanted; None: whichever.
+
+    Args:
+        beneath: those about this account or what lies beneath it.
+        account_id: those about this account alone.
+        status: open, or what was decided.
+    """
+
+    beneath: str | None = None
+    account_id: str | None = None
+    status: Status | None = None
+
+
+_COLUMNS = [column for column in proposals.c if column is not proposals.c.organisation_id]
+
+
+def add(tx: Connection, organisation_id: str, proposal: Proposal) -> None:
+    """Append a proposal; its account has no other open one of its kind."""
+    values = {column.name: getattr(proposal, column.name) for column in _COLUMNS}
+    tx.execute(insert(proposals).values(organisation_id=organisation_id, **_written(values)))
+
+
+def decide(tx: Connection, organisation_id: str, proposal: Proposal) -> None:
+    """Write what became of a proposal."""
+    names = ("status", "decided_by", "decided_at", "decision_reason")
+    here = (proposals.c.organisation_id == organisation_id) & (proposals.c.id == proposal.id)
+    tx.execute(update(proposals).where(here).values(_written({name: getattr(proposal, name) for name in names})))
+
+
+def find(tx: Connection, organisation_id: str, proposal_id: str) -> Proposal | None:
+    """The proposal with this id."""
+    here = (proposals.c.organisation_id == organisation_id) & (proposals.c.id == proposal_id)
+    row = tx.execute(select(*_COLUMNS).where(here)).one_or_none()
+    return None if row is None else _proposal(row)
+
+
+def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | None, limit: int) -> list[Proposal]:
+    """Proposals in the order of their making, those after an id only."""
+    found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
+    if wanted.beneath is not None:
+        found = found.where(proposals.c.account_id.in_(ids_beneath(organisation_id, wanted.beneath)))
+    if wanted.account_id is not None:
+        found = found.where(proposals.c.account_id == wanted.account_id)
+    if wanted.status is not None:
+        found = found.where(proposals.c.status == str(wanted.status))
+    if after is not None:
+        found = found.where(proposals.c.id > after)
+    return [_proposal(row) for row in tx.execute(found.order_by(proposals.c.id).limit(limit))]
+
+
+def _written(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}
+
+
+def _proposal(row: Row[Any]) -> Proposal:
+    facts = dict(row._mapping)  # noqa: SLF001 - a public name of SQLAlchemy's
+    return Proposal(**facts | {"kind": Kind(row.kind), "status": Status(row.status)})

@@ -1,0 +1,226 @@
+"""Changing a limit: an act with a reason, and, where it lets more through, of two persons."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import AccountKind
+from app.ledger.audit import canonical
+from app.ledger.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PreconditionRequiredError,
+    VersionConflictError,
+)
+from app.ledger.filters import Limit
+from app.ledger.limits import is_raised, limited
+from app.ledger.roles import Permission
+from app.persistence.repositories import accounts, proposals
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.balances import weights_facts
+from app.persistence.repositories.proposals import Kind, Proposal, Status
+from app.service.acts import Act
+from app.service.budgets import checked, find_account
+from app.service.call import Call
+from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
+from app.service.ids import new_id
+from app.service.pricing import Prepared
+
+OK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRequest:
+    """Another limit for an account.
+
+    Args:
+        account: id, or path of names.
+        limit: the new one.
+        reason: why.
+        tag: the entity tag of the limit that the asker has seen; None: it sent none.
+    """
+
+    account: str
+    limit: Limit
+    reason: str
+    tag: str | None
+
+
+def read_limit(call: Call, account: str) -> AccountRecord:
+    """Read an account's limit.
+
+    Args:
+        call: needs READ.
+        account: id, or path of names.
+
+    Returns:
+        The account; it has a limit of its own.
+
+    Raises:
+        NotFoundError: there is no such account, or it has no limit of its own.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read() as tx:
+        return _with_limit(find_account(tx, call, account))
+
+
+def tag_of(record: AccountRecord) -> str:
+    """The entity tag of an account's limit: it changes with the limit, and not with what is spent."""
+    return f'"{record.account.id}-{record.account.limit_revision}"'
+
+
+def change_limit(
+    call: Call,
+    request: LimitRequest,
+    identity: Identity,
+    changed: Callable[[AccountRecord], str],
+    proposed: Callable[[Proposal], str],
+) -> Answer:
+    """Lower a limit at once, or propose to raise it.
+
+    Args:
+        call: needs TREE to lower it, PLAN to propose.
+        request: account, limit, reason, entity tag.
+        identity: of the request.
+        changed: makes the reply's body where the limit is changed.
+        proposed: makes the reply's body where another person has to approve.
+
+    Returns:
+        The reply: 200 if the limit is changed, 201 if it is proposed.
+
+    Raises:
+        NotFoundError: there is no such account, or it has no limit of its own.
+        InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
+        PreconditionRequiredError: the request names no entity tag.
+        VersionConflictError: the limit was changed since the asker has seen it.
+        InvalidInputError: the account has that limit, or an open proposal.
+        DeltaTooLargeError: delta is 1/size or more.
+        LimitTooSmallError: nothing could ever be admitted.
+    """
+    call.require(Permission.PLAN)
+
+    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+        record = _with_limit(find_account(tx, call, request.account))
+        record = accounts.path_of(tx, call.organisation_id, record.account.id)[-1]
+        _require_seen(record, request.tag)
+        limit = record.account.limit
+        assert limit is not None, "it was looked for"
+        if limit == request.limit:
+            raise InvalidInputError("The account has this limit already.")
+        checked(limited(record.account, request.limit), record.population, ready)
+        if is_raised(limit, request.limit):
+            return Pinned(proposed(_propose(tx, call, record, request)), CREATED)
+        call.require(Permission.TREE)
+        return Pinned(changed(apply(tx, call, record, request.limit, request.reason, ready)), OK)
+
+    return create_once(call, identity, create)
+
+
+def approve_limit(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+    """Give an account the limit that was proposed for it.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        call: who approves.
+        proposal: open, of another person.
+        ready: has the curves of what is planned.
+
+    Raises:
+        VersionConflictError: the limit was changed since it was proposed.
+    """
+    record = accounts.path_of(tx, call.organisation_id, proposal.account_id)[-1]
+    facts = json.loads(proposal.facts)
+    if record.account.limit_revision != facts["revision"]:
+        raise VersionConflictError(
+            "The limit was changed since this was proposed; reject the proposal, and let it be proposed anew.",
+            limit_revision=record.account.limit_revision,
+        )
+    limit = Limit(facts["limit"]["epsilon"], facts["limit"]["delta"])
+    apply(tx, call, record, limit, proposal.reason, ready)
+
+
+def apply(
+    tx: Connection, call: Call, record: AccountRecord, limit: Limit, reason: str, ready: Prepared
+) -> AccountRecord:
+    """Write another limit, and who did it.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation and then the account's path.
+        call: who decides.
+        record: the account as it is.
+        limit: the new one.
+        reason: why.
+        ready: has the curves of what is planned.
+
+    Returns:
+        The account afterwards.
+    """
+    after = checked(limited(record.account, limit), record.population, ready)
+    accounts.set_limit(tx, call.organisation_id, after, call.now)
+    now = replace(record, account=after, updated_at=call.now)
+    action = f"{after.kind}.limit_changed"
+    call.record(tx, Act(action, after.id, limit_facts(record), limit_facts(now), reason))
+    return now
+
+
+def limit_facts(record: AccountRecord) -> dict[str, object]:
+    """What the chain keeps of a limit: all that decides what it lets through."""
+    account = record.account
+    assert account.limit is not None, "only a limit can be changed"
+    return {
+        "limit": {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
+        "revision": account.limit_revision,
+        "weights": weights_facts(account.weights),
+    }
+
+
+def _propose(tx: Connection, call: Call, record: AccountRecord, request: LimitRequest) -> Proposal:
+    account = record.account
+    open_one = proposals.page(
+        tx,
+        call.organisation_id,
+        proposals.Wanted(account_id=account.id, status=Status.OPEN),
+        after=None,
+        limit=1,
+    )
+    if open_one:
+        raise InvalidInputError(
+            f"{open_one[0].id} proposes another limit for this account; approve, reject or withdraw it first."
+        )
+    limit = {"epsilon": request.limit.epsilon, "delta": request.limit.delta}
+    proposal = Proposal(
+        id=new_id("prp", call.now),
+        kind=Kind.LIMIT,
+        account_id=account.id,
+        facts=canonical({"limit": limit, "revision": account.limit_revision}),
+        status=Status.OPEN,
+        reason=request.reason,
+        proposed_by=call.caller.actor,
+        proposed_at=call.now,
+    )
+    proposals.add(tx, call.organisation_id, proposal)
+    after = {"account": account.id, "limit": limit, "revision": account.limit_revision}
+    call.record(tx, Act("limit.proposed", proposal.id, limit_facts(record), after, request.reason))
+    return proposal
+
+
+def _with_limit(record: AccountRecord) -> AccountRecord:
+    if record.account.limit is None:
+        raise NotFoundError(f"The {AccountKind.RUN} {record.account.id} has no limit of its own.")
+    return record
+
+
+def _require_seen(record: AccountRecord, tag: str | None) -> None:
+    if tag is None:
+        raise PreconditionRequiredError(
+            "Send the ETag of the limit that you have seen as If-Match, so that nobody's change is undone unawares."
+        )
+    tags = {each.strip().removeprefix("W/") for each in tag.split(",")}
+    if tag_of(record) not in tags and "*" not in tags:
+        raise VersionConflictError(
+            "The limit was changed since you have seen it; read it again, and look whether your change is still right.",
+            limit_revision=record.account.limit_revision,
+        )

@@ -1,0 +1,173 @@
+"""What was proposed, and the word of another person on it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDecidedError
+from app.ledger.roles import Permission
+from app.persistence.repositories import keys, proposals, tenants
+from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
+from app.service.acts import Act
+from app.service.budgets import require_reach
+from app.service.call import Call
+from app.service.limits import approve_limit
+from app.service.pricing import Prepared, prepared
+
+MOST_ISSUERS: Final = 100
+"""How far back the issuers of a key are followed."""
+
+_APPROVE: Final[Mapping[Kind, Callable[[Connection, Call, Proposal, Prepared], None]]] = {Kind.LIMIT: approve_limit}
+
+
+def get_proposal(call: Call, proposal_id: str) -> Proposal:
+    """Read a proposal.
+
+    Args:
+        call: needs READ.
+        proposal_id: its id.
+
+    Returns:
+        The proposal.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: its account is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read() as tx:
+        return _found(tx, call, proposal_id)
+
+
+def list_proposals(call: Call, wanted: Wanted, *, after: str | None, limit: int) -> list[Proposal]:
+    """Read proposals within the caller's reach, in the order of their making.
+
+    Args:
+        call: needs READ.
+        wanted: which of them.
+        after: only those after this id.
+        limit: how many at the most.
+
+    Returns:
+        The proposals.
+    """
+    call.require(Permission.READ)
+    with call.db.read() as tx:
+        reachable = replace(wanted, beneath=call.caller.scope)
+        return proposals.page(tx, call.organisation_id, reachable, after=after, limit=limit)
+
+
+def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
+    """Let what was proposed come true.
+
+    Args:
+        call: needs APPROVE, and is another person than the proposer.
+        proposal_id: what is approved.
+        reason: why.
+
+    Returns:
+        The proposal afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: its account is out of the caller's reach; or the caller is the proposer, has its key
+            from the proposer, or has issued the proposer's.
+        ProposalDecidedError: it is not open any more.
+        VersionConflictError: what it is about was changed since.
+    """
+    call.require(Permission.APPROVE)
+
+    def work(tx: Connection, proposal: Proposal, ready: Prepared) -> None:
+        _require_another_person(tx, call, proposal)
+        _APPROVE[proposal.kind](tx, call, proposal, ready)
+
+    return _decide(call, proposal_id, Status.APPROVED, reason, work)
+
+
+def reject(call: Call, proposal_id: str, reason: str | None) -> Proposal:
+    """Let what was proposed come to nothing.
+
+    Args:
+        call: needs APPROVE, or is the proposer, who so withdraws it.
+        proposal_id: what is rejected.
+        reason: why.
+
+    Returns:
+        The proposal afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: the caller may not, or its account is out of the caller's reach.
+        ProposalDecidedError: it is not open any more.
+    """
+    call.require(Permission.READ)
+
+    def work(_: Connection, proposal: Proposal, __: Prepared) -> None:
+        if proposal.proposed_by != call.caller.actor:
+            call.require(Permission.APPROVE)
+
+    return _decide(call, proposal_id, Status.REJECTED, reason, work)
+
+
+def _decide(
+    call: Call,
+    proposal_id: str,
+    status: Status,
+    reason: str | None,
+    work: Callable[[Connection, Proposal, Prepared], None],
+) -> Proposal:
+    def decide(ready: Prepared) -> Proposal:
+        with call.db.write() as tx:
+            tenants.lock(tx, call.organisation_id)
+            proposal = _found(tx, call, proposal_id)
+            if proposal.status is not Status.OPEN:
+                raise ProposalDecidedError(
+                    f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
+                    proposal_status=str(proposal.status),
+                )
+            own = status is Status.REJECTED and proposal.proposed_by == call.caller.actor
+            reached = Status.WITHDRAWN if own else status
+            decided = replace(
+                proposal, status=reached, decided_by=call.caller.actor, decided_at=call.now, decision_reason=reason
+            )
+            proposals.decide(tx, call.organisation_id, decided)
+            before, after = ({"status": str(each.status)} for each in (proposal, decided))
+            call.record(tx, Act(f"{proposal.kind}.{reached}", proposal.id, before, after, reason))
+            work(tx, proposal, ready)
+            return decided
+
+    return prepared(lambda ready: call.db.retried(lambda: decide(ready)))
+
+
+def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:
+    found = proposals.find(tx, call.organisation_id, proposal_id)
+    if found is None:
+        raise NotFoundError(f"There is no proposal {proposal_id!r} in your organisation.")
+    require_reach(tx, call, found.account_id)
+    return found
+
+
+def _require_another_person(tx: Connection, call: Call, proposal: Proposal) -> None:
+    """Refuse the proposer itself, and whoever has a key that the proposer made, or has made the proposer's."""
+    approver, proposer = call.caller.actor, proposal.proposed_by
+    if approver in _issuers(tx, proposer) or proposer in _issuers(tx, approver):
+        same = approver == proposer
+        raise InsufficientScopeError(
+            "Whoever proposed this cannot approve it; it needs another person's word."
+            if same
+            else "One of the two keys was issued with the other: they count as one person's. Ask a third.",
+            required_permission=str(Permission.APPROVE),
+        )
+
+
+def _issuers(tx: Connection, actor: str) -> set[str]:
+    """An actor, and whoever issued its key, and so on."""
+    found: set[str] = set()
+    at: str | None = actor
+    while at is not None and at not in found and len(found) < MOST_ISSUERS:
+        found.add(at)
+        record = keys.find(tx, at)
+        at = record.created_by if record is not None else None
+    return found

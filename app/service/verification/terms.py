@@ -1,0 +1,150 @@
+"""Are an organisation's acts those that were done, all of them, and are its accounts what they made of them?"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app.ledger.accounts import Account
+from app.ledger.audit import ActEntry, act_hash, acts_genesis, canonical
+from app.ledger.filters import FilterWeights, Limit
+from app.ledger.runs import RunStatus
+from app.persistence.repositories import acts
+
+STATUS_ACTS: Final = frozenset({"run.paused", "run.resumed", "run.completed", "run.aborted"})
+OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
+APART: Final = ("limit", "status")
+"""Facts of an account that later acts change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A limit that was in force, and the weights of its filter.
+
+    Args:
+        limit: None only for a run that relies on its ancestors' limits.
+        weights: as they were when the limit came into force; None: not frozen yet, or not said.
+    """
+
+    limit: Limit | None
+    weights: FilterWeights | None = None
+
+
+@dataclass
+class Terms:
+    """What acts say of an account.
+
+    Args:
+        facts: canonical JSON of those that never change.
+        stages: the limits in the order in which they were in force; at least one.
+        status: of a run, by the acts alone.
+    """
+
+    facts: str
+    stages: list[Stage]
+    status: str | None
+
+
+@dataclass
+class Told:
+    """What an organisation's chain says.
+
+    Args:
+        acts: how many there are.
+        fault: the first thing that is wrong with it; then nothing else of it is believed.
+        terms: by the account's id.
+    """
+
+    acts: int = 0
+    fault: str | None = None
+    terms: dict[str, Terms] = field(default_factory=dict)
+    head: bytes = b""
+
+
+def read_acts(kept: Iterator[acts.KeptAct]) -> dict[str, Told]:
+    """Walk the chains of organisations.
+
+    Args:
+        kept: every act, in the order of the chains.
+
+    Returns:
+        What each says, by the organisation's id.
+    """
+    found: dict[str, Told] = {}
+    for act in kept:
+        owner = act.entry.organisation_id
+        told = found.setdefault(owner, Told(head=acts_genesis(owner)))
+        if told.fault is None:
+            told.fault = _fault(told, act)
+        if told.fault is None:
+            _note(told.terms, act.entry)
+        told.head = act.entry_hash
+        told.acts = act.entry.position + 1
+    return found
+
+
+def fixed_facts(facts: Mapping[str, Any]) -> str:
+    """Those of an account's facts that never change, as canonical JSON."""
+    return canonical({name: value for name, value in facts.items() if name not in APART})
+
+
+def disagreements(account: Account, facts: Mapping[str, Any], terms: Terms | None) -> Iterator[str]:
+    """What is wrong with an account, held against what acts say of it.
+
+    Args:
+        account: as it is kept.
+        facts: of it, as its opening would note them now.
+        terms: what acts say; None: nothing.
+    """
+    if terms is None:
+        yield "no act of its organisation says that it was opened."
+        return
+    if fixed_facts(facts) != terms.facts:
+        said = json.loads(terms.facts)
+        other = sorted(name for name in said.keys() | facts.keys() - set(APART) if said.get(name) != facts.get(name))
+        yield f"it is not as it was opened: {', '.join(other)}."
+    if terms.stages[-1].limit != account.limit or account.limit_revision != len(terms.stages) - 1:
+        yield "its limit is not the one that its organisation's acts gave it."
+
+
+def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) -> str | None:
+    """What is wrong with a run's status, held against acts and reports; None: nothing."""
+    if terms is None:
+        return None  # it is said of the account
+    if status == RunStatus.OVERDRAWN:
+        return None if overdrawn else "it is overdrawn, and yet it has reported nothing over its limit."
+    if status != terms.status:
+        return f"it is {status}, but its organisation's acts leave it {terms.status}."
+    return None
+
+
+def _fault(told: Told, act: acts.KeptAct) -> str | None:
+    if act.entry.position != told.acts:
+        return f"act {told.acts} is missing from the organisation's chain."
+    if act_hash(told.head, act.entry) != act.entry_hash:
+        return (
+            f"act {act.entry.position} ({act.entry.action}) is not the one that was done: its hash is that of another."
+        )
+    return None
+
+
+def _note(terms: dict[str, Terms], entry: ActEntry) -> None:
+    after = json.loads(entry.after) if entry.after else {}
+    if entry.action in OPENING_ACTS:
+        status = after.get("status", RunStatus.ACTIVE)
+        terms[entry.subject] = Terms(fixed_facts(after), [Stage(_limit(after["limit"]))], status)
+    elif entry.action.endswith(".limit_changed") and entry.subject in terms:
+        before = json.loads(entry.before or "{}")
+        stages = terms[entry.subject].stages
+        stages[-1] = Stage(stages[-1].limit, _weights(before.get("weights")))
+        stages.append(Stage(_limit(after["limit"]), _weights(after["weights"])))
+    elif entry.action in STATUS_ACTS and entry.subject in terms:
+        terms[entry.subject].status = after["status"]
+
+
+def _limit(facts: Mapping[str, float] | None) -> Limit | None:
+    return None if facts is None else Limit(facts["epsilon"], facts["delta"])
+
+
+def _weights(facts: Mapping[str, Any] | None) -> FilterWeights | None:
+    return None if facts is None else FilterWeights(tuple(facts["indices"]), tuple(facts["deltas"]))

@@ -1,0 +1,231 @@
+"""Changing a limit: lowered by one person, raised by two; with a reason, a precondition, and a record for ever."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.ledger.roles import Role
+from app.service.keys import create_key
+from app.service.verification import verify
+from tests.api.conftest import House
+from tests.conftest import SAMPLED
+
+DELTA = 1e-5
+
+
+def _ask(
+    home: House, epsilon: float, role: str = "planner", *, delta: float = DELTA, tag: str | None = "*", **headers: str
+) -> httpx2.Response:
+    sent = headers | ({} if tag is None else {"If_Match": tag})
+    body = {"limit": {"epsilon": epsilon, "delta": delta}, "reason": "The study goes on."}
+    return home.ledger.post(f"/v1/accounts/{home.budget}/limit", body, role, **sent)
+
+
+def _raised(home: House, epsilon: float, delta: float = DELTA) -> None:
+    made = _ask(home, epsilon, delta=delta)
+    assert made.status_code == 201, made.text
+    reply = home.ledger.post(f"/v1/proposals/{made.json()['id']}/approve", {"reason": "Seen."}, "privacy_officer")
+    assert reply.status_code == 200, reply.text
+
+
+def _limit(home: House) -> dict[str, Any]:
+    shown: dict[str, Any] = home.ledger.get(f"/v1/accounts/{home.budget}/limit").json()
+    return shown
+
+
+def test_one_person_lowers_and_it_holds_at_once(home: House) -> None:
+    reply = _ask(home, 0.9, "budget_admin")
+    assert (reply.status_code, reply.json()["limit"], reply.json()["revision"]) == (
+        200,
+        {"epsilon": 0.9, "delta": DELTA},
+        1,
+    )
+    assert home.ledger.get(f"/v1/budgets/{home.budget}").json()["limit"]["epsilon"] == 0.9
+    step = home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer")
+    assert step.json()["epsilon_limit"] == 0.9
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_a_planner_proposes_and_lowers_nothing(home: House) -> None:
+    before = home.rows()
+    reply = _ask(home, 0.9, "planner")
+    assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+    assert home.rows() == before
+
+
+def test_raising_takes_a_second_person(home: House) -> None:
+    made = _ask(home, 2.0)
+    assert (made.status_code, made.json()["status"]) == (201, "open")
+    assert _limit(home)["limit"]["epsilon"] == 1.0
+    path = f"/v1/proposals/{made.json()['id']}"
+    assert home.ledger.post(f"{path}/approve", {}, "planner").status_code == 403
+    assert home.ledger.post(f"{path}/approve", {}, "budget_admin").status_code == 403
+    reply = home.ledger.post(f"{path}/approve", {"reason": "The board agrees."}, "privacy_officer")
+    assert (reply.status_code, reply.json()["status"]) == (200, "approved")
+    assert (_limit(home)["limit"]["epsilon"], _limit(home)["revision"]) == (2.0, 1)
+    acts = home.ledger.get(f"/v1/audit?subject={home.budget}", "auditor").json()["items"]
+    assert [act["action"] for act in acts] == ["budget.created", "budget.limit_changed"]
+    assert (acts[1]["before"]["limit"]["epsilon"], acts[1]["after"]["limit"]["epsilon"]) == (1.0, 2.0)
+    assert acts[1]["reason"] == "The study goes on."
+    told = home.ledger.get(f"/v1/audit?subject={made.json()['id']}", "auditor").json()["items"]
+    assert [(act["action"], act["reason"]) for act in told] == [
+        ("limit.proposed", "The study goes on."),
+        ("limit.approved", "The board agrees."),
+    ]
+    assert verify(home.ledger.database).problems == ()
+
+
+@pytest.mark.parametrize("proposer", ["privacy_officer", "admin"])
+def test_nobody_approves_what_they_proposed(home: House, proposer: str) -> None:
+    made = _ask(home, 2.0, proposer).json()
+    reply = home.ledger.post(f"/v1/proposals/{made['id']}/approve", {}, proposer)
+    assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+    assert _limit(home)["revision"] == 0
+
+
+def test_a_key_that_the_proposer_made_is_not_another_person(home: House) -> None:
+    other = home.ledger.post("/v1/keys", {"role": "privacy_officer"}, "admin").json()["key"]
+    made = _ask(home, 2.0, "admin").json()
+    headers = {"Authorization": f"Bearer {other}"}
+    reply = home.ledger.http.post(f"/v1/proposals/{made['id']}/approve", json={}, headers=headers)
+    assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+    third = create_key(home.ledger.database, "hospital", Role.PRIVACY_OFFICER, datetime.now(UTC)).key
+    headers = {"Authorization": f"Bearer {third}"}
+    assert home.ledger.http.post(f"/v1/proposals/{made['id']}/approve", json={}, headers=headers).status_code == 200
+
+
+def test_a_refusal_that_was_given_stays_one_and_the_same_question_asked_anew_is_another(home: House) -> None:
+    steps = f"/v1/runs/{home.run}/steps"
+    body = {"count": 2000}
+    refused = home.ledger.post(steps, body, "trainer", Idempotency_Key="k")
+    assert refused.status_code == 403
+    home.ledger.post(f"/v1/accounts/{home.population}/limit", {}, "planner")
+    proposal = home.proposal
+    assert home.ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin").status_code == 200
+    _raised(home, 3.0)
+    again = home.ledger.post(steps, body, "trainer", Idempotency_Key="k")
+    assert (again.status_code, again.content) == (403, refused.content)
+    assert home.ledger.post(steps, body, "trainer", Idempotency_Key="k-2").status_code == 200
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_raised_by_delta_lowered_and_raised_again_it_stays_sound(home: House) -> None:
+    steps = f"/v1/runs/{home.run}/steps"
+    _raised(home, 1.0, delta=2e-5)
+    assert home.ledger.post(steps, {"count": 100}, "trainer").status_code == 200
+    assert _ask(home, 0.8, "budget_admin", delta=1e-6).status_code == 200
+    home.ledger.post(steps, {"count": 50}, "trainer")
+    _raised(home, 1.5, delta=1e-6)
+    most = home.ledger.post(f"{steps}?dry_run=true", {"count": 10**6}, "trainer").json()["max_count_that_fits"]
+    assert home.ledger.post(steps, {"count": most}, "trainer").status_code == 200
+    assert home.ledger.post(steps, {}, "trainer").status_code == 403
+    assert _limit(home)["revision"] == 3
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_below_what_is_spent_nothing_more_is_admitted_and_nothing_is_undone(home: House) -> None:
+    steps = f"/v1/runs/{home.run}/steps"
+    most = home.ledger.post(f"{steps}?dry_run=true", {"count": 10**6}, "trainer").json()["max_count_that_fits"]
+    assert home.ledger.post(steps, {"count": most}, "trainer").status_code == 200
+    spent = home.ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"]
+    assert _ask(home, 0.6, "budget_admin").status_code == 200
+    assert spent > 0.6
+    assert home.ledger.post(steps, {}, "trainer").status_code == 403
+    assert home.ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"] == spent
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_the_limit_of_an_account_that_nothing_was_charged_to_is_as_if_it_had_been_opened_with_it(home: House) -> None:
+    planned = [{"event": SAMPLED, "count": 5000}]
+    opened = home.ledger.budget("opened", planned=planned, limit={"epsilon": 0.5, "delta": DELTA})
+    path = f"/v1/accounts/{opened['id']}/limit"
+    body = {"limit": {"epsilon": 0.4, "delta": DELTA}, "reason": "Less will do."}
+    assert home.ledger.post(path, body, "budget_admin", If_Match="*").status_code == 200
+    home.ledger.budget("fresh", planned=planned, limit={"epsilon": 0.4, "delta": DELTA})
+    counts = set()
+    for budget in ("opened", "fresh"):
+        run = home.ledger.run(f"mimic/{budget}")
+        told = home.ledger.post(f"/v1/runs/{run}/steps?dry_run=true", {"count": 10**6}, "trainer")
+        counts.add(told.json()["max_count_that_fits"])
+    assert len(counts) == 1
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_the_precondition_is_the_limit_that_was_seen(home: House) -> None:
+    reply = _ask(home, 2.0, tag=None)
+    assert (reply.status_code, reply.json()["code"]) == (428, "precondition_required")
+    tag = home.ledger.get(f"/v1/accounts/{home.budget}/limit").headers["etag"]
+    home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer")
+    assert home.ledger.get(f"/v1/accounts/{home.budget}/limit").headers["etag"] == tag
+    assert _ask(home, 0.9, "budget_admin", tag=tag).status_code == 200
+    stale = _ask(home, 0.8, "budget_admin", tag=tag)
+    assert (stale.status_code, stale.json()["code"], stale.json()["limit_revision"]) == (412, "version_conflict", 1)
+
+
+def test_a_proposal_is_about_the_limit_that_it_was_made_for(home: House) -> None:
+    made = _ask(home, 2.0).json()
+    assert _ask(home, 0.9, "budget_admin").status_code == 200
+    reply = home.ledger.post(f"/v1/proposals/{made['id']}/approve", {}, "privacy_officer")
+    assert (reply.status_code, reply.json()["code"]) == (412, "version_conflict")
+    assert home.ledger.get(f"/v1/proposals/{made['id']}").json()["status"] == "open"
+    assert home.ledger.post(f"/v1/proposals/{made['id']}/reject", {}, "privacy_officer").status_code == 200
+    assert _ask(home, 2.0).status_code == 201
+
+
+def test_a_decided_proposal_stays_decided(home: House) -> None:
+    made = _ask(home, 2.0).json()
+    second = _ask(home, 2.5)
+    assert (second.status_code, made["id"] in second.json()["detail"]) == (422, True)
+    reply = home.ledger.post(f"/v1/proposals/{made['id']}/reject", {"reason": "A mistake."}, "planner")
+    assert (reply.status_code, reply.json()["status"]) == (200, "withdrawn")
+    for what in ("approve", "reject"):
+        again = home.ledger.post(f"/v1/proposals/{made['id']}/{what}", {}, "privacy_officer")
+        assert (again.status_code, again.json()["code"]) == (409, "proposal_decided")
+    listed = home.ledger.get(f"/v1/proposals?status=withdrawn&account={home.budget}").json()["items"]
+    assert [each["id"] for each in listed] == [made["id"]]
+    assert home.ledger.get(f"/v1/proposals?status=open&account={home.budget}").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "code"),
+    [
+        (1.0, DELTA, "invalid_request"),
+        (20_000.0, DELTA, "invalid_request"),
+        (1.0, 0.6, "invalid_request"),
+    ],
+)
+def test_a_limit_that_means_nothing_is_refused(house: House, epsilon: float, delta: float, code: str) -> None:
+    before = house.rows()
+    reply = _ask(house, epsilon, "admin", delta=delta)
+    assert (reply.status_code, reply.json()["code"]) == (422, code)
+    assert house.rows() == before
+
+
+def test_delta_stays_below_one_over_the_size(home: House) -> None:
+    opened = home.ledger.population("small", size=1000, limit={"epsilon": 1.0, "delta": 1e-4})
+    body = {"limit": {"epsilon": 1.0, "delta": 1e-3}, "reason": "More."}
+    reply = home.ledger.post(f"/v1/accounts/{opened['id']}/limit", body, If_Match="*")
+    assert (reply.status_code, reply.json()["code"]) == (422, "delta_too_large")
+
+
+def test_a_run_without_a_limit_of_its_own_has_none_to_change(home: House) -> None:
+    for method in ("GET", "POST"):
+        body = {"limit": {"epsilon": 1.0, "delta": DELTA}, "reason": "x"}
+        headers = home.ledger.headers() | {"If-Match": "*"}
+        reply = home.ledger.http.request(
+            method, f"/v1/accounts/{home.run}/limit", json=body if method == "POST" else None, headers=headers
+        )
+        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+def test_under_a_reservation_the_limit_in_force_is_the_one_that_is_named(home: House) -> None:
+    plan = {"plan": [{"event": SAMPLED, "count": 10}]}
+    assert home.ledger.post(f"/v1/runs/{home.run}/reservations", plan, "trainer").status_code == 201
+    steps = f"/v1/runs/{home.run}/steps"
+    assert home.ledger.post(steps, {}, "trainer").json()["epsilon_limit"] == 1.0
+    assert home.ledger.post(steps, {}, "trainer").json()["epsilon_limit"] == 1.0
+    assert _ask(home, 0.7, "budget_admin").status_code == 200
+    assert home.ledger.post(steps, {}, "trainer").json()["epsilon_limit"] == 0.7
+    assert verify(home.ledger.database).problems == ()

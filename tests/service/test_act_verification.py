@@ -1,0 +1,145 @@
+"""The chain of acts: whatever is changed in it, left out, put in, swapped or cut off is found and named."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+
+from app.ledger.audit import ActEntry, act_hash, acts_genesis
+from app.persistence.repositories import acts
+from app.persistence.tables import accounts, audit_entries, runs
+from app.service.verification import verify
+from tests.conftest import Ledger
+from tests.service.commanding import organisation
+from tests.service.tampering import account, set_account, tampering
+
+
+def _of(owner: str) -> ColumnElement[bool]:
+    return audit_entries.c.organisation_id == owner
+
+
+def _at(owner: str, position: int) -> ColumnElement[bool]:
+    return _of(owner) & (audit_entries.c.position == position)
+
+
+def _rewrite(tx: Connection, owner: str) -> None:
+    """Recompute every hash, as somebody would who knows how."""
+    head = acts_genesis(owner)
+    for kept in list(acts.everything(tx, owner)):
+        head = act_hash(head, kept.entry)
+        tx.execute(update(audit_entries).where(_at(owner, kept.entry.position)).values(entry_hash=head))
+
+
+def _values(**values: object) -> Callable[[Connection, str], object]:
+    return lambda tx, owner: tx.execute(update(audit_entries).where(_at(owner, 9)).values(values))
+
+
+def _swap(tx: Connection, owner: str) -> None:
+    for before, after in ((8, 99), (9, 8), (99, 9)):
+        tx.execute(update(audit_entries).where(_at(owner, before)).values(position=after))
+
+
+def _insert(tx: Connection, owner: str) -> None:
+    last: dict[str, Any] = dict(
+        tx.execute(select(audit_entries).where(_of(owner)).order_by(audit_entries.c.position.desc())).mappings().first()
+        or {}
+    )
+    tx.execute(insert(audit_entries).values(last | {"position": last["position"] + 1}))
+
+
+CHANGED: dict[str, tuple[Callable[[Connection, str], object], str]] = {
+    "the actor": (_values(actor="key_other"), "act 9 (budget.created) is not the one"),
+    "the reason": (_values(reason="None."), "act 9 (budget.created) is not the one"),
+    "what is there now": (_values(after="{}"), "act 9 (budget.created) is not the one"),
+    "the request": (_values(request_id=None), "act 9 (budget.created) is not the one"),
+    "a hash": (_values(entry_hash=bytes(32)), "act 9 (budget.created) is not the one"),
+    "one left out": (
+        lambda tx, owner: tx.execute(delete(audit_entries).where(_at(owner, 9))),
+        "act 9 is missing",
+    ),
+    "two swapped": (_swap, "act 8 (budget.created) is not the one"),
+    "one put in": (_insert, "act 11 (run.registered) is not the one"),
+}
+
+
+@pytest.fixture
+def lived_in(ledger: Ledger) -> Ledger:
+    """A population, a budget and a run."""
+    ledger.population()
+    ledger.budget()
+    ledger.run()
+    return ledger
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_was_changed_in_the_chain_is_named(lived_in: Ledger, what: str) -> None:
+    change, named = CHANGED[what]
+    owner = organisation(lived_in)
+    assert verify(lived_in.database).sound
+    with tampering(lived_in.database) as tx:
+        change(tx, owner)
+    [problem] = verify(lived_in.database).problems
+    assert problem.startswith(f"{owner}: {named}")
+    assert verify(lived_in.database).unproven == {}
+
+
+def test_a_chain_cut_off_is_found_by_the_accounts_that_nothing_opened(lived_in: Ledger) -> None:
+    owner = organisation(lived_in)
+    with tampering(lived_in.database) as tx:
+        tx.execute(delete(audit_entries).where(_of(owner), audit_entries.c.position >= 9))
+    problems = verify(lived_in.database).problems
+    assert len(problems) == 2
+    assert all("no act of its organisation says that it was opened" in problem for problem in problems)
+
+
+FORGED: dict[str, tuple[Callable[[Connection], object], str]] = {
+    "an epsilon": (lambda tx: set_account(tx, "mimic", epsilon_limit=9.0), "its limit is not the one"),
+    "a revision": (lambda tx: set_account(tx, "mimic", limit_revision=1), "its limit is not the one"),
+    "a filter": (lambda tx: set_account(tx, "mimic", filter="declared"), "it is not as it was opened: filter"),
+    "a plan": (lambda tx: set_account(tx, "mimic", planned="[]"), "planned_sha256"),
+    "a size": (lambda tx: tx.exec_driver_sql("UPDATE populations SET size = 10"), "it is not as it was opened: size"),
+    "a unit": (
+        lambda tx: tx.exec_driver_sql("UPDATE populations SET privacy_unit = 'visit'"),
+        "it is not as it was opened: privacy_unit",
+    ),
+    "a run's status": (lambda tx: tx.execute(update(runs).values(status="completed")), "acts leave it active"),
+    "a run's default": (
+        lambda tx: tx.execute(update(runs).values(event_fingerprint=None)),
+        "it is not as it was opened: event",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_row_that_no_act_made_so_is_named(ledger: Ledger, what: str) -> None:
+    ledger.population(planned=[{"event": {"type": "gaussian", "noise_multiplier": 90.0}, "count": 3}])
+    ledger.budget()
+    ledger.run()
+    change, named = FORGED[what]
+    with tampering(ledger.database) as tx:
+        change(tx)
+    found = verify(ledger.database)
+    assert any(named in problem for problem in found.problems), found.problems
+    assert found.unproven
+
+
+def test_a_limit_forged_with_its_act_and_every_hash_is_not_found_by_the_rows_alone(lived_in: Ledger) -> None:
+    """What the signed checkpoints are for: docs/verification.md says so."""
+    owner = organisation(lived_in)
+    with tampering(lived_in.database) as tx:
+        population = account(tx, "mimic").id
+        for kept in list(acts.everything(tx, owner)):
+            if kept.entry.subject == population:
+                after = json.loads(kept.entry.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
+                text = json.dumps(after, sort_keys=True, separators=(",", ":"))
+                tx.execute(update(audit_entries).where(_at(owner, kept.entry.position)).values(after=text))
+        tx.execute(update(accounts).where(accounts.c.id == population).values(epsilon_limit=9.0))
+        _rewrite(tx, owner)
+    assert verify(lived_in.database).sound
+
+
+def test_an_entry_is_hashed_whole() -> None:
+    fields = set(ActEntry.__dataclass_fields__)
+    assert fields | {"entry_hash"} == {column.name for column in audit_entries.c}
