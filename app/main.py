@@ -9,8 +9,9 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.api import problems
+from app.api.headers import secure
 from app.api.hot import HotRoute
-from app.api.openapi import describe
+from app.api.openapi import describe, document
 from app.api.request_ids import RequestIds
 from app.api.routers import accounts, governance, health, keys, lifecycle, planning, runs, steps
 from app.service.keyring import KeyRing
@@ -48,6 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
         summary="Privacy budgets, kept the way a bank keeps accounts",
         version=version("epsilon-ledger"),
         lifespan=lifespan,
+        docs_url=None,  # as `document` shows it
         redoc_url=None,
         redirect_slashes=False,
         # Nothing of it is set up here, and asking OpenTelemetry at each request takes as long as reading a step.
@@ -61,4 +63,6 @@ def create_app(settings: Settings) -> FastAPI:
     for module in (steps, accounts, runs, lifecycle, planning, keys, governance, health):
         app.include_router(module.routes)
     describe(app)
+    document(app)
+    secure(app)
     return app
