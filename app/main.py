@@ -16,6 +16,7 @@ from app.api.request_ids import RequestIds
 from app.api.routers import accounts, governance, health, keys, lifecycle, planning, runs, steps
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
+from app.service.rates import asking_rates
 from app.settings import Settings
 
 
@@ -57,8 +58,11 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.placements = placements
     app.state.keys = KeyRing(placements.databases)
+    app.state.rates = asking_rates(
+        settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second
+    )
     problems.install(app)
-    app.add_middleware(HotRoute, keys=app.state.keys, placements=placements)
+    app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
     for module in (steps, accounts, runs, lifecycle, planning, keys, governance, health):
         app.include_router(module.routes)
