@@ -14,6 +14,7 @@ from app.api.hot import HotRoute
 from app.api.openapi import describe, document
 from app.api.request_ids import RequestIds
 from app.api.routers import accounts, governance, health, keys, lifecycle, planning, runs, steps
+from app.logs import keep_secrets
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
 from app.service.rates import asking_rates
@@ -32,6 +33,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         InvalidInputError: a database URL is not one that this version supports.
     """
+    keep_secrets()
     placements = Placements(settings.database_urls, settings.database_pool_size)
 
     @asynccontextmanager
