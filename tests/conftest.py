@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from app.ledger.roles import Role
 from app.main import create_app
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.schema import is_current, upgrade
 from app.service import access, keyring
 from app.service.keys import create_key
@@ -216,7 +216,7 @@ def open_ledger(folder: Path, database_url: str | None = None, **more: float) ->
     database: Database = app.state.placements.named("default").database
     if not database.exists():
         shutil.copy(_migrated_file(), str(database.engine.url.database))
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         current = is_current(tx)
     if not current:
         upgrade(database)

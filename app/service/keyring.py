@@ -13,7 +13,7 @@ from time import monotonic
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailableError
-from app.persistence.engine import Database, said_by
+from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.recent import Recent
 from app.persistence.repositories import keys
 from app.service.access import Caller, KeyRefusedError, authenticate, caller_of
@@ -181,7 +181,7 @@ class KeyRing:
         self._failures.flush(db)
         if not here:
             return
-        with db.read() as tx:
+        with db.read(EVERYONE) as tx:
             found = keys.find_many(tx, {known.caller.actor for _, known in here})
         now = datetime.now(UTC)
         for header, known in here:
@@ -209,7 +209,7 @@ class KeyRing:
                 (known.caller.organisation_id, known.caller.actor): now - timedelta(seconds=asked - known.used_at)
                 for known in due
             }
-            with db.write() as tx:
+            with db.write(EVERYONE) as tx:
                 keys.used(tx, when)
             for known in due:
                 known.written_at = asked
