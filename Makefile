@@ -9,7 +9,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test torture mutations check format openapi bench lock clean torch
+.PHONY: help setup demo run test torture mutations audit check format openapi bench lock clean torch
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ torture: $(STAMP) ## run the reliability tests long (EPSILON_LEDGER_TORTURE roun
 
 mutations: $(STAMP) ## break a copy of the repository, rule by rule: do the tests notice?
 	@$(BIN)/python -m tests.mutations
+
+audit: $(STAMP) ## look all that is locked up for known weaknesses (needs a network)
+	@$(BIN)/python -m tests.packaging.audit
 
 check: $(STAMP) ## format, lint, types, layers: what CI asks for
 	@$(BIN)/ruff format --check .

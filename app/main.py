@@ -9,12 +9,15 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.api import problems
+from app.api.headers import secure
 from app.api.hot import HotRoute
-from app.api.openapi import describe
+from app.api.openapi import describe, document
 from app.api.request_ids import RequestIds
 from app.api.routers import accounts, governance, health, keys, lifecycle, planning, proposals, runs, steps
+from app.logs import keep_secrets
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
+from app.service.rates import asking_rates
 from app.settings import Settings
 
 
@@ -30,6 +33,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         InvalidInputError: a database URL is not one that this version supports.
     """
+    keep_secrets()
     placements = Placements(settings.database_urls, settings.database_pool_size)
 
     @asynccontextmanager
@@ -48,6 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
         summary="Privacy budgets, kept the way a bank keeps accounts",
         version=version("epsilon-ledger"),
         lifespan=lifespan,
+        docs_url=None,  # as `document` shows it
         redoc_url=None,
         redirect_slashes=False,
         # Nothing of it is set up here, and asking OpenTelemetry at each request takes as long as reading a step.
@@ -55,10 +60,15 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.placements = placements
     app.state.keys = KeyRing(placements.databases)
+    app.state.rates = asking_rates(
+        settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second
+    )
     problems.install(app)
-    app.add_middleware(HotRoute, keys=app.state.keys, placements=placements)
+    app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
     for module in (steps, accounts, runs, lifecycle, planning, keys, proposals, governance, health):
         app.include_router(module.routes)
     describe(app)
+    document(app)
+    secure(app)
     return app

@@ -61,6 +61,13 @@ def prepare_to_serve(placements: Placements) -> None:
             _prepare(placements, placement)
         except LedgerUnavailableError as error:
             down.append(error.detail)
+            continue
+        if placement.database.passes_walls():
+            typer.echo(
+                f"The role that the placement {placement.name!r} connects as is a superuser or has BYPASSRLS, so "
+                "PostgreSQL does not keep organisations apart as a second wall; see docs/operations.md.",
+                err=True,
+            )
     if len(down) == len(placements):
         raise LedgerUnavailableError(" ".join(down))
     for why in down:

@@ -56,5 +56,6 @@ def listen(host: str, port: int, workers: int) -> None:
         loop="uvloop",
         http="httptools",
         log_level="warning",
+        server_header=False,  # nobody need know what to look for
         access_log=False,  # at this level it says nothing, yet each line of it would be put together
     )

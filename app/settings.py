@@ -44,6 +44,10 @@ class Settings(BaseSettings):
     Args:
         database_url: sqlite:///FILE or postgresql://USER@HOST/DATABASE; by default a SQLite file in the working folder.
         database_pool_size: how many connections to each PostgreSQL a worker process keeps at the most.
+        rate_limit_per_second: requests a second that a worker process takes of one key; 0: as many as come.
+        rate_limit_burst: how many it takes at once of a key that was silent.
+        rate_limit_failures_per_second: requests without a known key that it takes of one address; 0: as many as come.
+            At once it takes ten times as many.
         placements: further databases, each with organisations of its own: a JSON object of names and URLs.
     """
 
@@ -51,6 +55,9 @@ class Settings(BaseSettings):
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///epsilon-ledger.db"
     database_pool_size: Annotated[int, Field(ge=1, le=1000)] = POOL_SIZE
+    rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
+    rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
+    rate_limit_failures_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
     placements: Annotated[
         dict[PlacementName, str], NoDecode, BeforeValidator(_placements), Field(repr=False, default_factory=dict)
     ]

@@ -20,6 +20,9 @@ import httpx2
 MLFLOW = "MLFLOW"
 """The environment variable that names MLflow's executable, which is no dependency of this project."""
 
+UNLIMITED = {"EPSILON_LEDGER_RATE_LIMIT_PER_SECOND": "0"}
+"""All load comes by one key, and as fast as it can."""
+
 EVENT = {
     "type": "poisson_sampled",
     "sampling_probability": 0.001,
@@ -110,7 +113,7 @@ def bare() -> Iterator[Server]:
 @contextmanager
 def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
     """The service on a new database, with a population `p` and a budget `p/b`; its client is an admin's."""
-    environment = {"EPSILON_LEDGER_DATABASE_URL": database_url}
+    environment = {"EPSILON_LEDGER_DATABASE_URL": database_url} | UNLIMITED
 
     def command(*arguments: str) -> dict[str, str]:
         made = subprocess.run(
@@ -133,7 +136,7 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
 def replica(database_url: str, first: Server) -> Iterator[Server]:
     """Another process that serves a ledger; its client is that of the first one's organisation."""
     serve = [sys.executable, "-m", "app.cli", "serve"]
-    with serving(serve, {"EPSILON_LEDGER_DATABASE_URL": database_url}, "/readyz") as server:
+    with serving(serve, {"EPSILON_LEDGER_DATABASE_URL": database_url} | UNLIMITED, "/readyz") as server:
         server.client.headers["Authorization"] = first.client.headers["Authorization"]
         yield server
 

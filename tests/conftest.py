@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -24,7 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from app.ledger.roles import Role
 from app.main import create_app
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.schema import is_current, upgrade
 from app.service import access, keyring
 from app.service.keys import create_key
@@ -205,13 +206,17 @@ def _migrated_file() -> Path:
 
 
 @contextmanager
-def open_ledger(folder: Path, database_url: str | None = None) -> Iterator[Ledger]:
-    """An application on a new database with two organisations, each with a key of every role."""
-    app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}"))
+def open_ledger(folder: Path, database_url: str | None = None, **more: float) -> Iterator[Ledger]:
+    """An application on a new database with two organisations, each with a key of every role.
+
+    Whoever knocks without a key is not held up, unless further settings say so: tests knock often.
+    """
+    chosen: dict[str, Any] = {"rate_limit_failures_per_second": 0, **more}
+    app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}", **chosen))
     database: Database = app.state.placements.named("default").database
     if not database.exists():
         shutil.copy(_migrated_file(), str(database.engine.url.database))
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         current = is_current(tx)
     if not current:
         upgrade(database)

@@ -26,6 +26,9 @@ from tests.postgres_binaries import binaries, ordinary_user
 
 PATIENCE_SECONDS = 60
 TEMPLATE = "ledger_template"
+SERVICE = "service"
+"""The role that owns the databases and that the service connects as: an ordinary one, whom policies hold."""
+
 STOPS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 CONFIGURATION = "listen_addresses = '127.0.0.1'\nfsync = on\nmax_connections = 200"
 
@@ -51,7 +54,7 @@ class Cluster:
     """A PostgreSQL server and its data, in a folder of its own.
 
     Args:
-        password: of the user `ledger`, who may do everything.
+        password: of the users `ledger`, who may do everything, and `service`.
         configuration: further lines of postgresql.conf.
     """
 
@@ -87,11 +90,12 @@ class Cluster:
             assert made.returncode == 0, made.stderr.decode()
             cluster._configure()
             cluster.start()
+            cluster.execute(f"CREATE ROLE {SERVICE} LOGIN PASSWORD '{cluster.password}'")
         return cluster
 
-    def url(self, database: str) -> str:
+    def url(self, database: str, user: str = SERVICE) -> str:
         """The URL of a database of this server."""
-        return f"postgresql://ledger:{self.password}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
@@ -135,8 +139,8 @@ class Cluster:
         return (self.folder / "server.log").read_text(errors="replace")
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
-        """A connection of the driver's, in autocommit, past the service."""
-        return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5)
+        """A connection of the driver's as who may do everything, in autocommit, past the service."""
+        return psycopg.connect(self.url(database, "ledger"), autocommit=True, connect_timeout=5)
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Execute one statement and return its rows."""
@@ -149,7 +153,7 @@ class Cluster:
         with self.connect() as connection:
             # Copied as files, where the server knows how to: in a third of the time.
             how = "STRATEGY file_copy" if connection.info.server_version >= 150_000 else ""
-            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {how}'.encode())
+            connection.execute(f'CREATE DATABASE "{name}" OWNER {SERVICE} TEMPLATE "{template}" {how}'.encode())
         return self.url(name)
 
     def drop_database(self, name: str) -> None:

@@ -17,6 +17,7 @@ from app.ledger.errors import LedgerError
 from app.service.access import Caller
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
+from app.service.rates import AskingRates
 
 _PATH: Final = re.compile(r"/v1/runs/([^/\0]+)/steps")
 
@@ -31,12 +32,14 @@ class HotRoute:
     Args:
         app: the usual way, which takes any request.
         keys: knows who was authenticated a moment ago.
+        rates: how often each of them may ask.
         placements: where the ledgers are.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, placements: Placements) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, rates: AskingRates, placements: Placements) -> None:
         self._app = app
         self._keys = keys
+        self._rates = rates
         self._placements = placements
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,6 +55,7 @@ class HotRoute:
             return
         run_id, caller, key = head
         try:
+            self._rates.keys.take(caller.actor)
             placement = self._placements.named(caller.placement)
             reply = await take_steps(run_id, body, call_of(placement, caller, scope), placement.charges, key)
         except FORESEEN as error:

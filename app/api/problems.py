@@ -48,12 +48,13 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "privacy_unit_mismatch": (422, "The privacy units differ"),
     "unsupported_event": (422, "The event is unknown, or has no sound bound"),
     "precondition_required": (428, "The request must say what it means to change"),
+    "rate_limited": (429, "Too many requests"),
     "internal_error": (500, "The service failed"),
     "ledger_unavailable": (503, "The ledger is not available"),
     "unknown_grid_version": (503, "The ledger is newer than this service"),
 }
 
-GUARDED: Final = ("unauthenticated", "ledger_unavailable")
+GUARDED: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
 """What every operation with a key may answer."""
 
 READING: Final = (*GUARDED, "insufficient_scope", "not_found", "invalid_request")
@@ -72,6 +73,7 @@ _BY_STATUS: Final = {
     413: "request_too_large",
     415: "unsupported_media_type",
     422: "invalid_request",
+    429: "rate_limited",
     503: "ledger_unavailable",
 }
 
@@ -99,6 +101,8 @@ def problem(
     sent = dict(headers or {})
     if status == HTTPStatus.UNAUTHORIZED:
         sent["WWW-Authenticate"] = "Bearer"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        sent["Retry-After"] = str((members or {}).get("retry_after", 1))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         sent["Retry-After"] = "1"
     return Response(problem_body(code, detail, members), status, sent, PROBLEM_JSON)

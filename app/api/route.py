@@ -19,7 +19,7 @@ from starlette.types import Scope
 from app.api.problems import PROBLEM_JSON, problem
 from app.api.request_ids import request_id_of
 from app.api.strict import MAX_BODY_BYTES, strict_loads
-from app.ledger.errors import InvalidInputError, NotFoundError, RequestTooLargeError
+from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
 from app.persistence.tables import KEY_LENGTH
 from app.service.access import Caller
 from app.service.call import Call
@@ -27,6 +27,7 @@ from app.service.charging.queue import CommitQueue
 from app.service.idempotency import Answer, Identity
 from app.service.keyring import KeyRing
 from app.service.placements import Placement, Placements
+from app.service.rates import AskingRates
 
 
 class StrictRequest(Request):
@@ -69,6 +70,7 @@ class LedgerRoute(APIRoute):
         async def ask(request: Request) -> Response:
             _check_once(request, "authorization")
             request.state.caller = await _authenticated(request)
+            _rates(request).keys.take(request.state.caller.actor)
             _check_once(request, "content-type", "idempotency-key")
             _check_query(request, known)
             strict = StrictRequest(request.scope, request.receive)
@@ -87,9 +89,19 @@ async def _authenticated(request: Request) -> Caller:
     keys: KeyRing = request.app.state.keys
     authorization = request.headers.get("authorization")
     known = keys.find(authorization)
-    if known is None:
-        known = await run_in_threadpool(keys.authenticate, authorization, request_id_of(request.scope))
-    return known
+    if known is not None:
+        return known
+    request_id = request_id_of(request.scope)
+    if keys.knew(authorization):  # whoever shares an address with a stranger is not held up
+        return await run_in_threadpool(keys.authenticate, authorization, request_id)
+    address = request.client.host if request.client else ""
+    with _rates(request).strangers.spent_on(AuthenticationError, address):
+        return await run_in_threadpool(keys.authenticate, authorization, request_id)
+
+
+def _rates(request: Request) -> AskingRates:
+    rates: AskingRates = request.app.state.rates
+    return rates
 
 
 def _not_taken(why: str) -> Response:

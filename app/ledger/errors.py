@@ -8,6 +8,7 @@
      ├─ InsufficientScopeError        insufficient_scope
      ├─ InvalidInputError             invalid_request
      ├─ RequestTooLargeError          request_too_large
+     ├─ RateLimitedError              rate_limited
      ├─ NameTakenError                name_taken
      ├─ PreconditionRequiredError     precondition_required
      ├─ VersionConflictError          version_conflict
@@ -76,6 +77,12 @@ class RequestTooLargeError(LedgerError):
     """The request holds more than one transaction should."""
 
     code = "request_too_large"
+
+
+class RateLimitedError(LedgerError):
+    """The caller asks more often than one may; `retry_after` says in how many seconds it may again."""
+
+    code = "rate_limited"
 
 
 class NameTakenError(LedgerError):

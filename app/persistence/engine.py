@@ -5,8 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from enum import Enum, auto
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -20,6 +21,23 @@ LOCK_TIMEOUT_SECONDS = 10
 POOL_SIZE = 20
 URL_SETTING = "EPSILON_LEDGER_DATABASE_URL"
 MAX_TRIES = 5
+
+
+class Rows(Enum):
+    """Whose rows a transaction sees and changes, if not those of one organisation."""
+
+    EVERYONES = auto()
+    NOBODYS = auto()
+
+
+EVERYONE: Final = Rows.EVERYONES
+"""The rows of every organisation: for whoever looks after the whole ledger, and to find out who asks."""
+
+NOBODY: Final = Rows.NOBODYS
+"""No organisation's rows: for questions about the database itself."""
+
+Whose = str | Rows
+"""The id of the one organisation whose rows a transaction is about; or EVERYONE, or NOBODY."""
 
 _BUSY = "Other writers did not finish in time; nothing was changed. Repeat the request."
 _IN_DOUBT = (
@@ -52,20 +70,21 @@ class Database:
         self._writer = threading.Lock()
 
     @contextmanager
-    def read(self, *, patient: bool = False) -> Iterator[Connection]:
+    def read(self, whose: Whose, *, patient: bool = False) -> Iterator[Connection]:
         """A transaction that sees one state of the database and changes nothing.
 
         Args:
+            whose: rows are to be seen; PostgreSQL shows no others, whatever is asked for (ADR 0019).
             patient: it may take as long as it takes, for a look at the whole ledger.
         """
         begin = sqlite.READ
         if self.dialect == "postgresql":
-            begin = postgresql.PATIENT_READ if patient else postgresql.READ
+            begin = _narrowed(postgresql.PATIENT_READ if patient else postgresql.READ, whose)
         with closing(self._begun(begin, writes=False)) as connection:
             yield connection
 
     @contextmanager
-    def write(self, *, wait: bool = True) -> Iterator[Connection]:
+    def write(self, whose: Whose, *, wait: bool = True) -> Iterator[Connection]:
         """A transaction that is committed on a clean exit.
 
         SQLite has one writer at a time. The threads of this process wait for a lock of their own, which is fair and
@@ -73,6 +92,7 @@ class Database:
         locks the rows first (`FOR UPDATE`, root to leaf), and is called by `retried`.
 
         Args:
+            whose: rows are to be seen and changed; PostgreSQL lets no others through (ADR 0019).
             wait: for other writers; without it the caller is never blocked by one. Of no effect on PostgreSQL.
 
         Raises:
@@ -80,7 +100,7 @@ class Database:
             LedgerUnavailableError: other writers did not finish in time, and nothing was changed; or the connection
                 broke during the commit.
         """
-        with self._turn(wait=wait), closing(self._begun_write(wait=wait)) as connection:
+        with self._turn(wait=wait), closing(self._begun_write(whose, wait=wait)) as connection:
             yield connection
             _commit(connection)
 
@@ -88,13 +108,16 @@ class Database:
     def migration(self) -> Iterator[Connection]:
         """A transaction in which tables may be made, changed and rebuilt; committed on a clean exit.
 
-        On SQLite a rebuild must not trip over foreign keys: they are off until the end, and then looked through. On
-        PostgreSQL one migration waits for the other.
+        It is about everyone's rows. On SQLite a rebuild must not trip over foreign keys: they are off until the end,
+        and then looked through. On PostgreSQL one migration waits for the other.
 
         Raises:
             LedgerUnavailableError: as for `write`; or rows refer to others that are not there.
         """
-        with self._turn(wait=True), closing(self._connection(_write_statement(self.dialect), writes=True)) as opened:
+        with (
+            self._turn(wait=True),
+            closing(self._connection(_write_statement(self.dialect, EVERYONE), writes=True)) as opened,
+        ):
             if self.dialect == "sqlite":
                 sqlite.keep_foreign_keys(opened, on=False)
             try:
@@ -136,16 +159,23 @@ class Database:
                     raise LedgerUnavailableError(_BUSY) from error
             time.sleep(secrets.randbelow(10_000) * 1e-6 * tries)
 
+    def passes_walls(self) -> bool:
+        """Whether PostgreSQL would show this role every organisation's rows, whatever a transaction is about."""
+        if self.dialect == "sqlite":
+            return False
+        with self.read(NOBODY) as tx:
+            return postgresql.passes_walls(tx)
+
     def learn_sizes(self) -> None:
         """Let PostgreSQL look at tables that have grown since nothing was known of them; SQLite needs no such look."""
         if self.dialect == "postgresql":
-            with self.write() as tx:
+            with self.write(NOBODY) as tx:
                 postgresql.learn_sizes(tx)
 
     def writable(self) -> bool:
         """Whether the database takes writes; another writer at work says that it does."""
         try:
-            with self.write(wait=False):
+            with self.write(NOBODY, wait=False):
                 return True
         except WriterBusyError:
             return True
@@ -178,8 +208,8 @@ class Database:
     def _connection(self, begin: str, *, writes: bool) -> Connection:
         return self.engine.execution_options(begin=begin, writes=writes).connect()
 
-    def _begun_write(self, *, wait: bool) -> Connection:
-        begin = _write_statement(self.dialect)
+    def _begun_write(self, whose: Whose, *, wait: bool) -> Connection:
+        begin = _write_statement(self.dialect, whose)
         if wait or self.dialect == "postgresql":
             return self._begun(begin, writes=True)
         connection = self._connection(begin, writes=True)
@@ -218,8 +248,14 @@ def writes(connection: Connection) -> bool:
     return bool(connection.get_execution_options().get("writes", False))
 
 
-def _write_statement(dialect: str) -> str:
-    return sqlite.WRITE if dialect == "sqlite" else postgresql.WRITE
+def _write_statement(dialect: str, whose: Whose) -> str:
+    return sqlite.WRITE if dialect == "sqlite" else _narrowed(postgresql.WRITE, whose)
+
+
+def _narrowed(begin: str, whose: Whose) -> str:
+    if whose is NOBODY:
+        return begin
+    return postgresql.for_everyone(begin) if whose is EVERYONE else postgresql.for_organisation(begin, str(whose))
 
 
 def _commit(connection: Connection) -> None:

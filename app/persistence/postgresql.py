@@ -1,5 +1,6 @@
 """PostgreSQL: sessions that commit durably, wait with a bound and find a restarted server again by themselves."""
 
+import re
 from typing import Any, Final
 
 import psycopg
@@ -19,6 +20,8 @@ STATEMENT_TIMEOUT_SECONDS: Final = 30
 READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 PATIENT_READ: Final = f"{READ}; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+_ID: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
 
 UNIQUE_VIOLATION: Final = "23505"
 RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03"})
@@ -91,6 +94,30 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engin
     event.listen(engine, "connect", _configure)
     event.listen(engine, "handle_error", _notice_what_is_gone)
     return engine
+
+
+def for_organisation(begin: str, organisation_id: str) -> str:
+    """A statement that begins a transaction about the rows of one organisation alone.
+
+    Both in one: psycopg sends what has no parameters as it is, so it takes one round trip, not two.
+
+    Args:
+        begin: begins a transaction.
+        organisation_id: whose; it stands in the statement, so nothing but an id is let through.
+    """
+    assert _ID.fullmatch(organisation_id), "an organisation's id"
+    return f"{begin}; SET LOCAL epsilon_ledger.organisation = '{organisation_id}'"
+
+
+def for_everyone(begin: str) -> str:
+    """A statement that begins a transaction about the rows of every organisation."""
+    return f"{begin}; SET LOCAL epsilon_ledger.everyone = 'on'"
+
+
+def passes_walls(connection: Connection) -> bool:
+    """Whether the role sees every organisation's rows, whatever a transaction is about: policies do not hold for it."""
+    question = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+    return bool(connection.exec_driver_sql(question).scalar())
 
 
 def prepare_migration(connection: Connection) -> None:

@@ -12,7 +12,7 @@ from app.ledger.audit import Asker
 from app.ledger.errors import AuthenticationError, NameTakenError
 from app.ledger.names import check_name
 from app.ledger.roles import Role
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import keys, tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.service.acts import Act, append
@@ -77,16 +77,16 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
     def create() -> str:
         organisation_id = new_id("org", now)
         # Whoever founds an organisation, wherever it will live, holds the gate: two cannot take one name at once.
-        with gate.write() as tx:
+        with gate.write(EVERYONE) as tx:
             tenants.lock_names(tx)
             require_free(tx)
             for other in others:
-                with other.read() as look:
+                with other.read(EVERYONE) as look:
                     require_free(look)
             if db is gate:
                 found(tx, organisation_id)
             else:
-                with db.write() as there:
+                with db.write(organisation_id) as there:
                     found(there, organisation_id)
         return organisation_id
 
@@ -146,7 +146,7 @@ def authenticate(db: Database, authorization: str | None, now: datetime, placeme
         KeyRefusedError: a key that it knows, and that opens nothing; only who has the secret is told why.
     """
     key_id, secret = credentials(authorization)
-    with db.read() as tx:
+    with db.read(EVERYONE) as tx:
         record = keys.find(tx, key_id)
     stored = record.secret_hash if record else bytes(32)
     matches = hmac.compare_digest(stored, secret_hash(secret))

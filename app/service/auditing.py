@@ -19,5 +19,5 @@ def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[Kep
         The acts in the order of the chain.
     """
     call.require_everywhere(Permission.AUDIT)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         return acts.page(tx, call.organisation_id, wanted, after=after, limit=limit)

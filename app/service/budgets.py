@@ -127,7 +127,7 @@ def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord
         InsufficientScopeError: it is out of the caller's reach.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         found = accounts.find(tx, call.organisation_id, account_id)
         if found is None or found.account.kind is not kind:
             raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
@@ -161,7 +161,7 @@ def list_accounts(
         NotFoundError: there is no such parent.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         parent_id = None if parent is None else find_parent(tx, call, parent).account.id
         wanted = Wanted(kind, call.caller.scope, parent_id, path)
         return accounts.page(tx, call.organisation_id, wanted, after=after, limit=limit)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, Table, bindparam, func, insert, null, select, update
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import tenants
 from app.persistence.schema import has_ledger
 from app.persistence.tables import accounts, metadata, runs
@@ -54,7 +54,7 @@ def copy(source: Database, target: Database) -> Copied:
                 "EPSILON_LEDGER_DATABASE_URL=… epsilon-ledger migrate."
             )
     # As patient as a migration: a count of a large table takes longer than a request may.
-    with source.read(patient=True) as old, target.migration() as new:
+    with source.read(EVERYONE, patient=True) as old, target.migration() as new:
         tenants.lock_names(new)
         _require_empty(new)
         before = _state(old)
@@ -62,7 +62,7 @@ def copy(source: Database, target: Database) -> Copied:
         _tie_reservations(old, new)
         if _counts(new) != rows:
             raise LedgerUnavailableError("The copy does not have as many rows as were read; nothing was copied.")
-        with source.read(patient=True) as later:
+        with source.read(EVERYONE, patient=True) as later:
             if _state(later) != before:
                 raise LedgerUnavailableError(
                     "The source was written to while it was copied; nothing was copied. Stop the service first."

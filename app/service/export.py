@@ -13,7 +13,7 @@ from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import canonical_act, canonical_entry
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts, acts, entries, events, tenants
 from app.persistence.repositories.accounts import KeptAccount
 from app.persistence.repositories.entries import KeptReservation, KeptRun
@@ -51,7 +51,7 @@ def export(
     """
     if (run is None) == (population is None):
         raise InvalidInputError("Name either a run or a population: --run ID, or --population ID (or its name).")
-    with db.read(patient=True) as tx:
+    with db.read(EVERYONE, patient=True) as tx:
         owner = None if organisation is None else _owner(tx, organisation)
         kept = list(accounts.everything(tx, owner))
         root = _root(kept, run, population)

@@ -46,7 +46,7 @@ def read_history(call: Call, run_id: str, *, after: int, max_points: int) -> His
         NotFoundError: the organisation has no such run.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         path = find_path(tx, call, run_id)
         run = runs.get(tx, call.organisation_id, run_id)
         wanted = spread(after + 1, run.decisions, max_points)

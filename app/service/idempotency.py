@@ -69,7 +69,7 @@ def create_once(call: Call, identity: Identity, create: Callable[[Connection, Pr
     """
 
     def work(ready: Prepared) -> Answer:
-        with call.db.write() as tx:
+        with call.db.write(call.organisation_id) as tx:
             if identity.key is not None:
                 replies.lock_keys(tx, call.organisation_id, [identity.key])
             tenants.lock(tx, call.organisation_id)

@@ -13,7 +13,8 @@ from time import monotonic
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailableError
-from app.persistence.engine import Database, said_by
+from app.persistence.engine import EVERYONE, Database, said_by
+from app.persistence.recent import Recent
 from app.persistence.repositories import keys
 from app.service.access import Caller, KeyRefusedError, authenticate, caller_of
 from app.service.sign_ins import Failures
@@ -95,6 +96,7 @@ class KeyRing:
     def __init__(self, databases: Mapping[str, Database]) -> None:
         self._doors = {placement: _Door(db) for placement, db in databases.items()}
         self._known: dict[bytes, _Known] = {}
+        self._ever: Recent[bytes, bool] = Recent(MOST_CALLERS)
         self._failures = Failures()
 
     def find(self, authorization: str | None) -> Caller | None:
@@ -108,6 +110,10 @@ class KeyRing:
             return None
         known.used_at = now
         return known.caller
+
+    def knew(self, authorization: str | None) -> bool:
+        """Whether this header was ever authenticated here, as far as one remembers."""
+        return self._ever.get(_fingerprint(authorization)) is not None
 
     def authenticate(self, authorization: str | None, request_id: str | None = None) -> Caller:
         """Find out who asks, and remember it for a moment.
@@ -137,6 +143,7 @@ class KeyRing:
                     caller = authenticate(db, authorization, datetime.now(UTC), placement)
             except KeyRefusedError as error:
                 self._known.pop(header, None)
+                self._ever.forget(header)
                 self._failures.note(self._doors[placement].db, error, request_id)
                 raise
             except AuthenticationError as error:
@@ -147,6 +154,7 @@ class KeyRing:
                 if len(self._known) >= MOST_CALLERS:
                     self._known = {}
                 self._known[header] = _Known(caller, asked, asked)
+                self._ever.put(header, True)  # noqa: FBT003 - that it is there says it
                 return caller
         assert failure is not None, "there is a default placement"
         raise failure
@@ -173,13 +181,14 @@ class KeyRing:
         self._failures.flush(db)
         if not here:
             return
-        with db.read() as tx:
+        with db.read(EVERYONE) as tx:
             found = keys.find_many(tx, {known.caller.actor for _, known in here})
         now = datetime.now(UTC)
         for header, known in here:
             record = found.get(known.caller.actor)
             if record is None or record.trouble(now) is not None:
                 self._known.pop(header, None)
+                self._ever.forget(header)
             else:
                 known.caller, known.seen_at = caller_of(record, placement), asked
         self._write_use(db, [known for _, known in here], asked, now)
@@ -200,7 +209,7 @@ class KeyRing:
                 (known.caller.organisation_id, known.caller.actor): now - timedelta(seconds=asked - known.used_at)
                 for known in due
             }
-            with db.write() as tx:
+            with db.write(EVERYONE) as tx:
                 keys.used(tx, when)
             for known in due:
                 known.written_at = asked

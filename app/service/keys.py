@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.roles import ISSUES, Permission, Role
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import keys, locks, tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.service.access import COMMAND_LINE, secret_hash
@@ -83,13 +83,13 @@ def create_key(
 
     def is_taken(key_id: str) -> bool:
         for other in others:
-            with other.read() as look:
+            with other.read(EVERYONE) as look:
                 if keys.find(look, key_id) is not None:
                     return True
         return False
 
     def create() -> IssuedKey:
-        with db.write() as tx:
+        with db.write(EVERYONE) as tx:
             organisation_id = tenants.find_organisation(tx, organisation)
             if organisation_id is None:
                 raise NotFoundError(
@@ -207,7 +207,7 @@ def revoke_key(call: Call, key_id: str, reason: str | None) -> KeyRecord:
         call.require(Permission.KEYS)
 
     def revoke() -> KeyRecord:
-        with call.db.write() as tx:
+        with call.db.write(call.organisation_id) as tx:
             tenants.lock(tx, call.organisation_id)
             old = _found(tx, call, key_id)
             if call.caller.actor != key_id:
@@ -238,7 +238,7 @@ def get_key(call: Call, key_id: str) -> KeyRecord:
     """
     if call.caller.actor != key_id:
         call.require(Permission.KEYS)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         found = _found(tx, call, key_id)
         if call.caller.actor != key_id:
             _require_in_reach(tx, call, found.scope)
@@ -257,7 +257,7 @@ def list_keys(call: Call, *, after: str | None, limit: int) -> list[KeyRecord]:
         The keys.
     """
     call.require(Permission.KEYS)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         return keys.page(tx, call.organisation_id, scope=call.caller.scope, after=after, limit=limit)
 
 

@@ -54,7 +54,7 @@ def change_state(
     call.require(Permission.RUNS)
 
     def change(ready: Prepared) -> RunRecord:
-        with call.db.write() as tx:
+        with call.db.write(call.organisation_id) as tx:
             tenants.lock(tx, call.organisation_id)
             work = load_for(tx, call, run_id)
             run = work.run(call.organisation_id, run_id)

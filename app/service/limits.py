@@ -63,7 +63,7 @@ def read_limit(call: Call, account: str) -> AccountRecord:
         InsufficientScopeError: it is out of the caller's reach.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         return _with_limit(find_account(tx, call, account))
 
 

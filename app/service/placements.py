@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import URL_SETTING, Database, said_by
+from app.persistence.engine import EVERYONE, NOBODY, URL_SETTING, Database, said_by
 from app.persistence.repositories import tenants
 from app.persistence.schema import is_current
 from app.service.access import DEFAULT_PLACEMENT
@@ -36,7 +36,7 @@ class Placement:
     def trouble(self) -> str | None:
         """Why nothing can be decided here at this moment; None: it can."""
         try:
-            with self.database.read() as tx:
+            with self.database.read(NOBODY) as tx:
                 current = is_current(tx)
         except (SQLAlchemyError, LedgerUnavailableError) as error:
             _logger.warning("The placement %s does not answer", self.name, exc_info=error)
@@ -109,7 +109,7 @@ class Placements:
         """
         found = []
         for placement in self:
-            with self.naming(placement) as database, database.read() as tx:
+            with self.naming(placement) as database, database.read(EVERYONE) as tx:
                 if tenants.find_organisation(tx, organisation) is not None:
                     found.append(placement)
         if not found:
@@ -128,7 +128,7 @@ class Placements:
         seen: dict[str, str] = {}
         for placement in self:
             try:
-                with placement.database.read() as tx:
+                with placement.database.read(EVERYONE) as tx:
                     ids = tenants.organisation_ids(tx)
             except SQLAlchemyError:
                 continue

@@ -37,7 +37,7 @@ def get_proposal(call: Call, proposal_id: str) -> Proposal:
         InsufficientScopeError: its account is out of the caller's reach.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, proposal_id)
 
 
@@ -54,7 +54,7 @@ def list_proposals(call: Call, wanted: Wanted, *, after: str | None, limit: int)
         The proposals.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         reachable = replace(wanted, beneath=call.caller.scope)
         return proposals.page(tx, call.organisation_id, reachable, after=after, limit=limit)
 
@@ -119,7 +119,7 @@ def _decide(
     work: Callable[[Connection, Proposal, Prepared], None],
 ) -> Proposal:
     def decide(ready: Prepared) -> Proposal:
-        with call.db.write() as tx:
+        with call.db.write(call.organisation_id) as tx:
             tenants.lock(tx, call.organisation_id)
             proposal = _found(tx, call, proposal_id)
             if proposal.status is not Status.OPEN:

@@ -30,7 +30,7 @@ def get_reservation(call: Call, reservation_id: str) -> Reservation:
         NotFoundError: the organisation has none such.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         found = _found(tx, call.organisation_id, reservation_id)
         require_reach(tx, call, found.run_id)
         return found
@@ -90,7 +90,7 @@ def renew_reservation(call: Call, reservation_id: str) -> Reservation:
     call.require(Permission.CHARGE)
 
     def renew() -> Reservation:
-        with call.db.write() as tx:
+        with call.db.write(call.organisation_id) as tx:
             found = _found(tx, call.organisation_id, reservation_id)
             work = load_for(tx, call, found.run_id)
             renewed = extend(_as_it_stands(work, call.organisation_id, found), call.now)
@@ -160,7 +160,7 @@ def _ended(call: Call, reservation_id: str, how: Callable[[Reservation], Closing
     call.require(Permission.CHARGE)
 
     def close() -> Reservation:
-        with call.db.write() as tx:
+        with call.db.write(call.organisation_id) as tx:
             found = _found(tx, call.organisation_id, reservation_id)
             work = load_for(tx, call, found.run_id)
             reservation = _as_it_stands(work, call.organisation_id, found)

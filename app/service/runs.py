@@ -161,7 +161,7 @@ def get_run(call: Call, run_id: str) -> RunRecord:
         NotFoundError: the organisation has none such.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         return prepared(lambda ready: read_run(tx, call, run_id, ready))
 
 
@@ -189,7 +189,7 @@ def list_runs(
         NotFoundError: there is no such budget.
     """
     call.require(Permission.READ)
-    with call.db.read() as tx:
+    with call.db.read(call.organisation_id) as tx:
         budget_id = None if budget is None else find_parent(tx, call, budget).account.id
         found = runs.page(
             tx,

@@ -79,7 +79,7 @@ class Failures:
         act = Act("key.refused", key.id, after={"times": dict(why)})
 
         def write() -> None:
-            with db.write() as tx:
+            with db.write(key.organisation_id) as tx:
                 append(tx, key.organisation_id, Asker(NOBODY, request_id), act, datetime.now(UTC))
 
         try:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
 from app.ledger.reservations import forfeit, has_lapsed
-from app.persistence.engine import Database, said_by
+from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.repositories import reservations
 from app.persistence.repositories.reservations import Lapsed
 from app.service.charging.ending import end
@@ -56,7 +56,7 @@ def forfeit_lapsed(db: Database, now: datetime) -> int:
     """
 
     def lapse(found: Lapsed) -> bool:
-        with db.write() as tx:
+        with db.write(found.organisation_id) as tx:
             work = load_run(tx, found.organisation_id, found.run_id)
             active = work.reservations.get((found.organisation_id, found.run_id))
             if active is None or not has_lapsed(active, now):
@@ -80,7 +80,7 @@ def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
     """Page by page: those that cannot be ended now must not stand before those that can."""
     page: list[Lapsed] = []
     while not page or len(page) == PAGE:
-        with db.read() as tx:
+        with db.read(EVERYONE) as tx:
             page = reservations.lapsed(tx, now, PAGE, after=page[-1] if page else None)
         yield from page
         if not page:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.ledger.audit import act_hash, acts_genesis
+from app.persistence.engine import EVERYONE
 from app.persistence.repositories import acts
 from tests.api.conftest import House
 
@@ -90,7 +91,7 @@ def test_another_organisation_has_a_chain_of_its_own(home: House) -> None:
 
 
 def test_each_entry_has_the_hash_of_the_one_before_in_its_own(home: House) -> None:
-    with home.ledger.database.read() as tx:
+    with home.ledger.database.read(EVERYONE) as tx:
         kept = list(acts.everything(tx))
     heads: dict[str, bytes] = {}
     for act in kept:

@@ -85,7 +85,7 @@ def test_health_needs_no_key(house: House, path: str) -> None:
 def test_the_document_knows_every_route() -> None:
     documented = {(operation.method, operation.path) for operation in OPERATIONS}
     routed = {(method, route.path) for route in iter_route_contexts(APP.routes) for method in route.methods or ()}
-    pages = {("GET", path) for path in ("/docs", "/docs/oauth2-redirect", "/openapi.json")}
+    pages = {("GET", path) for path in ("/docs", "/openapi.json")}
     assert {(method, path) for method, path in routed if method != "HEAD"} == documented | pages
     assert {path for _, path in documented if not path.startswith("/v1/")} == PUBLIC
 

@@ -9,10 +9,11 @@ import pytest
 
 from app.api.strict import MAX_BODY_BYTES
 from tests.api.conftest import House
-from tests.api.operations import NOWHERE, OPTIONAL_BODY, POSTS, Operation
+from tests.api.operations import NOWHERE, OPTIONAL_BODY, POSTS, WITH_BODY, Operation
+from tests.api.test_heavy_bodies import CPU_SECONDS
+from tests.api.wrong_bodies import fits, wrong_bodies
 from tests.conftest import SAMPLED, LiveServer
 
-WITH_BODY = [operation for operation in POSTS if "requestBody" in operation.described]
 each_body = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
 each_post = pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.id)
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 50.0}
@@ -48,6 +49,11 @@ NOT_STRICT: dict[str, bytes] = {
     "latin-1": '{"name": "é"}'.encode("latin-1"),
     "UTF-16": '{"name": "a"}'.encode("utf-16"),
     "UTF-8 with a mark": b'\xef\xbb\xbf{"name": "a"}',
+    "NUL by escape": b'{"name": "a\\u0000b"}',
+    "NUL by escape as a key": b'{"\\u0000": 1}',
+    "NUL by escape where no text belongs": b'{"event": {"type": "gaussian", "noise_multiplier": "\\u0000"}}',
+    "a number of half a mebibyte": b'{"count": ' + b"9" * (1 << 19) + b"}",
+    "a float of half a mebibyte": b'{"count": 0.' + b"9" * (1 << 19) + b"e999}",
     "a raw control character": b'{"name": "a\x01b"}',
     "a raw line break": b'{"name": "a\nb"}',
     "a bad escape": b'{"name": "\\x41"}',
@@ -75,7 +81,7 @@ def _send(
     headers = house.ledger.headers()
     if content_type is not None:
         headers["Content-Type"] = content_type
-    return house.ledger.http.post(operation.at(**house.ids()), content=body, headers=headers)
+    return house.ledger.http.request(operation.method, operation.at(**house.ids()), content=body, headers=headers)
 
 
 def _check(reply: httpx2.Response, status: int, code: str) -> None:
@@ -94,6 +100,28 @@ def test_what_is_no_strict_object_is_an_invalid_request(house: House, operation:
     body = (NOT_STRICT | NOT_AN_OBJECT)[what]
     _check(_send(house, operation, body, "application/json"), 422, "invalid_request")
     assert house.rows() == before
+
+
+@each_body
+def test_what_is_wrong_in_one_place_is_never_taken_and_never_breaks_the_service(
+    house: House, operation: Operation
+) -> None:
+    """Of what the document lets pass, the service may still refuse some; of what it does not, it takes nothing."""
+    before = house.rows()
+    headers = house.ledger.headers() | {"Content-Type": "application/json"}
+    taken = False
+    for what, body in wrong_bodies(operation):
+        begun = time.process_time()
+        path = operation.at(**NOWHERE)
+        reply = house.ledger.http.request(operation.method, path, content=json.dumps(body), headers=headers)
+        assert time.process_time() - begun < CPU_SECONDS, what
+        assert reply.status_code < 500, what
+        taken = taken or reply.is_success
+        if reply.status_code not in {413, 422}:
+            assert fits(operation, body), what
+        if not reply.is_success:
+            _check(reply, reply.status_code, reply.json()["code"])
+    assert taken or house.rows() == before
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def in_two_hours(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return move
 
 
-@pytest.mark.parametrize("role", LENT["admin"])
+@pytest.mark.parametrize("role", sorted(LENT["admin"]))
 @pytest.mark.parametrize("issuer", LENT)
 def test_a_role_lends_what_is_its_own_to_lend(house: House, issuer: str, role: str) -> None:
     before = house.rows()

@@ -15,6 +15,7 @@ from app.api.problems import STATUSES
 from app.ledger.errors import LedgerError
 from app.main import create_app
 from app.persistence import engine, postgresql
+from app.persistence.engine import EVERYONE
 from app.persistence.repositories import keys
 from app.persistence.schema import upgrade
 from app.persistence.tables import accounts
@@ -146,7 +147,7 @@ def test_a_writer_that_does_not_finish_makes_others_repeat(home: House, monkeypa
     monkeypatch.setattr(postgresql, "LOCK_TIMEOUT_SECONDS", 0.05)
     home.ledger.database.dispose()  # sessions with the short time-out are opened
     before = home.rows()
-    with home.ledger.database.write() as tx:
+    with home.ledger.database.write(EVERYONE) as tx:
         tx.execute(select(accounts).with_for_update())
         _is_unavailable(home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer"))
         _is_unavailable(home.ledger.post(f"/v1/runs/{home.run}/pause", {}, "trainer"))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.persistence.engine import EVERYONE
 from app.persistence.repositories.accounts import everything
 from tests.api.conftest import House
 from tests.conftest import SAMPLED, Ledger
@@ -139,7 +140,7 @@ def test_the_same_steps_cost_the_same_bytes_however_they_are_asked(ledger: Ledge
         for body in requests:
             last = _take(home, body)
         answers.add(tuple(last[key] for key in ("next_step", "epsilon", "steps_remaining")))
-    with ledger.database.read() as tx:
+    with ledger.database.read(EVERYONE) as tx:
         curves = {kept.account and kept.account.spent.to_bytes() for kept in everything(tx)}
     assert (len(answers), len(curves)) == (1, 1)
 

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from app.accounting.curves import RdpCurve
 from app.accounting.events import canonical, event_from_dict
 from app.ledger.accounts import Account
+from app.persistence.engine import EVERYONE
 from app.persistence.repositories import accounts, events
 from app.persistence.tables import account_paths
 from app.service.verification import verify
@@ -76,14 +77,14 @@ class Trainer:
 
     def path(self) -> list[Account]:
         """The run's account and its ancestors as they are stored, root first."""
-        with self.ledger.database.read() as tx:
+        with self.ledger.database.read(EVERYONE) as tx:
             owner = select(account_paths.c.organisation_id).where(account_paths.c.account_id == self.run).limit(1)
             found = accounts.path_of(tx, str(tx.execute(owner).scalar_one()), self.run)
         return [record.account for record in found]
 
     def price(self, *items: tuple[dict[str, Any], int]) -> RdpCurve:
         """What step events cost by the ledger's own price list."""
-        with self.ledger.database.read() as tx:
+        with self.ledger.database.read(EVERYONE) as tx:
             listed = {kept.canonical: kept.curve for kept in events.everything(tx)}
         total = RdpCurve.zero(self.path()[0].spent.values.size)
         for event, count in items:

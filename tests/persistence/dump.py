@@ -2,7 +2,7 @@
 
 from sqlalchemy import select
 
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import metadata
 
 Dump = dict[str, list[tuple[object, ...]]]
@@ -10,7 +10,7 @@ Dump = dict[str, list[tuple[object, ...]]]
 
 def dump(database: Database) -> Dump:
     """Every row of every table, in the order of the primary keys."""
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         return {
             table.name: [tuple(row) for row in tx.execute(select(table).order_by(*table.primary_key))]
             for table in metadata.sorted_tables

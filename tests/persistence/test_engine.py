@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Stateme
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import engine
-from app.persistence.engine import LOCK_TIMEOUT_SECONDS, MAX_TRIES, Database, WriterBusyError
+from app.persistence.engine import EVERYONE, LOCK_TIMEOUT_SECONDS, MAX_TRIES, Database, WriterBusyError
 from app.persistence.tables.base import UtcDateTime
 
 NOTES = Table("notes", MetaData(), Column("id", Integer, primary_key=True), Column("at", UtcDateTime))
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Iterator[Database]:
 
 def _with_notes(url: str) -> Iterator[Database]:
     found = Database(url)
-    with found.write() as tx:
+    with found.write(EVERYONE) as tx:
         NOTES.create(tx)
     yield found
     found.dispose()
@@ -55,27 +55,27 @@ def _pragmas(connection: Connection) -> dict[str, object]:
 
 
 def _notes(database: Database) -> list[int]:
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         return list(tx.execute(select(NOTES.c.id).order_by(NOTES.c.id)).scalars())
 
 
 def test_the_pragmas_hold_on_every_connection(file: Database) -> None:
     for _ in range(2):
         with ExitStack() as stack:
-            readers = [stack.enter_context(file.read()) for _ in range(5)]
-            writer = stack.enter_context(file.write())
+            readers = [stack.enter_context(file.read(EVERYONE)) for _ in range(5)]
+            writer = stack.enter_context(file.write(EVERYONE))
             assert [_pragmas(connection) for connection in (*readers, writer)] == [PRAGMAS] * 6
-        with file.write(wait=False) as writer:
+        with file.write(EVERYONE, wait=False) as writer:
             assert _pragmas(writer) == PRAGMAS
         with file.migration() as writer:
             assert _pragmas(writer) == PRAGMAS | {"foreign_keys": 0}
-        with file.write() as writer:
+        with file.write(EVERYONE) as writer:
             assert _pragmas(writer) == PRAGMAS
         file.engine.dispose()
 
 
 def test_a_write_is_there_after_it_and_only_after_it(database: Database) -> None:
-    with database.write() as tx:
+    with database.write(EVERYONE) as tx:
         tx.execute(insert(NOTES).values(id=1))
         assert _notes(database) == []
     assert _notes(database) == [1]
@@ -83,32 +83,32 @@ def test_a_write_is_there_after_it_and_only_after_it(database: Database) -> None
 
 def test_a_write_that_fails_leaves_nothing(database: Database) -> None:
     def fail() -> None:
-        with database.write() as tx:
+        with database.write(EVERYONE) as tx:
             tx.execute(insert(NOTES).values(id=1))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert _notes(database) == []
-    with database.write() as tx:
+    with database.write(EVERYONE) as tx:
         tx.execute(insert(NOTES).values(id=2))
     assert _notes(database) == [2]
 
 
 def test_a_read_changes_nothing_even_if_it_tries(database: Database) -> None:
     if database.dialect == "sqlite":
-        with database.read() as tx:
+        with database.read(EVERYONE) as tx:
             tx.execute(insert(NOTES).values(id=1))
     else:
-        with pytest.raises(DBAPIError, match="read-only"), database.read() as tx:
+        with pytest.raises(DBAPIError, match="read-only"), database.read(EVERYONE) as tx:
             tx.execute(insert(NOTES).values(id=1))
     assert _notes(database) == []
 
 
 def test_a_read_sees_one_state_while_others_write(database: Database) -> None:
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         assert list(tx.execute(select(NOTES.c.id)).scalars()) == []
-        with database.write() as other:
+        with database.write(EVERYONE) as other:
             other.execute(insert(NOTES).values(id=1))
         assert list(tx.execute(select(NOTES.c.id)).scalars()) == []
     assert _notes(database) == [1]
@@ -120,13 +120,13 @@ def test_writers_of_a_file_wait_for_each_other(file: Database) -> None:
 
     def second() -> None:
         entered.wait(10)
-        with file.write() as tx:
+        with file.write(EVERYONE) as tx:
             order.append("second")
             assert list(tx.execute(select(NOTES.c.id)).scalars()) == [1]
 
     writer = threading.Thread(target=second)
     writer.start()
-    with file.write() as tx:
+    with file.write(EVERYONE) as tx:
         entered.set()
         tx.execute(insert(NOTES).values(id=1))
         writer.join(0.2)
@@ -141,7 +141,7 @@ def test_two_processes_worth_of_writers_never_interleave(file: Database) -> None
 
     def add(target: Database) -> None:
         for _ in range(20):
-            with target.write() as tx:
+            with target.write(EVERYONE) as tx:
                 known = tx.execute(select(NOTES.c.id)).scalars().all()
                 tx.execute(insert(NOTES).values(id=len(known)))
 
@@ -157,12 +157,12 @@ def test_two_processes_worth_of_writers_never_interleave(file: Database) -> None
 def test_who_does_not_wait_is_told_of_a_writer_in_this_process_or_another(file: Database) -> None:
     other = Database(_url(file))
     for waiting in (file, other):
-        with file.write() as tx:
-            with pytest.raises(WriterBusyError), waiting.write(wait=False):
+        with file.write(EVERYONE) as tx:
+            with pytest.raises(WriterBusyError), waiting.write(EVERYONE, wait=False):
                 raise AssertionError("two writers at once")
             assert waiting.writable()
             tx.execute(insert(NOTES).values(id=len(_notes(file))))
-        with waiting.write(wait=False) as tx:
+        with waiting.write(EVERYONE, wait=False) as tx:
             tx.execute(insert(NOTES).values(id=len(_notes(file))))
     other.dispose()
     assert _notes(file) == [0, 1, 2, 3]
@@ -170,13 +170,13 @@ def test_who_does_not_wait_is_told_of_a_writer_in_this_process_or_another(file: 
 
 def test_who_waits_too_long_is_told_to_repeat(file: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "LOCK_TIMEOUT_SECONDS", 0.01)
-    with file.write(), pytest.raises(LedgerUnavailableError, match="Repeat"), file.write():
+    with file.write(EVERYONE), pytest.raises(LedgerUnavailableError, match="Repeat"), file.write(EVERYONE):
         raise AssertionError("two writers at once")
 
 
 def test_who_does_not_wait_is_told_of_a_real_fault(file: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.persistence.sqlite.WRITE", "BEGIN NONSENSE")
-    with pytest.raises(OperationalError, match="syntax"), file.write(wait=False):
+    with pytest.raises(OperationalError, match="syntax"), file.write(EVERYONE, wait=False):
         raise AssertionError("nonsense was begun")
     assert not file.writable()
 
@@ -186,10 +186,10 @@ def test_a_race_that_was_lost_is_run_again_and_sees_the_winner(database: Databas
     seen: list[list[int]] = []
 
     def work() -> None:
-        with database.write() as tx:
+        with database.write(EVERYONE) as tx:
             seen.append(list(tx.execute(select(NOTES.c.id)).scalars()))
             if len(seen) == 1 and database.dialect == "postgresql":
-                with database.write() as other:
+                with database.write(EVERYONE) as other:
                     other.execute(insert(NOTES).values(id=0))
             tx.execute(insert(NOTES).values(id=len(seen[-1])))
 
@@ -204,7 +204,7 @@ def test_a_violation_that_is_no_race_is_raised_as_it_is(database: Database) -> N
     def work() -> None:
         nonlocal tries
         tries += 1
-        with database.write() as tx:
+        with database.write(EVERYONE) as tx:
             tx.execute(insert(NOTES), [{"id": 1}])
             tx.execute(insert(NOTES), [{"id": 1}])
 
@@ -220,7 +220,7 @@ def test_what_is_no_race_is_not_run_again(database: Database) -> None:
     def work() -> None:
         nonlocal tries
         tries += 1
-        with database.write() as tx:
+        with database.write(EVERYONE) as tx:
             tx.exec_driver_sql("SELECT nonsense")
 
     with pytest.raises(DBAPIError):
@@ -240,9 +240,9 @@ def test_what_is_no_race_is_not_run_again(database: Database) -> None:
     ],
 )
 def test_a_moment_comes_back_as_the_same_moment_in_utc(database: Database, moment: datetime | None) -> None:
-    with database.write() as tx:
+    with database.write(EVERYONE) as tx:
         tx.execute(insert(NOTES).values(id=1, at=moment))
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         found = tx.execute(select(NOTES.c.at)).scalar_one()
     assert found == moment
     if moment is not None:
@@ -253,13 +253,13 @@ def test_a_moment_comes_back_as_the_same_moment_in_utc(database: Database, momen
 def test_moments_sort_as_they_passed(database: Database) -> None:
     early = datetime(2026, 1, 1, 23, 0, tzinfo=timezone(timedelta(hours=9)))
     late = datetime(2026, 1, 1, 15, 0, tzinfo=UTC)
-    with database.write() as tx:
+    with database.write(EVERYONE) as tx:
         tx.execute(insert(NOTES), [{"id": 1, "at": late}, {"id": 2, "at": early}])
         assert list(tx.execute(select(NOTES.c.id).order_by(NOTES.c.at)).scalars()) == [2, 1]
 
 
 def test_a_moment_without_a_zone_is_refused(database: Database) -> None:
     naive = datetime(2026, 11, 21, 9, 0)  # noqa: DTZ001 - that is the mistake
-    with pytest.raises((StatementError, AssertionError)), database.write() as tx:
+    with pytest.raises((StatementError, AssertionError)), database.write(EVERYONE) as tx:
         tx.execute(insert(NOTES).values(id=1, at=naive))
     assert _notes(database) == []

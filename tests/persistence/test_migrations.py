@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.ledger.audit import entry_hash, genesis
 from app.ledger.roles import Role
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories.accounts import everything
 from app.persistence.repositories.entries import entries, kept_runs
 from app.persistence.schema import alembic_config, is_current, upgrade
@@ -54,7 +54,7 @@ def _config(tx: Connection) -> Config:
 
 
 def _tables(database: Database) -> set[str]:
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         return set(inspect(tx).get_table_names())
 
 
@@ -91,17 +91,17 @@ def _shape(tx: Connection) -> dict[str, object]:
 
 def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
     upgrade(database)
-    with database.write() as tx:
+    with database.write(EVERYONE) as tx:
         command.check(_config(tx))
 
 
 def test_the_migrations_make_every_constraint_of_the_tables(database: Database, tmp_path: Path) -> None:
     upgrade(database)
     direct = Database(f"sqlite:///{tmp_path / 'direct.db'}")
-    with direct.write() as tx:
+    with direct.write(EVERYONE) as tx:
         metadata.create_all(tx)
         wanted = _shape(tx)
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         assert _shape(tx) == wanted
     direct.dispose()
     assert {table: bool(shape) for table, shape in wanted.items()} == dict.fromkeys(metadata.tables, True)
@@ -109,14 +109,14 @@ def test_the_migrations_make_every_constraint_of_the_tables(database: Database, 
 
 def test_partial_indexes_stay_partial(database: Database) -> None:
     upgrade(database)
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
     assert indexes == {"uq_accounts_path", "uq_decisions_first_step", "uq_proposals_open", "uq_reservations_active"}
 
 
 def test_every_constraint_has_a_name(database: Database) -> None:
     upgrade(database)
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         for table, sql in tx.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'table'"):
             for kind in ("CHECK", "FOREIGN KEY", "UNIQUE ("):
                 assert sql.count(kind) == len(re.findall(rf"CONSTRAINT \S+ {re.escape(kind)}", sql)), table
@@ -131,7 +131,7 @@ def test_a_database_goes_up_down_and_up_again(database: Database) -> None:
     assert _tables(database) == {"alembic_version"}
     upgrade(database)
     create_organisation(database, "hospital", datetime.now(UTC))
-    with database.write() as tx:
+    with database.write(EVERYONE) as tx:
         command.check(_config(tx))
 
 
@@ -155,7 +155,7 @@ def charged(ledger: Ledger) -> Ledger:
     for number, body in enumerate(({"count": 3}, {"count": 10**6}, {"events": [{"event": NOISE}, {"event": SAMPLED}]})):
         assert ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"k{number}").status_code in {200, 403}
     ledger.run(name="idle")
-    with ledger.database.write() as tx:
+    with ledger.database.write(EVERYONE) as tx:
         tx.execute(update(event_curves).values(formula_version=1))  # the only one that version 0001 knows
         _forget_who(tx)
     return ledger
@@ -195,7 +195,7 @@ def test_a_filled_ledger_goes_down_and_up_unchanged(charged: Ledger, revision: s
 
 
 def _balances(database: Database) -> dict[str, tuple[bytes, bytes]]:
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         read = [kept.account for kept in everything(tx) if kept.account is not None]
     return {account.id: (account.spent.to_bytes(), account.held.to_bytes()) for account in read}
 
@@ -215,10 +215,10 @@ def test_many_decisions_are_chained_page_by_page(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     ledger.run()
-    with ledger.database.read() as tx:
+    with ledger.database.read(EVERYONE) as tx:
         run = tx.execute(select(runs)).mappings().one()
     links = [_link(dict(run), position) for position in range(2001)]
-    with ledger.database.write() as tx:
+    with ledger.database.write(EVERYONE) as tx:
         _forget_who(tx)
         tx.execute(insert(decisions), links)
         tx.execute(update(runs).values(decisions=len(links)))
@@ -294,7 +294,7 @@ HELD_BACK: dict[str, tuple[Callable[[Connection], object], str, str]] = {
 @pytest.mark.parametrize("what", HELD_BACK)
 def test_a_ledger_that_holds_what_the_version_before_cannot_does_not_go_down(charged: Ledger, what: str) -> None:
     change, revision, words = HELD_BACK[what]
-    with charged.database.write() as tx:
+    with charged.database.write(EVERYONE) as tx:
         change(tx)
     before = dump(charged.database)
     with pytest.raises(RuntimeError, match=words), charged.database.migration() as tx:
@@ -303,10 +303,10 @@ def test_a_ledger_that_holds_what_the_version_before_cannot_does_not_go_down(cha
 
 
 def test_a_database_is_current_after_the_upgrade_only(database: Database) -> None:
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         assert not is_current(tx)
     upgrade(database)
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         assert is_current(tx)
 
 
@@ -336,5 +336,5 @@ def test_the_command_line_migrates(tmp_path: Path, database: Database) -> None:
     file = tmp_path / "ledger.db"
     told = [command_line("migrate", database=file) for _ in range(2)]
     assert [(done.returncode, done.stderr) for done in told] == [(0, f"Created a new ledger at {file}.\n"), (0, "")]
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         assert is_current(tx)

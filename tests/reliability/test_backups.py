@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories.accounts import everything
 from app.persistence.schema import upgrade
 from app.service.verification import verify
@@ -91,8 +91,11 @@ def test_a_live_file_without_its_log_is_no_backup(lived_in: Ledger, tmp_path: Pa
     assert rows < len(dump(lived_in.database)["decisions"])
 
 
+DUMPED = ("--enable-row-security", "--format=custom")
+
+
 def _tool(cluster: postgres.Cluster, name: str, *arguments: str) -> None:
-    environment = os.environ | {"PGPASSWORD": cluster.password}
+    environment = os.environ | {"PGPASSWORD": cluster.password, "PGOPTIONS": "-c epsilon_ledger.everyone=on"}
     subprocess.run([binaries() / name, *arguments], env=environment, check=True, capture_output=True, timeout=120)
 
 
@@ -100,12 +103,12 @@ def _tool(cluster: postgres.Cluster, name: str, *arguments: str) -> None:
 def test_a_database_is_dumped_and_restored_while_it_is_served(tmp_path: Path) -> None:
     need_postgresql()
     cluster = postgres.shared()
-    server = ["--host=127.0.0.1", f"--port={cluster.port}", "--username=ledger"]
+    server = ["--host=127.0.0.1", f"--port={cluster.port}", f"--username={postgres.SERVICE}"]
     with postgres.database(migrated=True) as url, open_ledger(tmp_path, url) as opened:
         fill(opened)
         before = dump(opened.database)
         file = tmp_path / "ledger.dump"
-        _tool(cluster, "pg_dump", *server, "--format=custom", f"--file={file}", url.rpartition("/")[2])
+        _tool(cluster, "pg_dump", *server, *DUMPED, f"--file={file}", url.rpartition("/")[2])
         with postgres.database(migrated=False) as other:
             _tool(cluster, "pg_restore", *server, "--exit-on-error", f"--dbname={other.rpartition('/')[2]}", str(file))
             database = Database(other)
@@ -151,11 +154,11 @@ def test_a_server_is_brought_back_to_a_moment_by_a_base_backup_and_the_log(
 def test_an_older_version_refuses_a_newer_database(database_url: str) -> None:
     database = Database(database_url)
     upgrade(database)
-    with database.write() as tx:
+    with database.write(EVERYONE) as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(LedgerUnavailableError, match="9999, of a newer version"):
         upgrade(database)
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         assert tx.execute(text("SELECT version_num FROM alembic_version")).scalar() == "9999"
     database.dispose()
 
@@ -180,5 +183,5 @@ def test_what_a_restored_ledger_forgot_is_reported(lived_in: Ledger, tmp_path: P
 
 
 def _spent(database: Database) -> dict[str, bytes]:
-    with database.read() as tx:
+    with database.read(EVERYONE) as tx:
         return {kept.path: kept.account.spent.to_bytes() for kept in everything(tx) if kept.account is not None}

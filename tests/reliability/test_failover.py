@@ -9,6 +9,7 @@ import pytest
 
 from app.persistence.engine import Database
 from app.persistence.schema import upgrade
+from tests import postgres
 from tests.conftest import need_postgresql
 from tests.postgres import Cluster
 from tests.reliability.conftest import ROUNDS, Service, at_work, serving
@@ -58,7 +59,7 @@ def test_the_database_stops_at_once_and_comes_back(tmp_path: Path, primary: Clus
 def test_the_primary_dies_and_its_standby_takes_over(tmp_path: Path, primary: Cluster, round_: int) -> None:
     with standby_of(primary) as standby:
         hosts = "&".join(f"host=127.0.0.1:{cluster.port}" for cluster in (primary, standby))
-        url = f"postgresql://ledger:{primary.password}@/ledger?{hosts}&target_session_attrs=read-write"
+        url = f"postgresql://{postgres.SERVICE}:{primary.password}@/ledger?{hosts}&target_session_attrs=read-write"
         with serving(tmp_path, url) as service:
             with at_work(service, CLIENTS):
                 service.await_answers(100 + 17 * round_)

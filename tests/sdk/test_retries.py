@@ -171,3 +171,13 @@ def test_every_failure_is_a_ledger_error(run: Run, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(instead=httpx.ConnectError("refused"))] * TRIES)
     with pytest.raises(LedgerError):
         run.authorize()
+
+
+def test_a_ledger_that_asks_for_patience_gets_it_and_the_step_counts_once(
+    run: Run, ledger: FakeLedger, clock: Clock
+) -> None:
+    ledger.faults.extend([Fault(instead=problem(429, "rate_limited", {"Retry-After": "3"}, retry_after=3))] * 3)
+    assert run.authorize(2).next_step == 2
+    assert clock.naps == pytest.approx([3.1, 3.2, 3.4])
+    assert len(set(ledger.keys)) == 1
+    assert ledger.next_step == 2

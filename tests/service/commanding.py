@@ -12,7 +12,7 @@ from sqlalchemy import select
 from app.accounting.events import DpEvent, Gaussian
 from app.ledger.accounts import Account
 from app.ledger.roles import Role
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
 from app.service.access import Caller
@@ -85,7 +85,7 @@ class Office:
         return outcome.decision
 
     def path(self, run: str) -> list[Account]:
-        with self.ledger.database.read() as tx:
+        with self.ledger.database.read(EVERYONE) as tx:
             return [record.account for record in accounts.path_of(tx, self.organisation_id, run)]
 
     def _prepare(self, command: Command) -> None:
@@ -101,7 +101,7 @@ class Office:
 
 
 def organisation(ledger: Ledger, name: str = "hospital") -> str:
-    with ledger.database.read() as tx:
+    with ledger.database.read(EVERYONE) as tx:
         return str(tx.execute(select(organisations.c.id).where(organisations.c.name == name)).scalar_one())
 
 

@@ -13,7 +13,7 @@ from app.ledger.admission import admit, reading_of
 from app.ledger.plans import plan_of
 from app.ledger.reservations import Closing, Reservation, ReservationStatus, Shortfall, remaining_items, take
 from app.ledger.runs import Run
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts, balances, decisions, events, reservations, runs
 from app.persistence.repositories.decisions import Decision, Outcome, sealed
 from app.persistence.repositories.events import PriceList
@@ -33,13 +33,13 @@ class Reserver:
     made: int = 0
 
     def __post_init__(self) -> None:
-        with self.database.read() as tx:
+        with self.database.read(EVERYONE) as tx:
             found = select(organisations.c.id).where(organisations.c.name == "hospital")
             self.organisation_id = self.organisation_id or str(tx.execute(found).scalar_one())
 
     def reserve(self, *steps: StepEvent) -> Reservation:
         """Set a plan aside on every account of the path."""
-        with self.database.write() as tx:
+        with self.database.write(EVERYONE) as tx:
             path, run = self._read(tx)
             priced = self._priced(tx, path[0], steps)
             admitted = admit(path, priced)
@@ -63,7 +63,7 @@ class Reserver:
 
     def spend(self, *steps: StepEvent) -> Reservation:
         """Take steps out of the plan: the run's own account alone is charged."""
-        with self.database.write() as tx:
+        with self.database.write(EVERYONE) as tx:
             path, run = self._read(tx)
             taken = take(self._active(tx), steps, NOW)
             assert not isinstance(taken, Shortfall)
@@ -77,7 +77,7 @@ class Reserver:
     def close(self, closing: Closing) -> None:
         """End the reservation: what was used or forfeited is spent everywhere, the rest is set aside no longer."""
         closed = closing.reservation
-        with self.database.write() as tx:
+        with self.database.write(EVERYONE) as tx:
             path, run = self._read(tx)
             charged = (*closing.charged, *closing.forfeited)
             further = total_cost(self._priced(tx, path[0], charged)) if charged else zero_curve(path[0].grid_version)

@@ -24,6 +24,7 @@ from app.persistence.tables import (
     runs,
     step_events,
 )
+from tests import postgres
 from tests.persistence.dump import Dump
 
 MODEL, TEAM, ALL = "mimic/icu-team/model", "mimic/icu-team", "mimic"
@@ -33,8 +34,8 @@ _EVERY_CHECK = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHER
 
 @contextmanager
 def tampering(database: Database) -> Iterator[Connection]:
-    """A connection that heeds neither foreign keys nor checks."""
-    with database.engine.connect() as tx:
+    """A connection that heeds neither foreign keys nor checks, nor whose rows they are."""
+    with _free(database) as free, free.engine.connect() as tx:
         if database.dialect == "sqlite":
             for pragma in ("foreign_keys = OFF", "ignore_check_constraints = ON"):
                 tx.connection.cursor().execute(f"PRAGMA {pragma}")  # no pragma works inside a transaction
@@ -45,6 +46,19 @@ def tampering(database: Database) -> Iterator[Connection]:
         yield tx
         tx.commit()
         tx.invalidate()
+
+
+@contextmanager
+def _free(database: Database) -> Iterator[Database]:
+    """The database as who may do everything."""
+    if database.dialect == "sqlite":
+        yield database
+        return
+    found = Database(postgres.shared().url(str(database.engine.url.database), "ledger"))
+    try:
+        yield found
+    finally:
+        found.dispose()
 
 
 def account(tx: Connection, path: str) -> Any:  # noqa: ANN401 - a row

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, update
 
+from app.persistence.engine import EVERYONE
 from app.persistence.tables import balances, dp_events, runs
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
@@ -42,7 +43,7 @@ def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
 
 
 def test_verify_exits_1_and_names_what_does_not_agree(run: Run, spent: Ledger) -> None:
-    with spent.database.write() as tx:
+    with spent.database.write(EVERYONE) as tx:
         tx.execute(update(runs).values(next_step=2))
         model = account(tx, MODEL).id
     said = run("verify", "--json")
@@ -76,7 +77,7 @@ def test_verify_stops_writes_unless_it_only_reads(run: Run, spent: Ledger) -> No
 
 
 def _quarantine(ledger: Ledger) -> str | None:
-    with ledger.database.read() as tx:
+    with ledger.database.read(EVERYONE) as tx:
         found: str | None = account(tx, TEAM).quarantine
     return found
 
@@ -103,7 +104,7 @@ def test_verify_exits_1_whatever_is_broken(run: Run, spent: Ledger, what: str) -
 
 
 def test_export_prints_lines_of_json(run: Run, spent: Ledger) -> None:
-    with spent.database.read() as tx:
+    with spent.database.read(EVERYONE) as tx:
         model = account(tx, MODEL).id
     for scope in (("--population", "mimic"), ("--run", model), ("--population", "mimic", "--org", "hospital")):
         said = run("export", *scope)

@@ -9,7 +9,7 @@ from threading import Event, Thread, current_thread
 import pytest
 from sqlalchemy import text
 
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import entries
 from app.persistence.repositories.locks import lock
 from app.service import verification
@@ -33,7 +33,7 @@ def charged(ledger: Ledger) -> Ledger:
 
 
 def _step(ledger: Ledger, path: str) -> int:
-    with ledger.database.read() as tx:
+    with ledger.database.read(EVERYONE) as tx:
         run = account(tx, path).id
     reply = ledger.post(f"/v1/runs/{run}/steps", {})
     if reply.status_code == 409:
@@ -51,7 +51,7 @@ def test_writes_stop_where_a_balance_is_not_proven_and_nowhere_else(charged: Led
     _enforce(charged)
     assert _step(charged, MODEL) == 409
     assert _step(charged, "mimic/other-team/model") == 200
-    with charged.database.read() as tx:
+    with charged.database.read(EVERYONE) as tx:
         assert account(tx, TEAM).quarantine.startswith(f"{TEAM} (bud_")
         assert account(tx, "mimic").quarantine is None
 
@@ -69,7 +69,7 @@ def test_writes_pass_again_when_the_balance_is_sound(charged: Ledger) -> None:
 
 
 def test_a_broken_chain_stops_its_run_only(charged: Ledger) -> None:
-    with charged.database.read() as tx:
+    with charged.database.read(EVERYONE) as tx:
         run = account(tx, MODEL).id
     assert charged.post(f"/v1/runs/{run}/steps", {"count": 10**6}).status_code == 403
     other = charged.run(name="neighbour")
@@ -137,7 +137,7 @@ def test_an_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> 
 
 
 def _version(ledger: Ledger) -> int:
-    with ledger.database.read() as tx:
+    with ledger.database.read(EVERYONE) as tx:
         return int(account(tx, TEAM).version)
 
 
@@ -211,20 +211,20 @@ def test_the_turn_is_taken_from_a_process_that_dies(charged: Ledger) -> None:
 
 
 def test_accounts_are_stopped_in_the_order_in_which_charges_lock_them(charged: Ledger) -> None:
-    with charged.database.read() as tx:
+    with charged.database.read(EVERYONE) as tx:
         population, budget, run = (account(tx, path) for path in ("mimic", TEAM, MODEL))
     failed: list[Exception] = []
 
     def stop() -> None:
         try:
-            with charged.database.write() as tx:
+            with charged.database.write(EVERYONE) as tx:
                 sentences = dict.fromkeys((budget.id, population.id, run.id), "why")
                 entries.set_quarantine(tx, population.organisation_id, sentences, NOW)
         except Exception as error:  # noqa: BLE001 - it is looked at below
             failed.append(error)
 
     stopping = Thread(target=stop)
-    with charged.database.write() as tx:
+    with charged.database.write(EVERYONE) as tx:
         lock(tx, population.organisation_id, [population.id])
         stopping.start()
         _until_blocked(charged.database)
@@ -241,7 +241,7 @@ def _until_blocked(db: Database) -> None:
     waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
-        with db.read() as tx:
+        with db.read(EVERYONE) as tx:
             if tx.scalar(waiting):
                 return
         assert time.monotonic() < until
@@ -254,5 +254,5 @@ def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monke
         for path in ("mimic", TEAM, MODEL):
             shift_curve(tx, path, -1)
     _enforce(charged)
-    with charged.database.read() as tx:
+    with charged.database.read(EVERYONE) as tx:
         assert all(account(tx, path).quarantine.startswith(f"{path} (") for path in ("mimic", TEAM, MODEL))

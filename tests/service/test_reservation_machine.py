@@ -16,6 +16,7 @@ from app.ledger.errors import InvalidInputError, LedgerError, ReservationConflic
 from app.ledger.reservations import Reservation
 from app.ledger.roles import Role
 from app.ledger.runs import RunAction
+from app.persistence.engine import EVERYONE
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Outcome
 from app.service import access, lifecycle, reservations, reserving, upkeep
@@ -306,7 +307,7 @@ class Reserving(RuleBasedStateMachine):
     @invariant()
     def what_was_reserved_is_committed_returned_or_forfeited(self) -> None:
         office = self.offices[0]
-        with self.ledger.database.read() as tx:
+        with self.ledger.database.read(EVERYONE) as tx:
             for run in self.runs:
                 kept = runs.get(tx, office.organisation_id, run.id)
                 assert (kept.next_step, kept.attempt) == (run.next_step, run.attempt)

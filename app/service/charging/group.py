@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database, Whose
 from app.service.charging.deciding import decide
 from app.service.charging.loading import load
 from app.service.charging.memory import Memory
@@ -42,7 +42,7 @@ def commit_group(db: Database, memory: Memory, commands: Sequence[Command], *, w
         SQLAlchemyError: the database failed; unless it failed at the commit itself, nothing was done, and in any
             case all of it may be asked again.
     """
-    with db.write(wait=wait) as tx:
+    with db.write(_whose(commands), wait=wait) as tx:
         work = load(tx, memory, [command.wanted for command in commands])
         outcomes = [_outcome(work, command) for command in commands]
         save(work)
@@ -66,8 +66,14 @@ def preview(db: Database, memory: Memory, command: Command) -> Answered:
         AccountingError: as `decide`.
         UnpreparedError: something is to be computed first.
     """
-    with db.read() as tx:
+    with db.read(command.organisation_id) as tx:
         return decide(load(tx, memory, [command.wanted]), command)
+
+
+def _whose(commands: Sequence[Command]) -> Whose:
+    """Of one organisation where the database keeps them apart: a lane is (`CommitQueue`); SQLite's holds several."""
+    organisations = {command.organisation_id for command in commands}
+    return organisations.pop() if len(organisations) == 1 else EVERYONE
 
 
 def _outcome(work: WorkingSet, command: Command) -> Outcome:

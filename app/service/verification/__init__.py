@@ -4,7 +4,7 @@ from datetime import datetime
 
 from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts, acts, entries
 from app.service.budgets import account_facts
 from app.service.call import Call
@@ -34,7 +34,7 @@ def verify(db: Database, organisation_id: str | None = None) -> Verification:
     Returns:
         What was found; nothing is changed.
     """
-    with db.read(patient=True) as tx:
+    with db.read(organisation_id or EVERYONE, patient=True) as tx:
         # PostgreSQL's driver would fetch the whole of a result before it gives the first row.
         tx.execution_options(yield_per=ROWS_AT_ONCE)
         audit = Audit(tx)
@@ -106,7 +106,7 @@ def enforce(db: Database, found: Verification, now: datetime) -> Verification:
     """
     again = []
     with turn(db):
-        with db.read() as tx:
+        with db.read(found.organisation_id or EVERYONE) as tx:
             standing = entries.quarantined(tx, found.organisation_id)
         wanted = found.unproven
         other = {key[0] for key in standing.keys() | wanted.keys() if standing.get(key) != wanted.get(key)}
@@ -124,7 +124,7 @@ def _write(db: Database, organisation_id: str, found: Verification, now: datetim
         sentences = {each: unproven.get(each) for each in changed[begin : begin + STOPPED_AT_ONCE]}
 
         def write(sentences: dict[str, str | None] = sentences) -> None:
-            with db.write() as tx:
+            with db.write(organisation_id) as tx:
                 entries.set_quarantine(tx, organisation_id, sentences, now)
 
         db.retried(write)

@@ -1,0 +1,45 @@
+"""The service, as loud as it can be: `python -m tests.api.loud_server serve --port N`.
+
+Every logger at its lowest level, uvicorn's access log and its trace, SQL with its parameters; and a route that fails
+with an error whose words hold all that was sent.
+"""
+
+import logging
+from typing import Any, NoReturn
+
+import uvicorn
+from fastapi import FastAPI, Request
+
+from app import cli
+
+SABOTAGED = "/v1/sabotaged"
+
+
+def application() -> FastAPI:
+    """The application, with a route that fails."""
+    app = cli.application()
+
+    async def sabotaged(request: Request) -> NoReturn:
+        logging.getLogger("sabotage").info("%s was asked for with %r", request.url, request.headers)
+        raise RuntimeError(f"{request.method} {request.url} {dict(request.headers)} {await request.body()!r}")
+
+    app.add_route(SABOTAGED, sabotaged, methods=["GET", "POST"])
+    return app
+
+
+def main() -> None:
+    """Serve."""
+    logging.basicConfig(level=1)
+    for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg", "psycopg.pool", "alembic", "asyncio"):
+        logging.getLogger(name).setLevel(1)
+    quiet = uvicorn.run
+
+    def loud(_: str, **options: Any) -> None:  # noqa: ANN401 - as uvicorn takes them
+        quiet("tests.api.loud_server:application", **options | {"log_level": "trace", "access_log": True})
+
+    uvicorn.run = loud  # type: ignore[assignment]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Whoever asks too often is told when to come again, on either way, and nothing was done; the others are served."""
+
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app.service import keyring
+from tests.api.conftest import furnish
+from tests.api.ways import watched
+from tests.conftest import Ledger, open_ledger
+from tests.persistence.dump import dump
+
+HARDLY = 1e-3
+"""Tokens a second: none flows in while a test runs."""
+
+
+def _check(reply: httpx2.Response) -> None:
+    assert (reply.status_code, reply.json()["code"]) == (429, "rate_limited")
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert reply.headers["retry-after"] == str(reply.json()["retry_after"])
+    assert 0 < reply.json()["retry_after"] <= 1 / HARDLY
+
+
+def test_a_key_that_asks_too_often_is_held_up_on_both_ways(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, rate_limit_per_second=HARDLY, rate_limit_burst=6) as ledger:
+        home = furnish(ledger)
+        steps = f"/v1/runs/{home.run}/steps"
+        with watched() as asked:
+            statuses = [ledger.post(steps, {}, "trainer").status_code for _ in range(9)]
+            # Three were taken by the furnishing.
+            assert statuses == [200] * 3 + [429] * 6
+            assert len(asked) == 3
+        before = dump(ledger.database)
+        _check(ledger.post(steps, {}, "trainer"))
+        _check(ledger.post(f"{steps}?dry_run=true", {}, "trainer"))
+        _check(ledger.get("/v1/runs", "trainer"))
+        assert dump(ledger.database) == before
+        assert ledger.post(steps, {}, "admin").status_code == 200
+        assert ledger.get("/v1/runs", "viewer").status_code == 200
+
+
+def _knock(ledger: Ledger, key: str) -> httpx2.Response:
+    reply: httpx2.Response = ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key}"})
+    return reply
+
+
+def test_strangers_are_held_up_and_whoever_was_known_here_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_ledger(tmp_path, rate_limit_failures_per_second=0.2) as ledger:  # two at once
+        known, new = (ledger.keys["hospital", role] for role in ("viewer", "trainer"))
+        assert _knock(ledger, known).status_code == 200
+        statuses = [_knock(ledger, f"key_{number}.secret").status_code for number in range(4)]
+        assert statuses == [401, 401, 429, 429]
+        _check_stranger(_knock(ledger, new))
+        _check_stranger(ledger.http.get("/v1/runs"))
+        monkeypatch.setattr(keyring, "monotonic", lambda: 1e12)  # what was remembered is to be looked up again
+        assert _knock(ledger, known).status_code == 200
+
+
+def _check_stranger(reply: httpx2.Response) -> None:
+    assert (reply.status_code, reply.json()["code"]) == (429, "rate_limited")
+    assert 1 <= int(reply.headers["retry-after"]) <= 5
+
+
+def test_a_key_that_is_found_costs_no_token_of_its_address(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, rate_limit_failures_per_second=0.1) as ledger:
+        assert {_knock(ledger, key).status_code for key in ledger.keys.values()} == {200}

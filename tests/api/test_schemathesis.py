@@ -1,0 +1,63 @@
+"""Whatever the OpenAPI document allows, and what it does not, sent with the key of each role.
+
+schemathesis makes the requests. The witness of every answer (tests/api/conftest.py) holds them against the document: a
+status or a code that it does not name, a body that is not as its schema says, or a failure of the service, is a fault.
+"""
+
+from typing import Any
+
+import httpx2
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode
+
+from app.ledger.roles import Role
+from tests.api.conftest import House
+from tests.api.operations import DOCUMENT, OPERATIONS, Operation
+
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+EXAMPLES = {GenerationMode.POSITIVE: 6, GenerationMode.NEGATIVE: 4}
+"""For each operation and role; the same in each run."""
+
+
+def _send(house: House, role: str, case: Case[Any], mode: GenerationMode) -> int:
+    if mode is GenerationMode.POSITIVE:  # at what there is; ids that mean nothing come with the bad ones
+        case.path_parameters = {name: house.ids()[name] for name in case.path_parameters or {}}
+    made = case.as_transport_kwargs(base_url="http://testserver")
+    body = made.get("data")
+    sent: dict[str, Any] = {"json": made.get("json"), "content" if isinstance(body, bytes | str) else "data": body}
+    headers = {**dict(made.get("headers") or {}), **house.ledger.headers(role)}
+    reply: httpx2.Response = house.ledger.http.request(
+        made["method"], made["url"], params=made.get("params"), headers=headers, **sent
+    )
+    return reply.status_code
+
+
+def _modes(operation: Operation) -> set[GenerationMode]:
+    """Where nothing is asked, nothing can be asked in a wrong way."""
+    asked = {"parameters", "requestBody"} & operation.described.keys()
+    return set(EXAMPLES) if asked else {GenerationMode.POSITIVE}
+
+
+@pytest.mark.parametrize("role", [str(role) for role in Role])
+@pytest.mark.parametrize(
+    ("operation", "mode"),
+    [(operation, mode) for operation in OPERATIONS for mode in EXAMPLES if mode in _modes(operation)],
+    ids=lambda given: given.id if isinstance(given, Operation) else given.value,
+)
+def test_every_answer_is_as_the_document_says(
+    house: House, operation: Operation, mode: GenerationMode, role: str
+) -> None:
+    @settings(
+        max_examples=EXAMPLES[mode],
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=SCHEMA[operation.path][operation.method].as_strategy(generation_mode=mode))
+    def ask(case: Case[Any]) -> None:
+        assert _send(house, role, case, mode) < 500
+
+    ask()

@@ -1,0 +1,156 @@
+"""No secret stands in any line of the log, wherever it was sent, whatever went wrong, and however loud the log is."""
+
+import json
+import logging
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import httpx2
+import pytest
+
+from app.logs import HIDDEN, keep_secrets, without_secrets
+from tests.api.loud_server import SABOTAGED
+from tests.api.operations import NOWHERE, OPERATIONS
+from tests.conftest import LiveServer
+
+PASSWORD = "hush-Hush%21hush"
+KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
+WEB_TOKEN = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzb21lYm9keSJ9.c2lnbmF0dXJl"
+
+
+def _places(key: str) -> Iterator[dict[str, object]]:
+    """Every place of a request in which somebody may put a key, as arguments of `request`."""
+    secret = key.partition(".")[2]
+    good = {"Authorization": f"Bearer {key}"}
+    yield {"headers": good}
+    for value in (
+        f"Basic {key}",
+        f"Bearer  {key}x",
+        key,
+        f"bearer {secret}",
+        f"Bearer {key}, {key}",
+        f"Token {secret}",
+    ):
+        yield {"headers": {"Authorization": value}}
+    yield {"headers": [("Authorization", f"Bearer {key}"), ("Authorization", f"Bearer {key}")]}
+    for name in ("X-Api-Key", "Idempotency-Key", "If-None-Match", "Content-Type", "X-Forwarded-For", "Referer"):
+        yield {"headers": good | {name: key}}
+    yield {"headers": good | {"Cookie": f"session={key}; token={secret}"}}
+    for name in ("api_key", "key", "token", "after", "access_token", key, secret):
+        yield {"headers": good, "params": {name: key}}
+        yield {"params": {name: secret}}
+    for name in ("name", "budget", "event", key):
+        yield {"headers": good, "content": json.dumps({name: key}).encode()}
+        yield {"headers": good | {"Content-Type": "application/json"}, "content": json.dumps({name: key}).encode()}
+    yield {"headers": good | {"Content-Type": "application/json"}, "content": f"{{{key}".encode()}
+
+
+def _paths(key: str) -> Iterator[str]:
+    """Paths with a key in them."""
+    for written in (key, key.partition(".")[2], quote(key).replace(".", "%2E"), quote(key).replace("_", "%5f")):
+        yield f"/v1/runs/{written}"
+        yield f"/v1/runs/{written}/steps"
+        yield f"/{written}"
+        yield f"/v1/runs?key={written}"
+        yield f"{SABOTAGED}?after=1&{written}"
+
+
+@pytest.fixture(scope="module")
+def loud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that logs all it can, with a second placement whose database is down."""
+    with pytest.MonkeyPatch.context() as patch, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"postgresql://ledger:{PASSWORD}@127.0.0.1:{nobody.getsockname()[1]}/ledger?sslpassword={PASSWORD}"
+        server = LiveServer(tmp_path_factory.mktemp("loud"), module="tests.api.loud_server")
+        server.key("admin")
+        patch.setenv("EPSILON_LEDGER_PLACEMENTS", json.dumps({"eu-2": url}))
+        patch.setenv("EPSILON_LEDGER_RATE_LIMIT_FAILURES_PER_SECOND", "0")
+        server.start()
+        yield server
+        server.stop()
+
+
+def test_no_secret_is_logged(loud: LiveServer) -> None:
+    seen = set()
+    apart = httpx2.Limits(max_keepalive_connections=0)  # uvicorn closes the connection behind an error
+    with httpx2.Client(base_url=loud.url, timeout=60, trust_env=False, limits=apart) as http:
+        for key in (loud.key("admin"), KEY, WEB_TOKEN):
+            for place in _places(key):
+                for method, path in (("GET", "/v1/runs"), ("POST", "/v1/runs"), ("POST", SABOTAGED)):
+                    seen.add(http.request(method, path, **place).status_code)  # type: ignore[arg-type]
+            for path in _paths(key):
+                for headers in ({}, {"Authorization": f"Bearer {key}"}):
+                    seen.add(http.get(path, headers=headers).status_code)
+        for operation in OPERATIONS:
+            headers = {"Authorization": f"Bearer {KEY}"}
+            seen.add(http.request(operation.method, operation.at(**NOWHERE), headers=headers).status_code)
+    assert {200, 404, 415, 422, 500, 503} <= seen
+    log = loud.log()
+    for loudly in ("GET /v1/runs", "HTTP connection made", "RuntimeError", "sabotage", "SELECT", "refused", HIDDEN):
+        assert loudly in log, loudly
+    for key in (loud.key("admin"), KEY):
+        assert key.partition(".")[2] not in log
+    assert WEB_TOKEN not in unquote(log)
+    assert "hush" not in log.casefold()
+
+
+def test_a_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path, loud: LiveServer) -> None:
+    """`serve` ends with a sentence where no database answers."""
+    for url in (
+        f"postgresql://ledger:{PASSWORD}@127.0.0.1:1/ledger",
+        f"postgresql://127.0.0.1:1/ledger?user=ledger&password={PASSWORD}",
+    ):
+        server = LiveServer(tmp_path, url, module="tests.api.loud_server")
+        with pytest.raises(AssertionError):
+            server.start()
+        assert "ledger_unavailable" not in server.log()
+        assert "hush" not in server.log().casefold()
+    assert loud.process is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"GET /v1/runs?key={KEY} 200", f"GET /v1/runs?key={HIDDEN} 200"),
+        (f"Bearer {KEY[:-3]}", HIDDEN),
+        ("connecting to postgresql://ledger:a:b@db/ledger", f"connecting to postgresql://{HIDDEN}@db/ledger"),
+        ("host=db password='x' dbname=l", "host=db password='x' dbname=l"),
+        ("host=db password=x dbname=l", f"host=db password={HIDDEN} dbname=l"),
+        (f"token={WEB_TOKEN}", f"token={HIDDEN}"),
+        ("run_01a200683e8aec2fccf356aaf8dc", "run_01a200683e8aec2fccf356aaf8dc"),
+        ("key_01a200683e8aec2fccf356aaf8dc is known", "key_01a200683e8aec2fccf356aaf8dc is known"),
+        ("a" * 64, "a" * 64),
+        ("http://127.0.0.1:8000/v1/runs, mail to a@b", "http://127.0.0.1:8000/v1/runs, mail to a@b"),
+    ],
+)
+def test_what_is_hidden(text: str, left: str) -> None:
+    assert without_secrets(text) == left
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> str:
+    return logging.Formatter("%(message)s").format(caplog.records[-1])
+
+
+def test_records_stay_what_they_were_but_for_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    keep_secrets()
+    keep_secrets()
+    logger = logging.getLogger("tests.secrets")
+    logger.error("%d of %s, %r, %.1f", 3, "these", {"a": 1}, 0.5)
+    assert _said(caplog) == "3 of these, {'a': 1}, 0.5"
+    logger.error("%s", {"a": KEY})
+    assert _said(caplog) == f"{{'a': '{HIDDEN}'}}"
+    half = len(KEY) // 2
+    logger.error("%s%s", KEY[:half], KEY[half:])
+    assert _said(caplog) == HIDDEN
+    logger.error("%(name)s at postgresql://%(user)s:%(word)s@db", {"name": KEY, "user": "u", "word": "hush"})
+    assert _said(caplog) == f"{HIDDEN} at postgresql://{HIDDEN}@db"
+    logger.error(f"{KEY} and no %s")  # noqa: G004 - as somebody may write it
+    assert _said(caplog) == f"{HIDDEN} and no %s"
+    logger.error("%d and %s", KEY)  # noqa: PLE1206 - as somebody may write it
+    assert KEY not in _said(caplog)
+    logger.error("It failed", exc_info=ValueError(f"not {KEY}"))
+    assert _said(caplog).startswith("It failed\n")
+    assert _said(caplog).endswith(f"ValueError: not {HIDDEN}")

@@ -1,0 +1,109 @@
+"""What every reply tells browsers and caches, whichever way it was answered."""
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app.api.headers import PUBLIC
+from app.service import history
+from tests.api.conftest import House
+from tests.api.operations import OPERATIONS, Operation
+from tests.api.ways import watched
+from tests.conftest import LiveServer, open_ledger
+
+API_POLICY = "default-src 'none'; frame-ancestors 'none'"
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+
+
+def _check(reply: httpx2.Response, *, policy: str = API_POLICY, cached: str | None = "no-store") -> None:
+    assert {
+        name: reply.headers.get(name)
+        for name in (
+            *("x-content-type-options", "referrer-policy", "x-frame-options"),
+            *("content-security-policy", "cache-control", "strict-transport-security", "server"),
+        )
+    } == {
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "x-frame-options": "DENY",
+        "content-security-policy": policy,
+        "cache-control": cached,
+        "strict-transport-security": None,
+        "server": None,
+    }
+    assert len(reply.headers.multi_items()) == len(reply.headers)
+
+
+@each_operation
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "application/json"}], ids=["a stranger", "an admin"])
+def test_every_operation(house: House, operation: Operation, headers: dict[str, str]) -> None:
+    sent = headers and headers | house.ledger.headers()
+    reply = house.ledger.http.request(operation.method, operation.at(**house.ids()), content=b"{", headers=sent)
+    _check(reply, cached=reply.headers["cache-control"])
+    assert reply.headers["cache-control"] == ("private, no-cache" if "etag" in reply.headers else "no-store")
+
+
+def test_steps_the_short_way(house: House) -> None:
+    with watched() as asked:
+        _check(house.ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer"))
+        _check(house.ledger.post(f"/v1/runs/{house.run}/steps", {"count": 1_000_000_000}, "trainer"))
+    assert len(asked) == 2
+
+
+def test_what_the_asker_has_already(house: House) -> None:
+    tag = house.ledger.get("/v1/runs").headers["etag"]
+    reply = house.ledger.get("/v1/runs", If_None_Match=tag)
+    assert reply.status_code == 304
+    _check(reply, cached="private, no-cache")
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("PUT", "/v1/runs", 405)])
+def test_where_there_is_nothing(house: House, method: str, path: str, status: int) -> None:
+    reply = house.ledger.http.request(method, path)
+    assert reply.status_code == status
+    _check(reply)
+
+
+def test_an_error_that_nobody_foresaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(history, "read_history", broken)
+    with open_ledger(tmp_path) as ledger:  # the document knows no such answer
+        reply = ledger.get("/v1/runs/run_1/history")
+    assert reply.status_code == 500
+    _check(reply)
+
+
+def test_the_description_may_be_kept_by_caches(house: House) -> None:
+    _check(house.ledger.http.get("/openapi.json"), cached=None)
+    assert {path for path in PUBLIC if house.ledger.http.get(path).status_code == 200} == PUBLIC
+
+
+def test_the_page_loads_what_it_names_and_nothing_else(house: House) -> None:
+    reply = house.ledger.http.get("/docs")
+    policy = reply.headers["content-security-policy"]
+    _check(reply, policy=policy, cached=None)
+    rules = {name: sources for name, *sources in (rule.split() for rule in policy.split("; "))}
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == rules["frame-ancestors"] == ["'none'"]
+    scripts = re.findall(r"<script>(.*?)</script>", reply.text, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    loaded = re.findall(r'<script src="([^"]+)"', reply.text)
+    assert rules["script-src"] == [*loaded, *(f"'sha256-{digest}'" for digest in digests)]
+    assert rules["style-src"] == [*re.findall(r'rel="stylesheet" href="([^"]+)"', reply.text), "'unsafe-inline'"]
+    assert (len(loaded), len(scripts)) == (1, 1)
+    assert "url: '/openapi.json'" in reply.text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/healthz", "/v1/runs", "/nowhere"])
+def test_by_https_the_browser_is_told_to_stay_there(live_server: LiveServer, path: str) -> None:
+    """The proxy before the service says how it was asked; nobody else on this machine listens for lies."""
+    with live_server.client("viewer") as http:
+        assert "server" not in http.get(path).headers
+        assert "strict-transport-security" not in http.get(path).headers
+        by_tls = http.get(path, headers={"X-Forwarded-Proto": "https"})
+        assert by_tls.headers["strict-transport-security"] == "max-age=31536000"

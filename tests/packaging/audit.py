@@ -1,0 +1,129 @@
+"""Are weaknesses known of what is locked? `make audit` asks the Python Packaging Advisory Database, by pip-audit.
+
+pip-audit ends well where it could look up nothing, so its report is judged here: every package that a lock pins for
+this platform must have been looked up, or the audit has failed.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT: Final = Path(__file__).parents[2]
+LOCKS: Final = ("requirements.lock", "requirements-dev.lock", "requirements-torch.lock", "requirements-cuda.lock")
+"""Not the lock of torch's CPU build: no database knows that build, and its version stands in the lock before it."""
+
+PIP_AUDIT: Final = "pip-audit@2.10.1"
+SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What came of looking up one lock.
+
+    Args:
+        audited: how many packages were looked up.
+        weaknesses: a line for each that is known.
+        unknown: what is pinned for this platform and was not looked up, with the reason if there is one.
+    """
+
+    audited: int
+    weaknesses: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was looked up, and nothing found."""
+        return self.audited > 0 and not self.weaknesses and not self.unknown
+
+
+def pinned(lock: str) -> set[str]:
+    """What a lock installs on this platform.
+
+    Args:
+        lock: its text.
+
+    Returns:
+        `name version`, names in their normal form.
+    """
+    found = [Requirement(line.removesuffix("\\")) for line in lock.splitlines() if line[:1].isalnum()]
+    return {
+        f"{canonicalize_name(one.name)} {next(iter(one.specifier)).version}"
+        for one in found
+        if one.marker is None or one.marker.evaluate()
+    }
+
+
+def judged(pins: Iterable[str], report: str) -> Audit:
+    """Judge a report.
+
+    Args:
+        pins: as `pinned` names them.
+        report: what pip-audit wrote with `--format json`; anything else counts as nothing.
+
+    Returns:
+        What was found, and what was not looked up.
+    """
+    try:
+        entries = json.loads(report)["dependencies"]
+    except (ValueError, KeyError, TypeError):
+        entries = []
+    skipped: dict[str, str] = {
+        canonicalize_name(entry["name"]): entry["skip_reason"] for entry in entries if "skip_reason" in entry
+    }
+    looked_up = {
+        f"{canonicalize_name(entry['name'])} {entry['version']}": entry["vulns"]
+        for entry in entries
+        if "skip_reason" not in entry
+    }
+    weaknesses = [
+        f"{pin}: {found['id']}, mended in {', '.join(found['fix_versions']) or 'no version'}"
+        for pin, all_found in looked_up.items()
+        for found in all_found
+    ]
+    missing = sorted(set(pins) - looked_up.keys())
+    unknown = [f"{pin}: {skipped.get(pin.partition(' ')[0], 'not in the report')}" for pin in missing]
+    return Audit(len(looked_up), tuple(weaknesses), tuple(unknown))
+
+
+def told(lock: str, audit: Audit) -> list[str]:
+    """What a person reads about a lock."""
+    found, missed = len(audit.weaknesses), len(audit.unknown)
+    more = [f"and {missed - SHOWN} more"] if missed > SHOWN else []
+    return [
+        f"{lock}: {audit.audited} packages looked up, {found} weaknesses known, {missed} packages NOT looked up",
+        *(f"  {line}" for line in (*audit.weaknesses, *audit.unknown[:SHOWN], *more)),
+    ]
+
+
+def report(lock: Path) -> str:
+    """What pip-audit says of a lock; what it complains of goes to standard error if it says nothing else."""
+    uv = Path(sys.executable).with_name("uv")
+    options = ("--disable-pip", "--progress-spinner=off", "--format=json", f"--requirement={lock}")
+    done = subprocess.run(
+        [uv, "tool", "run", "--quiet", PIP_AUDIT, *options], capture_output=True, text=True, check=False
+    )
+    if not done.stdout:
+        sys.stderr.write(done.stderr)
+    return done.stdout
+
+
+def main(locks: Sequence[str] = LOCKS) -> None:
+    """Look up every lock, and say what was found; fail unless all was looked up and nothing found."""
+    passed = True
+    for lock in locks:
+        audit = judged(pinned((ROOT / lock).read_text()), report(ROOT / lock))
+        sys.stdout.write("\n".join([*told(lock, audit), ""]))
+        sys.stdout.flush()
+        passed &= audit.passed
+    sys.exit(0 if passed else "The audit did not pass: weaknesses are known, or not everything could be looked up.")
+
+
+if __name__ == "__main__":
+    main()

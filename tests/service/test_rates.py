@@ -1,0 +1,126 @@
+"""Buckets of tokens: what was asked for at once and in the long run never exceeds what flows in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ledger.errors import AuthenticationError, RateLimitedError
+from app.service import rates
+from app.service.rates import MOST_BUCKETS, Rates
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(rates, "monotonic", clock)
+    return clock
+
+
+def _taken(bucket: Rates, times: int, name: str = "key") -> int:
+    """How many of so many tokens are to be had now."""
+    taken = 0
+    for _ in range(times):
+        try:
+            bucket.take(name)
+        except RateLimitedError:
+            continue
+        taken += 1
+    return taken
+
+
+def test_a_silent_asker_has_the_burst_and_then_the_rate(clock: Clock) -> None:
+    bucket = Rates(10, 4, "Wait.")
+    assert _taken(bucket, 100) == 4
+    clock.now += 0.25
+    assert _taken(bucket, 100) == 2
+    clock.now += 1000
+    assert _taken(bucket, 100) == 4
+
+
+def test_it_says_when_the_next_token_comes(clock: Clock) -> None:
+    bucket = Rates(0.1, 1, "Wait.")
+    bucket.take("key")
+    for passed, seconds in ((0.0, 10), (0.5, 10), (8.5, 1)):
+        clock.now += passed
+        with pytest.raises(RateLimitedError, match=r"Wait\.") as refused:
+            bucket.take("key")
+        assert refused.value.members == {"retry_after": seconds}
+    clock.now += 1.0
+    bucket.take("key")
+
+
+def test_each_name_has_a_bucket_of_its_own(clock: Clock) -> None:
+    bucket = Rates(1, 3, "Wait.")
+    assert [_taken(bucket, 9, name) for name in ("a", "b", "a")] == [3, 3, 0]
+    assert clock.now == 1000.0
+
+
+def test_a_rate_of_nothing_holds_nobody_up() -> None:
+    assert _taken(Rates(0, 1, "Wait."), 1000) == 1000
+
+
+@pytest.mark.usefixtures("clock")
+def test_only_the_failure_that_is_named_costs_a_token() -> None:
+    bucket = Rates(1, 2, "Wait.")
+    for _ in range(9):
+        with bucket.spent_on(AuthenticationError, "here"):
+            pass
+        with pytest.raises(ZeroDivisionError), bucket.spent_on(AuthenticationError, "here"):
+            raise ZeroDivisionError
+    for _ in range(2):
+        with pytest.raises(AuthenticationError), bucket.spent_on(AuthenticationError, "here"):
+            raise AuthenticationError("Who?")
+    with pytest.raises(RateLimitedError), bucket.spent_on(AuthenticationError, "here"):
+        pytest.fail("nothing is to be done without a token")
+
+
+def test_askers_that_are_silent_are_forgotten_and_the_others_are_not(clock: Clock) -> None:
+    bucket = Rates(1, 1, "Wait.")
+    for number in range(MOST_BUCKETS - 1):
+        bucket.take(f"once {number}")
+    clock.now += 0.9
+    bucket.take("busy")
+    clock.now += 0.2
+    bucket.take("one more")
+    assert len(bucket._full_at) == 2
+    assert _taken(bucket, 1, "busy") == 0
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_flood_of_names_does_not_fill_the_memory() -> None:
+    bucket = Rates(1, 1, "Wait.")
+    for number in range(3 * MOST_BUCKETS):
+        bucket.take(str(number))
+        assert len(bucket._full_at) <= MOST_BUCKETS
+
+
+@given(
+    rate=st.floats(0.1, 1000),
+    burst=st.integers(1, 50),
+    asked=st.lists(st.tuples(st.floats(0, 2), st.integers(1, 60)), min_size=1, max_size=30),
+)
+def test_no_stretch_of_time_takes_more_than_the_burst_and_what_flowed_in(
+    rate: float, burst: int, asked: list[tuple[float, int]]
+) -> None:
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rates, "monotonic", clock)
+        bucket = Rates(rate, burst, "Wait.")
+        tokens, before = float(burst), clock.now
+        for passed, times in asked:
+            clock.now += passed
+            tokens = min(burst, tokens + (clock.now - before) * rate)
+            before = clock.now
+            taken = _taken(bucket, times)
+            assert min(times, int(tokens - 1e-2)) <= taken <= tokens + 1e-2
+            tokens -= taken
