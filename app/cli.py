@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,19 +15,23 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.api.openapi import openapi_text
 from app.demo.story import run_demo
-from app.ledger.errors import LedgerError
+from app.ledger.errors import InvalidInputError, LedgerError
 from app.ledger.roles import Role
 from app.main import create_app
 from app.opening import ledger, opened, prepare_to_serve, require_there, where
 from app.opening import migrate as make_newest
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import tenants
 from app.service import access
 from app.service import keys as key_service
-from app.service.access import DEFAULT_PLACEMENT
+from app.service.access import COMMAND_LINE, DEFAULT_PLACEMENT
+from app.service.checkpoints import sign
 from app.service.copying import copy
 from app.service.export import export_from
+from app.service.signing import required, signer_of
 from app.service.verification import enforce, together
 from app.service.verification import verify as verify_ledger
+from app.service.verification.witnesses import Witness, witness_of
 from app.serving import PortError, listen, port_to_take
 from app.settings import Settings
 
@@ -146,17 +151,28 @@ def verify(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Stop and release no writes, whatever is found.")
     ] = False,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option("--checkpoint", help="A signed checkpoint that was kept elsewhere; may be given several times."),
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option("--public-key", help="PEM; needed to believe a checkpoint.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Recompute every account from its charges alone, compare the bytes, walk every chain; exit 1 on a mismatch.
 
     Writes to an account whose balance is not proven are stopped, until a later verification finds it sound.
     """
+    witnesses = _witnesses(checkpoint or [], public_key)
     with ledger(migrated=False) as placements:
         every = []
         for placement in placements:
             with placements.naming(placement) as db:
-                first = verify_ledger(db)
+                with db.read(EVERYONE) as tx:
+                    here = tenants.organisation_ids(tx)
+                theirs = [witness for witness in witnesses if witness.organisation_id in here or len(placements) == 1]
+                first = verify_ledger(db, witnesses=theirs)
                 every.append(first if read_only else enforce(db, first, datetime.now(UTC)))
     found = together(every)
     facts = {
@@ -182,6 +198,39 @@ def verify(
     told = [whole, *found.problems, stopped]
     _say(as_json=as_json, text="\n".join(filter(None, told)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)
+
+
+def _witnesses(files: list[Path], public_key: Path | None) -> list[Witness]:
+    """What checkpoints say that were kept elsewhere."""
+    if files and public_key is None:
+        raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
+    try:
+        return [
+            witness_of(json.loads(file.read_text()), public_key.read_bytes(), str(file))
+            for file in files
+            if public_key is not None
+        ]
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"A checkpoint, or the public key, cannot be read: {error}") from error
+
+
+@cli.command()
+def checkpoint(
+    organisation: Annotated[str, typer.Option("--org", help="The organisation's id or name.")],
+) -> None:
+    """Sign all that was done and decided so far, and print it as JSON: keep it where nobody can rewrite it."""
+    signer = required(signer_of(Settings().signing_key_file))
+    with ledger(migrated=False) as placements:
+        db = placements.holding(organisation).database
+        with db.read(EVERYONE) as tx:
+            owner = tenants.find_organisation(tx, organisation)
+        assert owner is not None, "it was found a moment ago"
+
+        def work() -> str:
+            with db.write(owner) as tx:
+                return sign(tx, owner, signer, COMMAND_LINE, datetime.now(UTC)).document
+
+        typer.echo(db.retried(work))
 
 
 @cli.command("export")

@@ -13,11 +13,13 @@ from app.api.headers import secure
 from app.api.hot import HotRoute
 from app.api.openapi import describe, document
 from app.api.request_ids import RequestIds
-from app.api.routers import accounts, governance, health, keys, lifecycle, planning, proposals, runs, steps
+from app.api.routers import accounts, checkpoints, governance, health, keys, lifecycle, planning, proposals, runs, steps
 from app.logs import keep_secrets
+from app.service.checkpoints import keep_checkpoints
 from app.service.keyring import KeyRing
 from app.service.placements import Placements
 from app.service.rates import asking_rates
+from app.service.signing import signer_of
 from app.settings import Settings
 
 
@@ -41,6 +43,10 @@ def create_app(settings: Settings) -> FastAPI:
         gc.collect()
         gc.freeze()  # modules live as long as the process: no collection has to walk through them again
         looking = [asyncio.create_task(app.state.keys.keep_fresh(placement.name)) for placement in placements]
+        if app.state.signer is not None and settings.checkpoint_seconds:
+            for placement in placements:
+                signing = keep_checkpoints(placement.database, app.state.signer, settings.checkpoint_seconds)
+                looking.append(asyncio.create_task(signing))
         async with placements.at_work():
             yield
             for look in looking:
@@ -60,13 +66,14 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.placements = placements
     app.state.keys = KeyRing(placements.databases)
+    app.state.signer = signer_of(settings.signing_key_file)
     app.state.rates = asking_rates(
         settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second
     )
     problems.install(app)
     app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
-    for module in (steps, accounts, runs, lifecycle, planning, keys, proposals, governance, health):
+    for module in (steps, accounts, runs, lifecycle, planning, keys, proposals, checkpoints, governance, health):
         app.include_router(module.routes)
     describe(app)
     document(app)

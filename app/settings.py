@@ -48,6 +48,8 @@ class Settings(BaseSettings):
         rate_limit_burst: how many it takes at once of a key that was silent.
         rate_limit_failures_per_second: requests without a known key that it takes of one address; 0: as many as come.
             At once it takes ten times as many.
+        signing_key_file: a PEM file with the Ed25519 private key that signs checkpoints and statements; empty: none.
+        checkpoint_seconds: how often the history of each organisation is signed, if there is a key; 0: when asked only.
         placements: further databases, each with organisations of its own: a JSON object of names and URLs.
     """
 
@@ -58,6 +60,8 @@ class Settings(BaseSettings):
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
     rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
     rate_limit_failures_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
+    signing_key_file: str = ""
+    checkpoint_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600
     placements: Annotated[
         dict[PlacementName, str], NoDecode, BeforeValidator(_placements), Field(repr=False, default_factory=dict)
     ]

@@ -20,6 +20,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 
@@ -29,6 +31,7 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.schema import is_current, upgrade
 from app.service import access, keyring
 from app.service.keys import create_key
+from app.service.signing import public_pem
 from app.settings import Settings
 from tests import postgres
 from tests.postgres_binaries import NoServerError
@@ -205,13 +208,26 @@ def _migrated_file() -> Path:
     return Path(folder) / "ledger.db"
 
 
+@cache
+def signing_key() -> tuple[Path, Path]:
+    """Files with a private key, and with its public key."""
+    folder = Path(tempfile.mkdtemp(prefix="signing-"))
+    atexit.register(shutil.rmtree, folder)
+    key = Ed25519PrivateKey.generate()
+    private, public = folder / "signing.pem", folder / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_text(public_pem(key.public_key()))
+    return private, public
+
+
 @contextmanager
-def open_ledger(folder: Path, database_url: str | None = None, **more: float) -> Iterator[Ledger]:
+def open_ledger(folder: Path, database_url: str | None = None, **more: float | str) -> Iterator[Ledger]:
     """An application on a new database with two organisations, each with a key of every role.
 
     Whoever knocks without a key is not held up, unless further settings say so: tests knock often.
     """
-    chosen: dict[str, Any] = {"rate_limit_failures_per_second": 0, **more}
+    quiet = {"rate_limit_failures_per_second": 0, "signing_key_file": str(signing_key()[0])}
+    chosen: dict[str, Any] = {**quiet, **more}
     app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}", **chosen))
     database: Database = app.state.placements.named("default").database
     if not database.exists():

@@ -32,6 +32,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "name_taken": (409, "The name is taken"),
     "reservation_conflict": (409, "The reservation does not allow this now"),
     "reservation_terminal": (409, "The reservation has ended"),
+    "signing_not_configured": (409, "The service has no key to sign with"),
     "run_state_conflict": (409, "The run is in another state"),
     "sequence_conflict": (409, "These steps were admitted before, with another content"),
     "sequence_gap": (409, "Steps are missing before these"),

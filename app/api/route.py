@@ -28,6 +28,7 @@ from app.service.idempotency import Answer, Identity
 from app.service.keyring import KeyRing
 from app.service.placements import Placement, Placements
 from app.service.rates import AskingRates
+from app.service.signing import Signer
 
 
 class StrictRequest(Request):
@@ -175,6 +176,12 @@ async def _charges(request: Request) -> CommitQueue:
     return _placement(request).charges
 
 
+async def _signer(request: Request) -> Signer | None:
+    signer: Signer | None = request.app.state.signer
+    return signer
+
+
+Signing = Annotated[Signer | None, Depends(_signer)]
 Everywhere = Annotated[Placements, Depends(_everywhere)]
 Asked = Annotated[Call, Depends(_call)]
 Charges = Annotated[CommitQueue, Depends(_charges)]

@@ -13,6 +13,7 @@
      ├─ PreconditionRequiredError     precondition_required
      ├─ VersionConflictError          version_conflict
      ├─ ProposalDecidedError          proposal_decided
+     ├─ SigningNotConfiguredError     signing_not_configured
      ├─ LimitTooSmallError            limit_too_small
      ├─ DeltaTooLargeError            delta_too_large
      ├─ PrivacyUnitMismatchError      privacy_unit_mismatch
@@ -107,6 +108,12 @@ class ProposalDecidedError(LedgerError):
     """The proposal was approved, rejected or withdrawn, and stays so."""
 
     code = "proposal_decided"
+
+
+class SigningNotConfiguredError(LedgerError):
+    """Something is to be signed, and the service has no key."""
+
+    code = "signing_not_configured"
 
 
 class LimitTooSmallError(LedgerError):

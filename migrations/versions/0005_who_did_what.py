@@ -117,6 +117,7 @@ def upgrade() -> None:
             ["organisation_id", "id"],
         )
     _let_limits_change()
+    _sign_history()
     _adopt()
 
 
@@ -149,7 +150,8 @@ def downgrade() -> None:
         batch.drop_constraint(op.f("ck_accounts_limit_revision_counts"), type_="check")
         batch.drop_column("limit_revision")
     _allow_replies(STATUSES_BEFORE)
-    op.drop_table("proposals")
+    for table in ("run_anchors", "checkpoints", "proposals"):
+        op.drop_table(table)
     op.drop_table("audit_entries")
 
 
@@ -194,6 +196,35 @@ def _let_limits_change() -> None:
         unique=True,
         sqlite_where=is_open,
         postgresql_where=is_open,
+    )
+
+
+def _sign_history() -> None:
+    """Checkpoints are kept, and how far runs are tied to the chain."""
+    op.create_table(
+        "checkpoints",
+        sa.Column("organisation_id", ID, nullable=False),
+        sa.Column("acts", sa.BigInteger(), nullable=False),
+        sa.Column("head", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("document", sa.Text(), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "acts", name=op.f("pk_checkpoints")),
+        sa.ForeignKeyConstraint(["organisation_id"], ["organisations.id"], name=op.f("fk_checkpoints_organisation_id")),
+        sa.CheckConstraint("acts >= 1", name=op.f("ck_checkpoints_acts_count")),
+        sa.CheckConstraint("length(head) = 32", name=op.f("ck_checkpoints_head_is_sha256")),
+    )
+    op.create_table(
+        "run_anchors",
+        sa.Column("organisation_id", ID, nullable=False),
+        sa.Column("run_id", ID, nullable=False),
+        sa.Column("decisions", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", name=op.f("pk_run_anchors")),
+        sa.ForeignKeyConstraint(
+            ["organisation_id", "run_id"],
+            ["runs.organisation_id", "runs.account_id"],
+            name=op.f("fk_run_anchors_organisation_id_run_id"),
+        ),
+        sa.CheckConstraint("decisions >= 1", name=op.f("ck_run_anchors_decisions_count")),
     )
 
 

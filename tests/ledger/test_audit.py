@@ -80,6 +80,9 @@ def test_an_entry_is_written_as_anybody_would_write_canonical_json(entry: Entry)
     facts: dict[str, Any] = {field.name: getattr(entry, field.name) for field in fields(entry)}
     facts["created_at"] = entry.created_at.strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
     facts["epsilon"] = None if entry.epsilon == inf else entry.epsilon
+    for name in ("actor", "request_id"):  # entries of earlier versions keep their texts
+        if facts[name] is None:
+            del facts[name]
     text = canonical_entry(entry)
     assert text == json.dumps(facts, sort_keys=True, separators=(",", ":"))
     assert json.loads(text) == facts | {"items": [list(item) for item in entry.items]}

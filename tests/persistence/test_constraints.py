@@ -43,6 +43,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
         change = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More patients."}
         assert ledger.post(f"/v1/accounts/{budget}/limit", change, If_Match="*").status_code == 201
+        assert ledger.post("/v1/checkpoints", None).status_code == 201
         trainer = Reserver(ledger.database, reply.json()["id"])
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
         trainer.close(forfeit(trainer.reserve(*plan)))
@@ -87,6 +88,13 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("proposals", OPEN, {"id": "p", "kind": "run", "decided_at": NEXT_YEAR}, "ck_proposals_decision_whole"),
     ("proposals", OPEN, {"id": "p", "kind": "run", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "path": "x", "limit_revision": -1}, "ck_accounts_limit_revision_counts"),
+    ("checkpoints", ("organisation_id", "hospital"), {}, "checkpoints.acts"),
+    ("checkpoints", ("organisation_id", "hospital"), {"acts": 0}, "ck_checkpoints_acts_count"),
+    ("checkpoints", ("organisation_id", "hospital"), {"acts": 99, "head": b"x" * 31}, "ck_checkpoints_head_is_sha256"),
+    ("checkpoints", ("organisation_id", "hospital"), {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("run_anchors", ("decisions", 3), {}, "run_anchors.run_id"),
+    ("run_anchors", ("decisions", 3), {"decisions": 0}, "run_anchors"),
+    ("run_anchors", ("decisions", 3), {"run_id": "run_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a"}, "accounts.path"),
     ("accounts", POPULATION, {"id": "a", "population_id": "a"}, "accounts.path"),
     ("accounts", KIND, {"path": "x"}, "accounts.id"),

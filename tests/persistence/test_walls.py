@@ -64,10 +64,11 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     made("/v1/populations", terms | {"limit": limit})
     budget = str(made("/v1/budgets", {"name": "b", "parent": "p", "limit": limit})["id"])
     headers["If-Match"] = "*"
-    more = {"limit": {"epsilon": 4.0, "delta": 1e-5}, "reason": "Another study."}
+    more: dict[str, object] = {"limit": {"epsilon": 4.0, "delta": 1e-5}, "reason": "Another study."}
     made(f"/v1/accounts/{budget}/limit", more)
     run = str(made("/v1/runs", {"name": "r", "budget": "p/b", "event": event})["id"])
     made(f"/v1/runs/{run}/steps", {"first_step": 0})
+    made("/v1/checkpoints", {})
     made(f"/v1/runs/{run}/reservations", {"plan": [{"event": event, "count": 3}]})
     return run
 

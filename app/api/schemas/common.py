@@ -51,6 +51,10 @@ class Body(Input):
             ) from None
 
 
+class Nothing(Body):
+    """What is asked by the path alone."""
+
+
 class Output(BaseModel):
     """A reply body."""
 

@@ -14,7 +14,7 @@ from app.persistence.tables.charges import (
     runs,
     step_events,
 )
-from app.persistence.tables.governance import audit_entries, proposals
+from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors
 from app.persistence.tables.tree import (
     account_paths,
     accounts,
@@ -35,6 +35,7 @@ __all__ = [
     "attempts",
     "audit_entries",
     "balances",
+    "checkpoints",
     "decisions",
     "dp_events",
     "event_curves",
@@ -45,6 +46,7 @@ __all__ = [
     "replies",
     "reservation_items",
     "reservations",
+    "run_anchors",
     "runs",
     "step_events",
 ]

@@ -69,3 +69,28 @@ proposals = Table(
         postgresql_where=Column("status") == "open",
     ),
 )
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    id_column("organisation_id"),
+    Column("acts", BigInteger, nullable=False),
+    Column("head", LargeBinary(32), nullable=False),
+    Column("document", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "acts"),
+    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
+    CheckConstraint("acts >= 1", name="acts_count"),
+    CheckConstraint("length(head) = 32", name="head_is_sha256"),
+)
+
+run_anchors = Table(
+    "run_anchors",
+    metadata,
+    id_column("organisation_id"),
+    id_column("run_id"),
+    Column("decisions", BigInteger, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "run_id"),
+    ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
+    CheckConstraint("decisions >= 1", name="decisions_count"),
+)

@@ -1,11 +1,12 @@
 """Proof of the ledger: every account recomputed from the charges alone, every chain of decisions walked."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
 from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import accounts, acts, entries
+from app.persistence.repositories import accounts, acts, checkpoints, entries
 from app.service.budgets import account_facts
 from app.service.call import Call
 from app.service.verification.balances import judge
@@ -14,6 +15,7 @@ from app.service.verification.findings import Audit, Balance, Fault, Verificatio
 from app.service.verification.prices import read_prices
 from app.service.verification.terms import disagreements, read_acts
 from app.service.verification.turns import turn
+from app.service.verification.witnesses import Witness, contradictions, document_fault, kept_witness
 
 __all__ = ["Fault", "Verification", "enforce", "together", "verify", "verify_organisation"]
 
@@ -24,12 +26,13 @@ STOPPED_AT_ONCE = 500
 """How many accounts are stopped or released in one transaction."""
 
 
-def verify(db: Database, organisation_id: str | None = None) -> Verification:
+def verify(db: Database, organisation_id: str | None = None, witnesses: Collection[Witness] = ()) -> Verification:
     """Recompute accounts from their charges and compare the bytes; walk each run's chain.
 
     Args:
         db: the ledger's database.
         organisation_id: whose ledger; None: of every organisation.
+        witnesses: checkpoints that were kept elsewhere.
 
     Returns:
         What was found; nothing is changed.
@@ -39,10 +42,7 @@ def verify(db: Database, organisation_id: str | None = None) -> Verification:
         tx.execution_options(yield_per=ROWS_AT_ONCE)
         audit = Audit(tx)
         read_prices(audit, organisation_id)
-        audit.told = read_acts(acts.everything(tx, organisation_id))
-        for owner, told in audit.told.items():
-            if told.fault is not None:
-                audit.faults.append(Fault(owner, None, None, f"{owner}: {told.fault}"))
+        _read_acts(audit, organisation_id, witnesses)
         audit.paths = entries.ancestors(tx, organisation_id)
         audit.reservations = entries.kept_reservations(tx, organisation_id)
         for (owner, _), reservation in audit.reservations.items():
@@ -61,6 +61,18 @@ def verify(db: Database, organisation_id: str | None = None) -> Verification:
         quarantined=quarantined,
         organisation_id=organisation_id,
     )
+
+
+def _read_acts(audit: Audit, organisation_id: str | None, witnesses: Collection[Witness]) -> None:
+    """Walk the chains of acts, and hold them against the checkpoints that signed them."""
+    kept = list(checkpoints.everything(audit.tx, organisation_id))
+    known = [*map(kept_witness, kept), *witnesses]
+    signed = {(witness.organisation_id, witness.acts) for witness in known}
+    audit.told = read_acts(acts.everything(audit.tx, organisation_id), signed)
+    wrong = [(owner, told.fault) for owner, told in audit.told.items() if told.fault is not None]
+    wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
+    wrong += contradictions(audit.told, known)
+    audit.faults += [Fault(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
 
 
 def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:

@@ -103,6 +103,11 @@ def _check_link(audit: Audit, key: Key, walk: _Walk, kept: KeptEntry) -> None:
         audit.add(key, problem, min(walk.decisions, entry.position))
     walk.head = kept.entry_hash
     walk.decisions = entry.position + 1
+    anchored = audit.anchors(key).get(walk.decisions)
+    if anchored is not None and anchored != kept.entry_hash.hex() and not walk.broken:
+        walk.broken = True
+        detail = f"decision {entry.position} is not the one that the organisation's chain is tied to: it was rewritten."
+        audit.add(key, detail, entry.position)
     audit.decisions += 1
 
 
@@ -188,6 +193,9 @@ def _check_end(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:
     if not walk.broken and walk.head != run.chain_head:
         last = f"at decision {walk.decisions - 1}" if walk.decisions else "before the first decision"
         audit.add(key, f"its chain ends {last}, but not with the run's head: decisions are missing.", walk.decisions)
+    tied = max(audit.anchors(key), default=0)
+    if tied > walk.decisions:
+        audit.add(key, f"{walk.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
     if walk.decisions != run.decisions:
         audit.add(key, f"{walk.decisions} decisions are kept, but {run.decisions} were made.")
     if set(run.attempts) != set(range(1, run.attempt + 1)):

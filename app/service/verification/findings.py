@@ -178,6 +178,11 @@ class Audit:
         told = self.told.get(key[0])
         return told.terms.get(key[1]) if told is not None and told.fault is None else None
 
+    def anchors(self, key: Key) -> Mapping[int, str]:
+        """The hash of a run's chain after so many decisions, as the organisation's chain has it."""
+        told = self.told.get(key[0])
+        return told.anchors.get(key[1], {}) if told is not None and told.fault is None else {}
+
     def stages(self, key: Key) -> list[Account]:
         """An account under each limit that it has had, with the weights that its filter then had; itself last."""
         account, terms = self.balances[key].account, self.terms(key)

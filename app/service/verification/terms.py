@@ -1,7 +1,7 @@
 """Are an organisation's acts those that were done, all of them, and are its accounts what they made of them?"""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,19 +53,24 @@ class Told:
         acts: how many there are.
         fault: the first thing that is wrong with it; then nothing else of it is believed.
         terms: by the account's id.
+        anchors: by the run's id, the hash (hex) of its chain after so many decisions.
+        heads: the hash of the chain after so many acts, where somebody wants to know it.
     """
 
     acts: int = 0
     fault: str | None = None
     terms: dict[str, Terms] = field(default_factory=dict)
+    anchors: dict[str, dict[int, str]] = field(default_factory=dict)
+    heads: dict[int, bytes] = field(default_factory=dict)
     head: bytes = b""
 
 
-def read_acts(kept: Iterator[acts.KeptAct]) -> dict[str, Told]:
+def read_acts(kept: Iterator[acts.KeptAct], signed: Collection[tuple[str, int]] = ()) -> dict[str, Told]:
     """Walk the chains of organisations.
 
     Args:
         kept: every act, in the order of the chains.
+        signed: organisations and numbers of acts after which the hash is wanted.
 
     Returns:
         What each says, by the organisation's id.
@@ -77,9 +82,11 @@ def read_acts(kept: Iterator[acts.KeptAct]) -> dict[str, Told]:
         if told.fault is None:
             told.fault = _fault(told, act)
         if told.fault is None:
-            _note(told.terms, act.entry)
+            _note(told, act.entry)
         told.head = act.entry_hash
         told.acts = act.entry.position + 1
+        if (owner, told.acts) in signed:
+            told.heads[told.acts] = told.head
     return found
 
 
@@ -128,7 +135,8 @@ def _fault(told: Told, act: acts.KeptAct) -> str | None:
     return None
 
 
-def _note(terms: dict[str, Terms], entry: ActEntry) -> None:
+def _note(told: Told, entry: ActEntry) -> None:
+    terms = told.terms
     after = json.loads(entry.after) if entry.after else {}
     if entry.action in OPENING_ACTS:
         status = after.get("status", RunStatus.ACTIVE)
@@ -138,6 +146,9 @@ def _note(terms: dict[str, Terms], entry: ActEntry) -> None:
         stages = terms[entry.subject].stages
         stages[-1] = Stage(stages[-1].limit, _weights(before.get("weights")))
         stages.append(Stage(_limit(after["limit"]), _weights(after["weights"])))
+    elif entry.action == "runs.anchored":
+        for run_id, (decisions, head) in after["runs"].items():
+            told.anchors.setdefault(run_id, {})[decisions] = head
     elif entry.action in STATUS_ACTS and entry.subject in terms:
         terms[entry.subject].status = after["status"]
 

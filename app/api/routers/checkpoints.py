@@ -1,0 +1,61 @@
+"""Signed checkpoints, and the key to verify what the service has signed."""
+
+from fastapi import Request, Response
+
+from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.problems import GUARDED, WRITING, reads, responses
+from app.api.route import Asked, IdempotencyKey, Signing, created, identity, router, tagged
+from app.api.schemas.checkpoints import CheckpointOut, CheckpointPage, SigningKeyOut
+from app.api.schemas.common import Nothing
+from app.ledger.errors import InvalidInputError
+from app.service import checkpoints
+from app.service.signing import required
+
+routes = router()
+
+
+@routes.get(
+    "/signing-key",
+    operation_id="getSigningKey",
+    summary="Read the public key that signatures are verified with",
+    tags=["governance"],
+    response_model=SigningKeyOut,
+    responses=reads(*GUARDED, "invalid_request", "signing_not_configured"),
+)
+def get_signing_key(request: Request, call: Asked, signer: Signing) -> Response:
+    """An auditor gets it in another way, too: from whoever keeps the private key."""
+    del call  # whoever has a key may have this one
+    return tagged(request, SigningKeyOut.of(required(signer)))
+
+
+@routes.post(
+    "/checkpoints",
+    operation_id="makeCheckpoint",
+    summary="Sign all that was done and decided so far",
+    tags=["governance"],
+    status_code=201,
+    response_model=CheckpointOut,
+    responses=responses(*WRITING, "idempotency_key_reused", "signing_not_configured"),
+)
+def make_checkpoint(request: Request, call: Asked, signer: Signing, key: IdempotencyKey = None) -> Response:
+    """Tie every run's chain to the organisation's, and sign the head of it. If nothing has happened, the latest one."""
+    asked = identity(request, Nothing(), key)
+    return created(checkpoints.make_checkpoint(call, required(signer), asked, lambda checkpoint: checkpoint.document))
+
+
+@routes.get(
+    "/checkpoints",
+    operation_id="listCheckpoints",
+    summary="List checkpoints",
+    tags=["governance"],
+    response_model=CheckpointPage,
+    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+)
+def list_checkpoints(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
+    """Checkpoints in the order of their making. Whoever could rewrite the ledger could rewrite these: keep copies."""
+    known = decode_cursor(after) or "0"
+    if after and not known.isdecimal():
+        raise InvalidInputError(f"{after!a} is not a cursor of this list; send the `next` of an earlier page.")
+    found = checkpoints.list_checkpoints(call, after=int(known), limit=limit + 1)
+    shown, following = cut(found, limit, lambda checkpoint: str(checkpoint.acts))
+    return tagged(request, CheckpointPage.of(list(shown), following))

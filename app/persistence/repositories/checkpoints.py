@@ -1,0 +1,84 @@
+"""Checkpoints of an organisation's chain, and how far the chains of its runs were tied to it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, or_, select
+
+from app.persistence.tables import checkpoints, run_anchors, runs
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was signed.
+
+    Args:
+        organisation_id: whose chain.
+        acts: how many acts there were.
+        head: the hash of the last of them.
+        document: payload and signature, as JSON.
+        created_at: in UTC.
+    """
+
+    organisation_id: str
+    acts: int
+    head: bytes
+    document: str
+    created_at: datetime
+
+
+def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[str, int, bytes]]:
+    """Runs that have decided something since they were tied to the chain: id, number of decisions, head."""
+    found = (
+        select(runs.c.account_id, runs.c.decisions, runs.c.chain_head)
+        .outerjoin(
+            run_anchors,
+            (run_anchors.c.organisation_id == runs.c.organisation_id) & (run_anchors.c.run_id == runs.c.account_id),
+        )
+        .where(
+            runs.c.organisation_id == organisation_id,
+            runs.c.decisions > 0,
+            or_(run_anchors.c.decisions.is_(None), run_anchors.c.decisions != runs.c.decisions),
+        )
+        .order_by(runs.c.account_id)
+        .limit(most)
+    )
+    return [(row.account_id, row.decisions, row.chain_head) for row in tx.execute(found)]
+
+
+def anchor(tx: Connection, organisation_id: str, anchored: Sequence[tuple[str, int, bytes]]) -> None:
+    """Note how far runs are tied to the chain."""
+    ids = [run_id for run_id, _, _ in anchored]
+    here = (run_anchors.c.organisation_id == organisation_id) & run_anchors.c.run_id.in_(ids)
+    tx.execute(delete(run_anchors).where(here))
+    rows = [{"organisation_id": organisation_id, "run_id": run, "decisions": count} for run, count, _ in anchored]
+    tx.execute(insert(run_anchors), rows)
+
+
+def add(tx: Connection, checkpoint: Checkpoint) -> None:
+    """Append a checkpoint."""
+    values = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
+    tx.execute(insert(checkpoints).values(values))
+
+
+def page(tx: Connection, organisation_id: str, *, after: int, limit: int) -> list[Checkpoint]:
+    """Checkpoints in the order of their making, those behind a number of acts only."""
+    found = select(checkpoints).where(checkpoints.c.organisation_id == organisation_id, checkpoints.c.acts > after)
+    return [Checkpoint(**row) for row in tx.execute(found.order_by(checkpoints.c.acts).limit(limit)).mappings()]
+
+
+def latest(tx: Connection, organisation_id: str) -> Checkpoint | None:
+    """The newest checkpoint."""
+    found = select(checkpoints).where(checkpoints.c.organisation_id == organisation_id)
+    row = tx.execute(found.order_by(checkpoints.c.acts.desc()).limit(1)).mappings().one_or_none()
+    return None if row is None else Checkpoint(**row)
+
+
+def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[Checkpoint]:
+    """Every checkpoint of an organisation, or of all."""
+    found = select(checkpoints).order_by(*checkpoints.primary_key)
+    if organisation_id is not None:
+        found = found.where(checkpoints.c.organisation_id == organisation_id)
+    for row in tx.execute(found).mappings():
+        yield Checkpoint(**row)

@@ -1,0 +1,168 @@
+"""Checkpoints: whoever kept one, and has the public key, sees that history was rewritten, however well."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select, update
+
+from app.ledger.audit import act_hash, acts_genesis, entry_hash, genesis
+from app.ledger.errors import InvalidInputError
+from app.persistence.repositories import acts
+from app.persistence.repositories.entries import entries, kept_runs
+from app.persistence.tables import audit_entries, checkpoints, decisions, runs
+from app.service.checkpoints import sign_due
+from app.service.signing import is_signed_by, signer_of
+from app.service.verification import verify
+from app.service.verification.witnesses import Witness, witness_of
+from tests.api.conftest import House
+from tests.conftest import open_ledger, signing_key
+from tests.service.tampering import tampering
+
+
+def _made(home: House) -> dict[str, Any]:
+    reply = home.ledger.post("/v1/checkpoints", None, "auditor")
+    assert reply.status_code == 201, reply.text
+    made: dict[str, Any] = reply.json()
+    return made
+
+
+def _witness(document: dict[str, Any]) -> Witness:
+    return witness_of(document, signing_key()[1].read_bytes(), "the kept checkpoint")
+
+
+def test_a_checkpoint_is_signed_and_its_public_key_is_told(home: House) -> None:
+    made = _made(home)
+    told = home.ledger.get("/v1/signing-key").json()
+    assert told["public_key"] == signing_key()[1].read_text()
+    assert made["signature"]["key_id"] == told["key_id"]
+    assert is_signed_by(made, told["public_key"].encode())
+    last = home.ledger.get("/v1/audit?limit=200", "auditor").json()["items"][-1]
+    assert (last["action"], last["hash"], last["position"] + 1) == (
+        "runs.anchored",
+        made["payload"]["head"],
+        made["payload"]["acts"],
+    )
+    assert last["after"]["runs"][home.run][0] == 1
+    assert home.ledger.get("/v1/checkpoints", "auditor").json() == {"items": [made], "next": None}
+
+
+def test_where_nothing_has_happened_there_is_no_other_checkpoint(home: House) -> None:
+    first = _made(home)
+    assert _made(home) == first
+    home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer")
+    second = _made(home)
+    assert second["payload"]["acts"] == first["payload"]["acts"] + 1
+    assert verify(home.ledger.database, witnesses=[_witness(first), _witness(second)]).sound
+
+
+@pytest.mark.parametrize("name", ["acts", "head", "organisation", "created_at"])
+def test_a_changed_checkpoint_is_not_signed(home: House, name: str) -> None:
+    made = _made(home)
+    made["payload"][name] = 1 if name == "acts" else "0" * 64
+    with pytest.raises(InvalidInputError, match="was not signed with this key"):
+        _witness(made)
+
+
+def _rewrite_acts(home: House) -> None:
+    """Change an act, and make every hash fit again."""
+    with tampering(home.ledger.database) as tx:
+        here = audit_entries.c.subject == home.population
+        tx.execute(update(audit_entries).where(here).values(reason="Approved by the board."))
+        heads: dict[str, bytes] = {}
+        for kept in list(acts.everything(tx)):
+            owner, position = kept.entry.organisation_id, kept.entry.position
+            heads[owner] = act_hash(heads.get(owner, acts_genesis(owner)), kept.entry)
+            at = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == position)
+            tx.execute(update(audit_entries).where(at).values(entry_hash=heads[owner]))
+        tx.execute(delete(checkpoints))
+
+
+def _rewrite_decisions(home: House) -> None:
+    """Change a decision, and make every hash of its run's chain and of the acts fit again."""
+    with tampering(home.ledger.database) as tx:
+        tx.execute(update(decisions).values(epsilon=0.001))
+        for run in kept_runs(tx):
+            head = genesis(run.organisation_id, run.id)
+            for kept in list(entries(tx, run.organisation_id, run.id)):
+                head = entry_hash(head, kept.entry)
+                tx.execute(
+                    update(decisions)
+                    .where(decisions.c.run_id == run.id, decisions.c.position == kept.entry.position)
+                    .values(entry_hash=head)
+                )
+            tx.execute(update(runs).where(runs.c.account_id == run.id).values(chain_head=head))
+        tx.execute(delete(checkpoints))
+
+
+def test_rewritten_acts_are_found_by_a_checkpoint_that_was_kept(home: House) -> None:
+    witness = _witness(_made(home))
+    _rewrite_acts(home)
+    assert verify(home.ledger.database).sound
+    [problem] = verify(home.ledger.database, witnesses=[witness]).problems
+    assert "the kept checkpoint signed another history of the first" in problem
+
+
+def test_rewritten_decisions_are_found_by_what_the_acts_are_tied_to(home: House) -> None:
+    _made(home)
+    _rewrite_decisions(home)
+    problems = verify(home.ledger.database).problems
+    assert any("was rewritten" in problem and home.run in problem for problem in problems)
+
+
+def test_decisions_cut_off_are_found_though_the_run_s_head_was_set_back(home: House) -> None:
+    home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10**6}, "trainer")
+    _made(home)
+    with tampering(home.ledger.database) as tx:
+        first = tx.execute(select(decisions.c.entry_hash).where(decisions.c.position == 0)).scalar_one()
+        tx.execute(delete(decisions).where(decisions.c.position > 0))
+        tx.execute(update(runs).where(runs.c.account_id == home.run).values(decisions=1, chain_head=first))
+    problems = verify(home.ledger.database).problems
+    assert any("tied to 2 of them" in problem for problem in problems)
+
+
+def test_a_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(home: House) -> None:
+    home.ledger.post("/v1/keys", {"role": "viewer"})
+    witness = _witness(_made(home))
+    with tampering(home.ledger.database) as tx:
+        tx.execute(delete(audit_entries).where(audit_entries.c.position >= witness.acts - 2))
+        tx.execute(delete(checkpoints))
+    assert verify(home.ledger.database).sound
+    [problem] = verify(home.ledger.database, witnesses=[witness]).problems
+    assert "it was cut" in problem
+
+
+def test_a_kept_row_of_a_checkpoint_must_say_what_its_document_says(home: House) -> None:
+    _made(home)
+    with tampering(home.ledger.database) as tx:
+        tx.execute(update(checkpoints).values(document=json.dumps({"payload": {}})))
+    [problem] = verify(home.ledger.database).problems
+    assert "cannot be read" in problem
+
+
+def test_what_is_no_checkpoint_is_not_believed(home: House) -> None:
+    for document in ({}, {"payload": {}, "signature": {"value": "?"}}, {"payload": {}, "signature": {"value": ""}}):
+        with pytest.raises(InvalidInputError):
+            _witness(document)
+    with pytest.raises(InvalidInputError, match="no public key"):
+        witness_of(_made(home), b"-----BEGIN", "x")
+
+
+def test_a_service_without_a_key_says_so(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, signing_key_file="") as ledger:
+        for reply in (ledger.post("/v1/checkpoints", None), ledger.get("/v1/signing-key")):
+            assert (reply.status_code, reply.json()["code"]) == (409, "signing_not_configured")
+
+
+def test_a_checkpoint_is_signed_where_one_is_due_and_nowhere_else(home: House) -> None:
+    signer = signer_of(str(signing_key()[0]))
+    assert signer is not None
+    now = datetime.now(UTC)
+    assert sign_due(home.ledger.database, signer, 3600, now) == 2
+    assert sign_due(home.ledger.database, signer, 3600, now + timedelta(minutes=59)) == 0
+    assert sign_due(home.ledger.database, signer, 3600, now + timedelta(minutes=61)) == 0
+    home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer")
+    assert sign_due(home.ledger.database, signer, 3600, now + timedelta(minutes=59)) == 0
+    assert sign_due(home.ledger.database, signer, 3600, now + timedelta(minutes=61)) == 1
