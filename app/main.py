@@ -13,7 +13,19 @@ from app.api.headers import secure
 from app.api.hot import HotRoute
 from app.api.openapi import describe, document
 from app.api.request_ids import RequestIds
-from app.api.routers import accounts, checkpoints, governance, health, keys, lifecycle, planning, proposals, runs, steps
+from app.api.routers import (
+    accounts,
+    checkpoints,
+    governance,
+    health,
+    keys,
+    lifecycle,
+    planning,
+    proposals,
+    runs,
+    statements,
+    steps,
+)
 from app.logs import keep_secrets
 from app.service.checkpoints import keep_checkpoints
 from app.service.keyring import KeyRing
@@ -73,7 +85,19 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
-    for module in (steps, accounts, runs, lifecycle, planning, keys, proposals, checkpoints, governance, health):
+    for module in (
+        steps,
+        accounts,
+        runs,
+        lifecycle,
+        planning,
+        keys,
+        proposals,
+        checkpoints,
+        statements,
+        governance,
+        health,
+    ):
         app.include_router(module.routes)
     describe(app)
     document(app)

@@ -84,5 +84,5 @@ def witness(request: pytest.FixtureRequest) -> Iterator[None]:
     ledger.http.event_hooks["response"].remove(answers.append)
     for answer in answers:
         media_type = answer.headers.get("content-type", "").partition(";")[0]
-        body = answer.json() if answer.content and media_type.endswith("json") else None
+        body = answer.json() if answer.content and media_type.endswith("json") else answer.text or None
         check_answer(answer.request.method, answer.request.url.path, answer.status_code, media_type, body)

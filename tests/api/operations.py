@@ -43,8 +43,16 @@ OPERATIONS = [
 GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC]
 POSTS = [operation for operation in GUARDED if operation.method == "POST"]
 WITH_BODY = [operation for operation in GUARDED if "requestBody" in operation.described]
-READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id != "verifyLedger"]
-"""What an asker may have already; a verification is made anew each time."""
+ANEW = {
+    "verifyLedger",
+    "getRunStatement",
+    "getRunStatementPage",
+    "getPopulationStatement",
+    "getPopulationStatementPage",
+}
+"""Reads that are made anew each time."""
+READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id not in ANEW]
+"""What an asker may have already."""
 OPTIONAL_BODY = {"completeRun", "abortRun", "rotateKey", "revokeKey", "approveProposal", "rejectProposal"}
 
 

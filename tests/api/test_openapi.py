@@ -57,11 +57,14 @@ def test_an_operation_has_an_id_a_summary_a_description_and_a_tag(operation: Ope
 @each
 def test_a_success_has_an_example_that_fits_its_schema(operation: Operation) -> None:
     found = [
-        response["content"][JSON]
+        response["content"].get(JSON)
         for status, response in operation.described["responses"].items()
         if status.startswith("2")
     ]
     assert found
+    if operation.path.endswith(".html"):
+        assert found == [None]
+        return
     for content in found:
         assert _examples(content), "no example"
         assert resolved(content["schema"]), "no schema"

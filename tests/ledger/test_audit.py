@@ -37,6 +37,8 @@ ENTRIES = st.builds(
     binding_account_id=TEXT,
     refusal=st.none() | TEXT,
     created_at=st.integers(0, 2**52).map(lambda us: datetime(1970, 1, 2, tzinfo=UTC) + timedelta(microseconds=us)),
+    actor=st.none() | TEXT,
+    request_id=st.none() | TEXT,
 )
 ENTRY = Entry(
     organisation_id="org_1",

@@ -1,0 +1,80 @@
+"""Statements: for those who publish a model, and for those whose data it was trained on."""
+
+from typing import Any, Final
+
+from fastapi import Response
+
+from app.api.problems import READING, responses
+from app.api.route import Asked, Signing, router
+from app.api.schemas.statements import StatementOut
+from app.api.statement_page import page_of
+from app.ledger.audit import canonical
+from app.service.signing import required
+from app.service.statements import population_statement, run_statement
+
+routes = router()
+
+_STATING: Final = (*READING, "account_quarantined", "signing_not_configured")
+_PAGE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/html": {"schema": {"type": "string"}, "example": "<!DOCTYPE html>…"}}, "description": "OK"}
+}
+
+
+@routes.get(
+    "/runs/{run_id}/statement",
+    operation_id="getRunStatement",
+    summary="State what a run has cost, signed",
+    tags=["governance"],
+    response_model=StatementOut,
+    responses=responses(*_STATING),
+)
+def get_run_statement(run_id: str, call: Asked, signer: Signing) -> Response:
+    """Mechanisms, steps, loss by the filter and by the tightest accountant, what is covered and what is not."""
+    return _json(run_statement(call, run_id, required(signer)))
+
+
+@routes.get(
+    "/runs/{run_id}/statement.html",
+    operation_id="getRunStatementPage",
+    summary="The statement of a run as a page",
+    tags=["governance"],
+    response_class=Response,
+    responses=_PAGE | responses(*_STATING),
+)
+def get_run_statement_page(run_id: str, call: Asked, signer: Signing) -> Response:
+    """The same as JSON says, to be read and printed."""
+    return _page(run_statement(call, run_id, required(signer)))
+
+
+@routes.get(
+    "/populations/{population_id}/statement",
+    operation_id="getPopulationStatement",
+    summary="State what all models trained on a population have cost together, signed",
+    tags=["governance"],
+    response_model=StatementOut,
+    responses=responses(*_STATING),
+)
+def get_population_statement(population_id: str, call: Asked, signer: Signing) -> Response:
+    """These people have lost at most this much, to these models."""
+    return _json(population_statement(call, population_id, required(signer)))
+
+
+@routes.get(
+    "/populations/{population_id}/statement.html",
+    operation_id="getPopulationStatementPage",
+    summary="The statement of a population as a page",
+    tags=["governance"],
+    response_class=Response,
+    responses=_PAGE | responses(*_STATING),
+)
+def get_population_statement_page(population_id: str, call: Asked, signer: Signing) -> Response:
+    """The same as JSON says, to be read and printed."""
+    return _page(population_statement(call, population_id, required(signer)))
+
+
+def _json(document: dict[str, Any]) -> Response:
+    return Response(canonical(document), media_type="application/json")
+
+
+def _page(document: dict[str, Any]) -> Response:
+    return Response(page_of(document), media_type="text/html; charset=utf-8")

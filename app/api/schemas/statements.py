@@ -1,0 +1,33 @@
+"""Signed statements on the wire."""
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.checkpoints import SIGNATURE_EXAMPLE, SignatureOut
+from app.api.schemas.common import Output
+from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID, EXAMPLE_RUN_ID
+
+
+class StatementOut(Output):
+    """What a model, or all models trained on a population, have cost; signed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "payload": {
+                        "type": "run_statement",
+                        "format": 1,
+                        "organisation": EXAMPLE_ORGANISATION_ID,
+                        "run": {"id": EXAMPLE_RUN_ID, "path": "mimic/icu-team/resnet", "status": "completed"},
+                        "loss": {"limit": {"epsilon": 3.0, "delta": 1e-5}, "epsilon_by_filter": 2.71},
+                    },
+                    "signature": SIGNATURE_EXAMPLE,
+                }
+            ]
+        }
+    )
+
+    payload: dict[str, Any] = Field(description="Described in docs/statements.md.")
+    signature: SignatureOut

@@ -1,0 +1,83 @@
+"""A statement as a page that can be read and printed, without script or style of its own."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+TITLES = {"run_statement": "Privacy statement of a model", "population_statement": "Privacy statement of a population"}
+
+
+def page_of(document: Mapping[str, Any]) -> str:
+    """The page of a signed statement.
+
+    Args:
+        document: payload and signature.
+
+    Returns:
+        HTML; everything that came from a user is escaped.
+    """
+    payload, signature = document["payload"], document["signature"]
+    loss = payload["loss"]
+    about = payload.get("run") or payload["population"]
+    title = f"{TITLES[payload['type']]}: {about.get('path') or about['name']}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{escape(loss['guarantee'])}</p>",
+        "<h2>Loss</h2>",
+        _table(
+            {
+                "Limit, fixed beforehand": f"epsilon {loss['limit']['epsilon']} at delta {loss['limit']['delta']}",
+                "Spent, by the filter": _epsilon(loss, "epsilon_by_filter"),
+                "Spent, if everything was fixed in advance": _epsilon(loss, "epsilon_if_fixed_in_advance"),
+                "Filter": loss["filter"],
+            }
+        ),
+        "<h2>Who is protected</h2>",
+        _table(payload["protected"]),
+        f"<h2>{'Run' if 'run' in payload else 'Population'}</h2>",
+        _table(about),
+    ]
+    if "mechanisms" in payload:
+        parts += [
+            f"<h2>Mechanisms: {payload['steps']} steps, {payload['mechanisms_in_all']} different events</h2>",
+            _rows(("Times", "Event"), [(each["count"], each["event"]) for each in payload["mechanisms"]]),
+        ]
+    if "runs" in payload:
+        rows = [(run["path"], run["status"], _epsilon(run, "epsilon"), run["delta"]) for run in payload["runs"]]
+        parts += [f"<h2>{payload['runs_in_all']} models</h2>", _rows(("Run", "Status", "Epsilon", "Delta"), rows)]
+    parts += [
+        "<h2>Covered</h2>",
+        _list(payload["covered"]),
+        "<h2>Not covered</h2>",
+        _list(payload["not_covered"]),
+        "<h2>Chain and versions</h2>",
+        _table(payload["chain"] | payload["versions"]),
+        "<h2>Signature</h2>",
+        _table(signature | {"issued at": payload["issued_at"], "issued to": payload["issued_to"]}),
+    ]
+    body = "\n".join(parts)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title></head>\n'
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _epsilon(facts: Mapping[str, Any], name: str) -> str:
+    return "infinite" if facts[f"{name}_infinite"] else f"epsilon {facts[name]:.6g}"
+
+
+def _table(facts: Mapping[str, object]) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(str(name))}</th><td>{escape(str(value))}</td></tr>" for name, value in facts.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def _rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    lines = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{lines}</table>"
+
+
+def _list(items: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"

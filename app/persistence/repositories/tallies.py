@@ -1,0 +1,101 @@
+"""What runs did, counted: for statements about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.tables import decisions, dp_events, event_curves, runs, step_events
+
+CHARGED = ("admitted", "reported", "forfeited")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often an event was charged.
+
+    Args:
+        fingerprint: of the event.
+        canonical: its description, as JSON.
+        count: how often.
+    """
+
+    fingerprint: str
+    canonical: str
+    count: int
+
+
+def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int) -> tuple[list[Tally], int, int]:
+    """What was charged to a run.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose.
+        run_id: a run.
+        most: how many different events are named, those that were charged most often.
+
+    Returns:
+        The events; how many different ones there are; how many steps they all stand for.
+    """
+    times = func.sum(step_events.c.count).label("times")
+    counted = (
+        select(step_events.c.event_fingerprint, times)
+        .join(
+            decisions,
+            (decisions.c.organisation_id == step_events.c.organisation_id)
+            & (decisions.c.run_id == step_events.c.run_id)
+            & (decisions.c.position == step_events.c.position),
+        )
+        .where(
+            step_events.c.organisation_id == organisation_id,
+            step_events.c.run_id == run_id,
+            decisions.c.outcome.in_(CHARGED),
+        )
+        .group_by(step_events.c.event_fingerprint)
+        .subquery()
+    )
+    kinds, steps = tx.execute(select(func.count(), func.coalesce(func.sum(counted.c.times), 0))).one()
+    named = (
+        select(counted.c.event_fingerprint, counted.c.times, dp_events.c.canonical)
+        .join(
+            dp_events,
+            (dp_events.c.organisation_id == organisation_id) & (dp_events.c.fingerprint == counted.c.event_fingerprint),
+        )
+        .order_by(counted.c.times.desc(), counted.c.event_fingerprint)
+        .limit(most)
+    )
+    found = [Tally(row.event_fingerprint, row.canonical, int(row.times)) for row in tx.execute(named)]
+    return found, kinds, int(steps)
+
+
+def outcomes(tx: Connection, organisation_id: str, run_id: str) -> dict[str, int]:
+    """How many decisions of each outcome a run has."""
+    found = (
+        select(decisions.c.outcome, func.count())
+        .where(decisions.c.organisation_id == organisation_id, decisions.c.run_id == run_id)
+        .group_by(decisions.c.outcome)
+    )
+    return dict(sorted(tuple(row) for row in tx.execute(found)))
+
+
+def formula_versions(tx: Connection, organisation_id: str, fingerprints: Sequence[str]) -> list[int]:
+    """The versions of the formulas by which events were priced."""
+    found = (
+        select(event_curves.c.formula_version)
+        .where(event_curves.c.organisation_id == organisation_id, event_curves.c.event_fingerprint.in_(fingerprints))
+        .distinct()
+    )
+    return sorted(tx.execute(found).scalars())
+
+
+def runs_beneath(tx: Connection, organisation_id: str, account_id: str, most: int) -> tuple[list[str], int]:
+    """The ids of runs beneath an account that were charged, the newest first; and how many there are."""
+    charged = (
+        runs.c.organisation_id == organisation_id,
+        runs.c.account_id.in_(ids_beneath(organisation_id, account_id)),
+        runs.c.decisions > 0,
+    )
+    count = tx.execute(select(func.count()).select_from(runs).where(*charged)).scalar_one()
+    found = select(runs.c.account_id).where(*charged).order_by(runs.c.account_id.desc()).limit(most)
+    return list(tx.execute(found).scalars()), count

@@ -1,0 +1,222 @@
+"""Statements: what a finished model has cost the people whose data it was trained on, and what that number means."""
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.admission import reading_of
+from app.ledger.errors import AccountQuarantinedError
+from app.ledger.filters import FilterKind
+from app.ledger.roles import Permission
+from app.ledger.runs import TERMINAL
+from app.persistence.repositories import accounts, acts, runs, tallies
+from app.persistence.repositories.accounts import AccountRecord
+from app.service.budgets import get_account
+from app.service.call import Call
+from app.service.numbers import finite
+from app.service.runs import find_path
+from app.service.signing import Signer
+
+FORMAT: Final = 1
+MOST_EVENTS: Final = 50
+MOST_RUNS: Final = 200
+
+ADAPTIVE: Final = (
+    "Whatever the trainer chose while it looked at earlier outputs, all that was released under this account is "
+    "(epsilon, delta)-differentially private at its limit: the limit was fixed beforehand, and no step went past it."
+)
+DECLARED: Final = (
+    "All that was released under this account is (epsilon, delta)-differentially private at its limit, provided that "
+    "noise, sampling and number of steps were fixed in advance, as whoever opened the account has declared."
+)
+COVERED: Final = (
+    "Every step that was asked for or reported here, whether or not its result was used.",
+    "Steps that were set aside for a trainer that fell silent: they count as released.",
+    "Everything that is computed from the released results afterwards.",
+)
+NOT_COVERED: Final = (
+    "What was released without asking: the ledger knows what it was told.",
+    "The choice among several models, unless it was charged as a mechanism of its own.",
+    "Whether the trainer clipped, sampled and drew noise as it said.",
+    "Other data about the same people that is not in this population.",
+    "What is true of the people as a group: privacy is about what one of them adds.",
+)
+
+
+def run_statement(call: Call, run_id: str, signer: Signer) -> dict[str, Any]:
+    """What a run has cost, signed.
+
+    Args:
+        call: needs READ.
+        run_id: whose.
+        signer: has the key.
+
+    Returns:
+        Payload and signature.
+
+    Raises:
+        NotFoundError: the organisation has no such run.
+        InsufficientScopeError: it is out of the caller's reach.
+        AccountQuarantinedError: verification found an account of its path wrong.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        path = find_path(tx, call, run_id)
+        _require_proven(path)
+        run = runs.get(tx, call.organisation_id, run_id)
+        events, kinds, steps = tallies.charged_events(tx, call.organisation_id, run_id, MOST_EVENTS)
+        own = path[-1]
+        touched = [record.account for record in path]
+        governing = next(account for account in reversed(touched) if account.limit is not None)
+        payload = {
+            **_head(call, "run_statement"),
+            "run": {
+                "id": run_id,
+                "name": own.account.name,
+                "path": own.account.path,
+                "status": str(run.status),
+                "final": run.status in TERMINAL,
+                "attempts": run.attempt,
+                "registered_at": own.created_at.isoformat(),
+            },
+            "protected": _protected(path[0]),
+            "mechanisms": [
+                {"event": json.loads(tally.canonical), "fingerprint": tally.fingerprint, "count": tally.count}
+                for tally in events
+            ],
+            "mechanisms_in_all": kinds,
+            "steps": steps,
+            "decisions": tallies.outcomes(tx, call.organisation_id, run_id),
+            "loss": _loss(governing, own.account, reading_of(touched).epsilon),
+            "accounts": [_account(account) for account in touched if account.limit is not None],
+            "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, call)},
+        }
+        used = [tally.fingerprint for tally in events]
+        payload["versions"] |= {
+            "grid": own.account.grid_version,
+            "formulas": tallies.formula_versions(tx, call.organisation_id, used),
+        }
+    return signer.signed(payload)
+
+
+def population_statement(call: Call, population_id: str, signer: Signer) -> dict[str, Any]:
+    """What all models trained on a population have cost together, signed.
+
+    Args:
+        call: needs READ.
+        population_id: whose.
+        signer: has the key.
+
+    Returns:
+        Payload and signature.
+
+    Raises:
+        NotFoundError: the organisation has no such population.
+        InsufficientScopeError: it is out of the caller's reach.
+        AccountQuarantinedError: verification found it wrong.
+    """
+    record = get_account(call, AccountKind.POPULATION, population_id)
+    with call.db.read(call.organisation_id) as tx:
+        [record] = accounts.path_of(tx, call.organisation_id, record.account.id)
+        _require_proven([record])
+        ids, count = tallies.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
+        trained = [_trained(tx, call, run_id) for run_id in ids]
+        payload = {
+            **_head(call, "population_statement"),
+            "population": {"id": population_id, "name": record.account.name},
+            "protected": _protected(record),
+            "loss": _loss(record.account, record.account, record.account.epsilon()),
+            "runs": trained,
+            "runs_in_all": count,
+            "chain": _chain(tx, call),
+        }
+        payload["versions"] |= {"grid": record.account.grid_version}
+    return signer.signed(payload)
+
+
+def _head(call: Call, kind: str) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "format": FORMAT,
+        "organisation": call.organisation_id,
+        "issued_at": call.now.isoformat(),
+        "issued_to": call.caller.actor,
+        "covered": list(COVERED),
+        "not_covered": list(NOT_COVERED),
+        "versions": {"service": version("epsilon-ledger")},
+    }
+
+
+def _protected(root: AccountRecord) -> dict[str, Any]:
+    population = root.population
+    return {
+        "population": root.account.id,
+        "name": root.account.name,
+        "privacy_unit": population.privacy_unit,
+        "neighboring_relation": str(population.relation),
+        "size": population.size,
+    }
+
+
+def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any]:
+    """What an account has lost: by the filter that was fixed beforehand, and by the tightest accountant."""
+    assert governing.limit is not None, "it governs by its limit"
+    return {
+        "limit": {"epsilon": governing.limit.epsilon, "delta": governing.limit.delta},
+        "limit_of": governing.id,
+        "limit_revision": governing.limit_revision,
+        "filter": str(governing.filter),
+        "guarantee": ADAPTIVE if governing.filter is FilterKind.ADAPTIVE else DECLARED,
+        "delta": governing.limit.delta,
+        **finite(
+            epsilon_by_filter=epsilon,
+            epsilon_if_fixed_in_advance=account.epsilon_declared(governing.limit.delta),
+        ),
+        "own_delta": account.spent.delta_value(),
+    }
+
+
+def _account(account: Account) -> dict[str, Any]:
+    assert account.limit is not None, "it was looked for"
+    return {
+        "id": account.id,
+        "kind": str(account.kind),
+        "path": account.path,
+        "limit": {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
+        "filter": str(account.filter),
+        **finite(epsilon=account.epsilon()),
+    }
+
+
+def _trained(tx: Connection, call: Call, run_id: str) -> dict[str, Any]:
+    path = accounts.path_of(tx, call.organisation_id, run_id)
+    run = runs.get(tx, call.organisation_id, run_id)
+    reading = reading_of([record.account for record in path])
+    return {
+        "id": run_id,
+        "path": path[-1].account.path,
+        "status": str(run.status),
+        **finite(epsilon=reading.epsilon),
+        "delta": reading.delta,
+        "decisions": run.decisions,
+        "head": run.chain_head.hex(),
+    }
+
+
+def _chain(tx: Connection, call: Call) -> dict[str, Any]:
+    count, head = acts.head(tx, call.organisation_id)
+    return {"acts": count, "acts_head": head.hex()}
+
+
+def _require_proven(path: Sequence[AccountRecord]) -> None:
+    for record in path:
+        if record.quarantine is not None:
+            raise AccountQuarantinedError(
+                f"No statement is made about {record.account.path}: verification found that its balance does not "
+                "follow from its charges.",
+                account=record.account.id,
+            )

@@ -1,0 +1,114 @@
+"""Statements: signed, complete, and plain about what they do not say."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.service.signing import is_signed_by
+from app.service.verification import enforce, verify
+from tests.api.conftest import House
+from tests.conftest import SAMPLED, open_ledger, signing_key
+from tests.service.tampering import shift_curve, tampering
+
+NOISE = {"type": "gaussian", "noise_multiplier": 80.0}
+
+
+def _stated(home: House, path: str) -> dict[str, Any]:
+    reply = home.ledger.get(path)
+    assert reply.status_code == 200, reply.text
+    document: dict[str, Any] = reply.json()
+    assert is_signed_by(document, signing_key()[1].read_bytes())
+    payload: dict[str, Any] = document["payload"]
+    return payload
+
+
+def test_a_run_s_statement_says_what_was_done_and_what_it_cost(home: House) -> None:
+    steps = f"/v1/runs/{home.run}/steps"
+    home.ledger.post(steps, {"count": 4}, "trainer")
+    home.ledger.post(steps, {"event": NOISE, "count": 2}, "trainer")
+    home.ledger.post(steps, {"count": 10**6}, "trainer")
+    home.ledger.post(f"/v1/runs/{home.run}/complete", None, "trainer")
+    said = _stated(home, f"/v1/runs/{home.run}/statement")
+    run = home.ledger.get(f"/v1/runs/{home.run}").json()
+    assert (said["run"]["status"], said["run"]["final"], said["run"]["path"]) == ("completed", True, run["path"])
+    assert said["protected"] == {
+        "population": home.population,
+        "name": "mimic",
+        "privacy_unit": "patient",
+        "neighboring_relation": "add_or_remove_one",
+        "size": None,
+    }
+    assert [(each["event"], each["count"]) for each in said["mechanisms"]] == [(SAMPLED, 5), (NOISE, 2)]
+    assert (said["steps"], said["mechanisms_in_all"]) == (7, 2)
+    assert said["decisions"] == {"admitted": 3, "refused": 1}
+    assert said["loss"]["limit"] == {"epsilon": 1.0, "delta": 1e-5}
+    assert said["loss"]["epsilon_by_filter"] == run["epsilon"]
+    assert said["loss"]["epsilon_if_fixed_in_advance"] == run["epsilon_declared"]
+    assert said["loss"]["epsilon_if_fixed_in_advance"] <= said["loss"]["epsilon_by_filter"]
+    assert [account["path"] for account in said["accounts"]] == ["mimic", "mimic/icu-team"]
+    history = home.ledger.get(f"/v1/runs/{home.run}/history").json()
+    assert (said["chain"]["decisions"], said["chain"]["head"]) == (4, history["points"][-1]["hash"])
+    assert said["versions"]["grid"] == 2
+    assert said["covered"]
+    assert said["not_covered"]
+
+
+def test_a_population_s_statement_names_every_model(home: House) -> None:
+    other = home.ledger.run(name="other")
+    home.ledger.post(f"/v1/runs/{other}/steps", {"count": 3}, "trainer")
+    idle = home.ledger.run(name="idle")
+    said = _stated(home, f"/v1/populations/{home.population}/statement")
+    assert {run["id"] for run in said["runs"]} == {home.run, other}
+    assert idle not in str(said["runs"])
+    assert said["runs_in_all"] == 2
+    population = home.ledger.get(f"/v1/populations/{home.population}").json()
+    assert said["loss"]["epsilon_by_filter"] == population["epsilon"]
+    assert said["loss"]["limit"] == population["limit"]
+
+
+def test_a_changed_statement_is_not_signed(home: House) -> None:
+    document = home.ledger.get(f"/v1/runs/{home.run}/statement").json()
+    document["payload"]["loss"]["epsilon_by_filter"] /= 2
+    assert not is_signed_by(document, signing_key()[1].read_bytes())
+
+
+@pytest.mark.parametrize("what", ["runs", "populations"])
+def test_the_page_says_the_same_and_lets_nothing_through(home: House, what: str) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    run = home.ledger.run(name=evil)
+    home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer")
+    thing = run if what == "runs" else home.population
+    page = home.ledger.get(f"/v1/{what}/{thing}/statement.html")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<img" not in page.text
+    assert "&lt;img src=x" in page.text
+    for words in ("fixed beforehand", "Not covered", "Signature", "patient"):
+        assert words in page.text
+
+
+def test_nothing_is_stated_about_a_balance_that_is_not_proven(home: House) -> None:
+    with tampering(home.ledger.database) as tx:
+        shift_curve(tx, "mimic", 1)
+    found = enforce(home.ledger.database, verify(home.ledger.database), datetime.now(UTC))
+    assert not found.sound
+    for path in (f"/v1/runs/{home.run}/statement", f"/v1/populations/{home.population}/statement"):
+        reply = home.ledger.get(path)
+        assert (reply.status_code, reply.json()["code"]) == (409, "account_quarantined")
+
+
+def test_without_a_key_nothing_is_stated(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, signing_key_file="") as ledger:
+        ledger.population()
+        ledger.budget()
+        reply = ledger.get(f"/v1/runs/{ledger.run()}/statement")
+        assert (reply.status_code, reply.json()["code"]) == (409, "signing_not_configured")
+
+
+def test_a_statement_is_of_what_one_may_read(home: House) -> None:
+    home.ledger.budget("other")
+    key = home.ledger.post("/v1/keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
+    for path in (f"/v1/runs/{home.run}/statement", f"/v1/populations/{home.population}/statement.html"):
+        reply = home.ledger.http.get(path, headers={"Authorization": f"Bearer {key}"})
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
