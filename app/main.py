@@ -13,7 +13,20 @@ from app.api.headers import secure
 from app.api.hot import HotRoute
 from app.api.openapi import describe, document
 from app.api.request_ids import RequestIds
-from app.api.routers import accounts, checkpoints, governance, health, keys, lifecycle, planning, proposals, runs, steps
+from app.api.routers import (
+    accounts,
+    alerts,
+    checkpoints,
+    governance,
+    health,
+    keys,
+    lifecycle,
+    planning,
+    proposals,
+    runs,
+    steps,
+    webhooks,
+)
 from app.logs import keep_secrets
 from app.service.checkpoints import keep_checkpoints
 from app.service.keyring import KeyRing
@@ -47,7 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
             for placement in placements:
                 signing = keep_checkpoints(placement.database, app.state.signer, settings.checkpoint_seconds)
                 looking.append(asyncio.create_task(signing))
-        async with placements.at_work():
+        async with placements.at_work(allow_private=settings.webhooks_allow_private):
             yield
             for look in looking:
                 look.cancel()
@@ -70,10 +83,24 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.rates = asking_rates(
         settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second
     )
+    app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
     app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
-    for module in (steps, accounts, runs, lifecycle, planning, keys, proposals, checkpoints, governance, health):
+    for module in (
+        steps,
+        accounts,
+        runs,
+        lifecycle,
+        planning,
+        keys,
+        proposals,
+        alerts,
+        webhooks,
+        checkpoints,
+        governance,
+        health,
+    ):
         app.include_router(module.routes)
     describe(app)
     document(app)
