@@ -51,6 +51,25 @@ class Watch:
         return spent.values.item(self.place) <= self.bound and spent.delta <= self.delta
 
 
+def holds_on(watch: Watch, before: Account, now: Account) -> bool:
+    """Whether what a watch proved of an account proves as much of a later state of it, whoever charged meanwhile.
+
+    Args:
+        watch: of the earlier state, for the same thresholds.
+        before: the earlier state.
+        now: the later one; an older one, as a restored backup is, may not have reached what was reached.
+
+    Returns:
+        True if it has reached the same thresholds for certain; otherwise epsilon is to be asked.
+    """
+    return (
+        watch.holds(now.spent)
+        and before.limit == now.limit
+        and before.weights == now.weights
+        and (not watch.passed or now.spent.covers(before.spent))
+    )
+
+
 def check_thresholds(thresholds: Sequence[float]) -> None:
     """Refuse thresholds that nothing could be told by.
 

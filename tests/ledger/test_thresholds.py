@@ -1,5 +1,6 @@
 """Thresholds: what a watch proves is what epsilon says, charge by charge."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit
-from app.ledger.thresholds import DEFAULT_THRESHOLDS, check_thresholds, reached, watch_of
+from app.ledger.thresholds import DEFAULT_THRESHOLDS, check_thresholds, holds_on, reached, watch_of
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 EVENTS: list[DpEvent] = [
@@ -81,6 +82,54 @@ def test_each_threshold_is_crossed_once_and_when_epsilon_reaches_it(
         if number % every == 0:  # another process looks at it for the first time
             watch = watch_of(before, shares)
     assert len(set(told)) == len(told)
+
+
+@given(
+    taken=charges,
+    more=charges,
+    shares=thresholds,
+    kind=st.sampled_from(FilterKind),
+    epsilons=st.lists(st.floats(0.05, 20.0), min_size=1, max_size=2),
+)
+def test_what_a_watch_proves_of_a_later_state_is_what_epsilon_says(
+    taken: list[tuple[DpEvent, int]],
+    more: list[tuple[DpEvent, int]],
+    shares: tuple[float, ...],
+    kind: FilterKind,
+    epsilons: list[float],
+) -> None:
+    before = account(Limit(epsilons[0], 1e-5), kind)
+    for event, count in taken:
+        before = charged(before, event, count)
+    watch, now = watch_of(before, shares), before
+    for event, count in more:
+        now = charged(now, event, count)
+        if holds_on(watch, before, now):
+            assert reached(now, shares) == watch.passed
+    other = replace(now, limit=Limit(epsilons[-1], 1e-5))
+    if holds_on(watch, before, other):
+        assert reached(other, shares) == watch.passed
+
+
+def test_a_watch_says_nothing_of_a_state_that_was_restored_from_a_backup() -> None:
+    early = charged(account(), Gaussian(90.0), 1)
+    late = charged(early, Gaussian(90.0), 400)
+    watch = watch_of(late, DEFAULT_THRESHOLDS)
+    assert (reached(early, DEFAULT_THRESHOLDS), watch.passed) == (0, 1)
+    assert watch.holds(early.spent)
+    assert not holds_on(watch, late, early)
+    assert holds_on(watch, late, late)
+
+
+def test_a_watch_is_of_one_limit_and_of_one_filter() -> None:
+    now = charged(account(), Gaussian(90.0), 10)
+    watch = watch_of(now, DEFAULT_THRESHOLDS)
+    assert holds_on(watch, now, charged(now, Gaussian(90.0), 1))
+    assert not holds_on(watch, now, replace(now, limit=Limit(0.1, 1e-5)))
+    assert now.weights is not None
+    other = replace(now.weights, deltas=now.weights.deltas[::-1])
+    assert other != now.weights
+    assert not holds_on(watch, now, replace(now, weights=other))
 
 
 def test_a_steady_workload_is_looked_at_a_few_times_only() -> None:

@@ -13,8 +13,12 @@ from sqlalchemy import event as sql_event
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
+from app.ledger.accounts import Account
+from app.ledger.thresholds import Watch, watch_of
 from app.persistence.engine import EVERYONE
+from app.persistence.repositories import accounts as kept_accounts
 from app.persistence.tables import accounts, alerts, deliveries
+from app.service.charging import saving
 from app.service.charging.group import commit_group
 from app.service.upkeep import forfeit_lapsed
 from tests.conftest import Ledger
@@ -134,6 +138,28 @@ def test_nothing_is_asked_or_written_for_a_charge_that_crosses_nothing(ledger: L
     office.charged(request(run, (QUIET, 1)))
     sql_event.remove(ledger.database.engine, "before_cursor_execute", note)
     assert not [statement for statement in asked if any(name in statement for name in ("alerts", "webhooks"))]
+
+
+def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def look(account: Account, shares: tuple[float, ...]) -> Watch:
+        looked.append(account.path)
+        return watch_of(account, shares)
+
+    for module in (kept_accounts, saving):
+        monkeypatch.setattr(module, "watch_of", look)
+    run, offices = opened(ledger), [Office(ledger) for _ in range(2)]
+    for _ in range(2):
+        for office in offices:
+            office.charged(request(run, (QUIET, 1)))
+    looked.clear()
+    for _ in range(10):
+        for office in offices:
+            office.charged(request(run, (QUIET, 1)))
+    assert looked == []
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

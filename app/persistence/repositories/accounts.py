@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
-from app.ledger.thresholds import Watch, watch_of
+from app.ledger.thresholds import Watch, holds_on, watch_of
 from app.persistence.engine import writes
 from app.persistence.repositories import balances
 from app.persistence.repositories.balances import Since
@@ -63,6 +63,13 @@ class AccountRecord:
         """The record after a change of the account; it knows which thresholds had been reached before."""
         watch = self.watch or watch_of(self.account, self.tells.thresholds)
         return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since, self.tells, watch)
+
+    def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
+        """The record with the watch of an earlier one, if that still holds: others may have charged in between."""
+        watch = None if earlier is None or earlier.tells.thresholds != self.tells.thresholds else earlier.watch
+        if earlier is None or watch is None or not holds_on(watch, earlier.account, self.account):
+            return self
+        return replace(self, watch=watch)
 
     def is_what(self, seen: Seen) -> bool:
         """Whether the record is what is stored now; a version alone may come twice if a backup is restored."""
