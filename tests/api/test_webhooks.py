@@ -76,10 +76,21 @@ def test_an_organisation_has_so_many_webhooks_and_no_more(home: House) -> None:
     made(home.ledger)
 
 
-def test_a_webhook_is_made_once_for_one_key(home: House) -> None:
-    first, again = (home.ledger.post("/v1/webhooks", {"url": URL}, Idempotency_Key="k") for _ in range(2))
+@pytest.mark.parametrize("act", ["", "/{}/rotate"])
+def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(house: House, act: str) -> None:
+    before = house.rows()
+    path = "/v1/webhooks" + act.format(house.webhook)
+    reply = house.ledger.post(path, {} if act else {"url": URL}, Idempotency_Key="k")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert "Idempotency-Key" in reply.json()["detail"]
+    assert house.rows() == before
+
+
+def test_a_webhook_is_tried_once_for_one_key(home: House) -> None:
+    path = f"/v1/webhooks/{home.webhook}/test"
+    first, again = (home.ledger.post(path, None, Idempotency_Key="k") for _ in range(2))
     assert (first.content, again.headers["Idempotent-Replayed"]) == (again.content, "true")
-    other = home.ledger.post("/v1/webhooks", {"url": URL, "types": ["run.overdrawn"]}, Idempotency_Key="k")
+    other = home.ledger.post(f"/v1/webhooks/{made(home.ledger)['id']}/test", None, Idempotency_Key="k")
     assert other.json()["code"] == "idempotency_key_reused"
 
 

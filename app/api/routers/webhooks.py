@@ -33,10 +33,13 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
     tags=["webhooks"],
     status_code=201,
     response_model=NewWebhookOut,
-    responses=responses(*_MAKING),
+    responses=responses(*_CHANGING, "webhook_conflict"),
 )
 def create_webhook(body: WebhookIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
-    """Alerts are posted as the Standard Webhooks specification has it; the secret is in this reply and no other."""
+    """Alerts are posted as the Standard Webhooks specification has it.
+
+    The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
+    """
     return created(
         webhooks.create_webhook(
             call,
@@ -95,12 +98,15 @@ def disable_webhook(webhook_id: str, call: Asked) -> WebhookOut:
     tags=["webhooks"],
     status_code=201,
     response_model=NewWebhookOut,
-    responses=responses(*_MAKING),
+    responses=responses(*_CHANGING, "webhook_conflict"),
 )
 def rotate_webhook_secret(
     webhook_id: str, request: Request, call: Asked, body: RotationIn | None = None, key: IdempotencyKey = None
 ) -> Response:
-    """For a while everything carries two signatures, so that the receiver can change its secret at any moment."""
+    """For a while everything carries two signatures, so that the receiver can change its secret at any moment.
+
+    The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
+    """
     asked = body or RotationIn()
     return created(
         webhooks.rotate_secret(

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
@@ -14,12 +13,13 @@ from app.persistence.repositories.alerts import AlertType, DeliveryStatus
 from app.persistence.repositories.deliveries import Delivery
 from app.persistence.repositories.webhooks import Webhook
 from app.service.acts import Act
+from app.service.alerts.disabling import disable, facts
 from app.service.alerts.guard import check_url
 from app.service.alerts.signing import new_secret
 from app.service.alerts.telling import trial
 from app.service.budgets import find_account
 from app.service.call import Call
-from app.service.idempotency import Answer, Identity, create_once
+from app.service.idempotency import Answer, Identity, create_once, require_no_key
 from app.service.ids import new_id
 from app.service.pricing import Prepared
 
@@ -50,7 +50,7 @@ def create_webhook(
     Args:
         call: needs WEBHOOKS, in the whole organisation.
         wanted: what is sent, and where to.
-        identity: of the request.
+        identity: of the request; its reply is not kept, for the secret is in it.
         render: makes the reply's body, which is the only one to hold the secret.
         allow_private: whether the URL may lead to addresses that are not public, and by http.
 
@@ -58,11 +58,12 @@ def create_webhook(
         The reply.
 
     Raises:
-        InvalidInputError: the URL is none that a webhook can have.
+        InvalidInputError: the URL is none that a webhook can have, or the request carries an idempotency key.
         NotFoundError: there is no such account.
         WebhookConflictError: the organisation has as many as it may have.
     """
     call.require_everywhere(Permission.WEBHOOKS)
+    require_no_key(identity, "disable the webhook whose secret nobody has, and make another one")
     check_url(wanted.url, allow_private=allow_private)
 
     def create(tx: Connection, _: Prepared) -> str:
@@ -79,7 +80,7 @@ def create_webhook(
             created_at=call.now,
         )
         webhooks.add(tx, call.organisation_id, made)
-        call.record(tx, Act("webhook.created", made.id, after=_facts(made)))
+        call.record(tx, Act("webhook.created", made.id, after=facts(made)))
         return render(made)
 
     return create_once(call, identity, create)
@@ -134,19 +135,17 @@ def disable_webhook(call: Call, webhook_id: str) -> Webhook:
     """
     call.require_everywhere(Permission.WEBHOOKS)
 
-    def disable() -> Webhook:
+    def write() -> Webhook:
         with call.db.write(call.organisation_id) as tx:
             tenants.lock(tx, call.organisation_id)
             before = _found(tx, call, webhook_id)
             if before.disabled_at is not None:
                 return before
             why = f"It was disabled by {call.caller.actor}."
-            webhooks.disable(tx, call.organisation_id, webhook_id, why, call.now)
-            deliveries.give_up(tx, call.organisation_id, webhook_id)
-            call.record(tx, Act("webhook.disabled", webhook_id, before=_facts(before)))
+            disable(tx, call.organisation_id, before, call.asker, why, call.now)
             return _found(tx, call, webhook_id)
 
-    return call.db.retried(disable)
+    return call.db.retried(write)
 
 
 def rotate_secret(
@@ -158,7 +157,7 @@ def rotate_secret(
         call: needs WEBHOOKS, in the whole organisation.
         webhook_id: its id.
         overlap_seconds: for how long; 0: not at all.
-        identity: of the request.
+        identity: of the request; its reply is not kept, for the secret is in it.
         render: makes the reply's body, which holds the new secret.
 
     Returns:
@@ -167,8 +166,10 @@ def rotate_secret(
     Raises:
         NotFoundError: the organisation has none such.
         WebhookConflictError: it is disabled.
+        InvalidInputError: the request carries an idempotency key.
     """
     call.require_everywhere(Permission.WEBHOOKS)
+    require_no_key(identity, "ask again, for another one still")
 
     def create(tx: Connection, _: Prepared) -> str:
         before = _enabled(tx, call, webhook_id)
@@ -283,8 +284,3 @@ def _enabled(tx: Connection, call: Call, webhook_id: str) -> Webhook:
     if found.disabled_because is not None:
         raise WebhookConflictError(f"The webhook is disabled. {found.disabled_because} Make a new one.")
     return found
-
-
-def _facts(webhook: Webhook) -> dict[str, object]:
-    """What the chain keeps of a webhook: of its URL only the host, as the rest may be a secret of the receiver's."""
-    return {"host": urlsplit(webhook.url).hostname, "types": list(webhook.types), "account": webhook.account_id}
