@@ -66,6 +66,8 @@ def _create_webhooks() -> None:
         sa.Column("created_at", MOMENT, nullable=False),
         sa.Column("disabled_at", MOMENT, nullable=True),
         sa.Column("disabled_because", sa.Text(), nullable=True),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("failing_since", MOMENT, nullable=True),
         sa.PrimaryKeyConstraint("organisation_id", "id", name=op.f("pk_webhooks")),
         sa.ForeignKeyConstraint(["organisation_id"], ["organisations.id"], name=op.f("fk_webhooks_organisation_id")),
         sa.ForeignKeyConstraint(
@@ -80,6 +82,9 @@ def _create_webhooks() -> None:
         ),
         sa.CheckConstraint(
             "(disabled_at IS NULL) = (disabled_because IS NULL)", name=op.f("ck_webhooks_disabled_whole")
+        ),
+        sa.CheckConstraint(
+            "failures >= 0 AND (failures = 0) = (failing_since IS NULL)", name=op.f("ck_webhooks_failures_whole")
         ),
     )
 

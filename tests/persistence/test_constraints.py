@@ -92,6 +92,8 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("webhooks", HOOK, {"id": "w", "secret": ""}, "ck_webhooks_secret_given"),
     ("webhooks", HOOK, {"id": "w", "previous_until": None}, "ck_webhooks_previous_whole"),
     ("webhooks", HOOK, {"id": "w", "disabled_because": "why"}, "ck_webhooks_disabled_whole"),
+    ("webhooks", HOOK, {"id": "w", "failures": 1}, "ck_webhooks_failures_whole"),
+    ("webhooks", HOOK, {"id": "w", "failures": -1, "failing_since": NEXT_YEAR}, "ck_webhooks_failures_whole"),
     ("webhooks", HOOK, {"id": "w", "organisation_id": "org_nowhere", "account_id": None}, "FOREIGN KEY"),
     ("webhooks", HOOK, {"id": "w", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("alerts", TOLD, {"occasion": "x"}, "alerts.id"),

@@ -16,10 +16,20 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import deliveries as kept
 from app.service.alerts import deliverer, sending
-from app.service.alerts.deliverer import BACK_OFF_SECONDS, CLAIM_SECONDS, claim_due, deliver, settle
+from app.service.alerts.deliverer import (
+    BACK_OFF_SECONDS,
+    CLAIM_SECONDS,
+    JITTER,
+    LONG_FAILING,
+    MANY_FAILURES,
+    claim_due,
+    deliver,
+    settle,
+    waits,
+)
 from app.service.alerts.sending import Sender, Sent
 from tests.conftest import Ledger
-from tests.service.commanding import opened
+from tests.service.commanding import opened, sound
 from tests.service.receiver import Receiver, receiving, status, subscribed
 
 
@@ -113,14 +123,43 @@ def test_what_fails_is_sent_again_with_growing_waits_until_it_is_acknowledged(
         [delivery] = shown(ledger)
         assert (delivery["status"], delivery["attempts"]) == ("pending", attempt)
         wait = BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS)) - 1]
-        assert sent_once(ledger, at=at + wait - 2) == []
-        at += wait + 1
+        assert sent_once(ledger, at=at + wait * (1 - JITTER) - 1) == []
+        at += wait * (1 + JITTER) + 1
     receiver.answer = None
     assert sent_once(ledger, at=at) == [Sent(204, None)]
     [delivery] = shown(ledger)
     assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 12, None)
     assert len(set(receiver.ids)) == 1
     assert sent_once(ledger, at=at + 10**6) == []
+
+
+def test_waits_are_spread_so_that_what_failed_together_does_not_come_back_together() -> None:
+    drawn = [waits(4).total_seconds() for _ in range(200)]
+    assert 600 * (1 - JITTER) <= min(drawn) < 540
+    assert 660 < max(drawn) <= 600 * (1 + JITTER)
+
+
+def test_a_webhook_that_fails_for_long_is_tried_with_one_delivery_at_a_time(ledger: Ledger, receiver: Receiver) -> None:
+    hook, other = subscribed(ledger, receiver.url), subscribed(ledger, receiver.url)
+    for _ in range(MANY_FAILURES + 1):
+        tried(ledger, hook)
+    tried(ledger, other)
+    receiver.answer = status(500)
+    for _ in range(MANY_FAILURES):
+        sent_once(ledger)
+    later = LONG_FAILING.total_seconds() - 60
+    assert len(sent_once(ledger, at=later)) == 2, "one of each webhook"
+    assert [each.webhook.id for each in claim_due(ledger.database, now(later))] == [hook["id"]], "often, but not long"
+    later += 2 * CLAIM_SECONDS
+    assert len(sent_once(ledger, at=later)) == 2
+    assert claim_due(ledger.database, now(later + 1)) == [], "the others wait, and the other webhook has nothing else"
+    tried(ledger, hook)
+    assert sent_once(ledger, at=later + 1) == [Sent(500, "The answer was 500.")], "what is new is tried at once"
+    receiver.answer = None
+    later += BACK_OFF_SECONDS[-1]
+    while sent_once(ledger, at=later):
+        later += 1
+    assert {each["status"] for each in shown(ledger, webhook=hook["id"], limit="200")} == {"delivered"}
 
 
 @pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
@@ -146,11 +185,16 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     tried(ledger, hook)
     tried(ledger, hook)
     receiver.answer = status(410)
+    [late] = claim_due(ledger.database, now())
     assert sent_once(ledger) == [Sent(410, "The answer was 410.")]
     assert [each["status"] for each in shown(ledger)] == ["given_up", "given_up"]
     read = ledger.get(f"/v1/webhooks/{hook['id']}", "admin").json()
     assert (read["disabled_because"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
     assert sent_once(ledger, at=10**6) == []
+    settle(ledger.database, late, Sent(410, "late"), now())
+    [act] = [act for act in ledger.get("/v1/audit", "admin").json()["items"] if act["action"] == "webhook.disabled"]
+    assert (act["actor"], act["subject"], act["reason"]) == ("service", hook["id"], "The receiver answered 410 Gone.")
+    assert sound(ledger)
     reply = ledger.post(f"/v1/deliveries/{shown(ledger)[0]['id']}/redeliver", None)
     assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
 

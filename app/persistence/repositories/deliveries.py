@@ -116,6 +116,16 @@ def failed(tx: Connection, sent: Due, status: int | None, why: str, again_at: da
     tx.execute(_attempt(sent).values(last_status=status, last_error=why, next_attempt_at=again_at))
 
 
+def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datetime) -> None:
+    """Send nothing of what is pending for a webhook before a moment."""
+    tx.execute(
+        update(deliveries)
+        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, _PENDING)
+        .where(deliveries.c.next_attempt_at < until)
+        .values(next_attempt_at=until)
+    )
+
+
 def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
     """Write that nothing of what is pending for a webhook will be sent."""
     tx.execute(

@@ -61,6 +61,7 @@ def add(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
             account_id=webhook.account_id,
             secret=webhook.secret,
             created_at=webhook.created_at,
+            failures=0,
         )
     )
 
@@ -103,6 +104,20 @@ def disable(tx: Connection, organisation_id: str, webhook_id: str, why: str, now
     """Send nothing to a webhook any more; the first reason stays."""
     this = _this(organisation_id, webhook_id).where(webhooks.c.disabled_at.is_(None))
     tx.execute(this.values(disabled_at=now, disabled_because=why))
+
+
+def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
+    """Write that a webhook acknowledged something, if it had failed before."""
+    tx.execute(_this(organisation_id, webhook_id).where(webhooks.c.failures > 0).values(failures=0, failing_since=None))
+
+
+def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: datetime) -> tuple[int, datetime]:
+    """Write that an attempt failed; returns how many did since the last success, and since when."""
+    failed = _this(organisation_id, webhook_id).values(
+        failures=webhooks.c.failures + 1, failing_since=func.coalesce(webhooks.c.failing_since, now)
+    )
+    row = tx.execute(failed.returning(webhooks.c.failures, webhooks.c.failing_since)).one()
+    return row.failures, row.failing_since
 
 
 def read_webhook(row: Row[Any]) -> Webhook:

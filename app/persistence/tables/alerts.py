@@ -34,6 +34,8 @@ webhooks = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("disabled_at", UtcDateTime),
     Column("disabled_because", Text),
+    Column("failures", Integer, nullable=False),
+    Column("failing_since", UtcDateTime),
     PrimaryKeyConstraint("organisation_id", "id"),
     ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
     ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
@@ -41,6 +43,7 @@ webhooks = Table(
     CheckConstraint("secret <> ''", name="secret_given"),
     CheckConstraint("(previous_secret IS NULL) = (previous_until IS NULL)", name="previous_whole"),
     CheckConstraint("(disabled_at IS NULL) = (disabled_because IS NULL)", name="disabled_whole"),
+    CheckConstraint("failures >= 0 AND (failures = 0) = (failing_since IS NULL)", name="failures_whole"),
 )
 
 alerts = Table(

@@ -6,16 +6,19 @@ twice, which it knows by the alert's id. No order is promised.
 
 import asyncio
 import logging
+import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
 from app.persistence.engine import EVERYONE, Database, said_by
-from app.persistence.repositories import deliveries, webhooks
+from app.persistence.repositories import deliveries, tenants, webhooks
 from app.persistence.repositories.deliveries import Due
+from app.service.alerts.disabling import disable
 from app.service.alerts.sending import MOST_AT_ONCE, Sender, Sent
 
 LOOK_SECONDS = 1.0
@@ -26,6 +29,13 @@ CLAIM_SECONDS: Final = 60.0
 
 BACK_OFF_SECONDS: Final = (5, 30, 120, 600, 3_600, 10_800, 43_200, 86_400)
 """How long to wait after the first failed attempt, the second, and so on; the last one counts for all that follow."""
+
+JITTER: Final = 0.2
+"""The share by which a wait is longer or shorter: what failed together does not come back together."""
+
+MANY_FAILURES: Final = 20
+LONG_FAILING: Final = timedelta(hours=24)
+"""A webhook that failed so often, for so long, and never succeeded meanwhile is tried with one delivery at a time."""
 
 GRACE_SECONDS: Final = 2.0
 """How long a service that stops waits for what it is sending: what is not settled then is sent twice."""
@@ -106,8 +116,17 @@ def claim_due(db: Database, now: datetime, busy: frozenset[str] = frozenset(), m
     return db.retried(claim)
 
 
+def waits(attempts: int) -> timedelta:
+    """How long it is until a delivery is sent again, after so many attempts at it."""
+    spread = 1 + JITTER * (secrets.randbelow(2_001) / 1_000 - 1)
+    return timedelta(seconds=BACK_OFF_SECONDS[min(attempts, len(BACK_OFF_SECONDS)) - 1] * spread)
+
+
 def settle(db: Database, due: Due, sent: Sent, now: datetime) -> None:
-    """Write how an attempt went; an answer of 410 disables the webhook.
+    """Write how an attempt went; an answer of 410 disables the webhook, which is an act of the service.
+
+    Where a webhook has failed for long, what else is pending for it waits as long as this delivery: the first success
+    lets all of it go. An alert that is new is tried at once.
 
     Args:
         db: a ledger's database.
@@ -119,6 +138,7 @@ def settle(db: Database, due: Due, sent: Sent, now: datetime) -> None:
     def write() -> None:
         with db.write(due.organisation_id) as tx:
             if sent.acknowledged:
+                webhooks.note_success(tx, due.organisation_id, due.webhook.id)
                 deliveries.succeeded(tx, due, sent.status or 0, now)
             else:
                 _failed(tx, due, sent, now)
@@ -127,8 +147,15 @@ def settle(db: Database, due: Due, sent: Sent, now: datetime) -> None:
 
 
 def _failed(tx: Connection, due: Due, sent: Sent, now: datetime) -> None:
-    wait = BACK_OFF_SECONDS[min(due.attempts, len(BACK_OFF_SECONDS)) - 1]
-    deliveries.failed(tx, due, sent.status, sent.error or "", now + timedelta(seconds=wait))
+    organisation_id, webhook_id = due.organisation_id, due.webhook.id
+    if sent.gone:  # an act: the organisation is locked before anything else
+        tenants.lock(tx, organisation_id)
+    failures, since = webhooks.note_failure(tx, organisation_id, webhook_id, now)
+    again_at = now + waits(due.attempts)
+    deliveries.failed(tx, due, sent.status, sent.error or "", again_at)
     if sent.gone:
-        webhooks.disable(tx, due.organisation_id, due.webhook.id, GONE, now)
-        deliveries.give_up(tx, due.organisation_id, due.webhook.id)
+        webhook = webhooks.find(tx, organisation_id, webhook_id)
+        if webhook is not None and webhook.disabled_at is None:
+            disable(tx, organisation_id, webhook, SERVICE, GONE, now)
+    elif failures >= MANY_FAILURES and now - since >= LONG_FAILING:
+        deliveries.postpone(tx, organisation_id, webhook_id, again_at)
