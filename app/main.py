@@ -35,6 +35,22 @@ from app.service.rates import asking_rates
 from app.service.signing import signer_of
 from app.settings import Settings
 
+ROUTERS = (
+    steps,
+    accounts,
+    runs,
+    lifecycle,
+    planning,
+    keys,
+    proposals,
+    alerts,
+    webhooks,
+    checkpoints,
+    governance,
+    health,
+)
+"""In the order of the document."""
+
 
 def create_app(settings: Settings) -> FastAPI:
     """Wire the service together.
@@ -87,20 +103,7 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
-    for module in (
-        steps,
-        accounts,
-        runs,
-        lifecycle,
-        planning,
-        keys,
-        proposals,
-        alerts,
-        webhooks,
-        checkpoints,
-        governance,
-        health,
-    ):
+    for module in ROUTERS:
         app.include_router(module.routes)
     describe(app)
     document(app)
