@@ -15,6 +15,7 @@ from app.api.openapi import describe, document
 from app.api.request_ids import RequestIds
 from app.api.routers import (
     accounts,
+    alerts,
     checkpoints,
     governance,
     health,
@@ -25,6 +26,7 @@ from app.api.routers import (
     runs,
     statements,
     steps,
+    webhooks,
 )
 from app.logs import keep_secrets
 from app.service.checkpoints import keep_checkpoints
@@ -33,6 +35,23 @@ from app.service.placements import Placements
 from app.service.rates import asking_rates
 from app.service.signing import signer_of
 from app.settings import Settings
+
+ROUTERS = (
+    steps,
+    accounts,
+    runs,
+    lifecycle,
+    planning,
+    keys,
+    proposals,
+    alerts,
+    webhooks,
+    checkpoints,
+    statements,
+    governance,
+    health,
+)
+"""In the order of the document."""
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -59,7 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
             for placement in placements:
                 signing = keep_checkpoints(placement.database, app.state.signer, settings.checkpoint_seconds)
                 looking.append(asyncio.create_task(signing))
-        async with placements.at_work():
+        async with placements.at_work(allow_private=settings.webhooks_allow_private):
             yield
             for look in looking:
                 look.cancel()
@@ -82,22 +101,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.rates = asking_rates(
         settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second
     )
+    app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
     app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
-    for module in (
-        steps,
-        accounts,
-        runs,
-        lifecycle,
-        planning,
-        keys,
-        proposals,
-        checkpoints,
-        statements,
-        governance,
-        health,
-    ):
+    for module in ROUTERS:
         app.include_router(module.routes)
     describe(app)
     document(app)

@@ -51,6 +51,7 @@ class Settings(BaseSettings):
         signing_key_file: a PEM file with the Ed25519 private key that signs checkpoints and statements; empty: none.
         checkpoint_seconds: how often the history of each organisation is signed, if there is a key; 0: when asked only.
         placements: further databases, each with organisations of its own: a JSON object of names and URLs.
+        webhooks_allow_private: whether webhooks may lead to addresses that are not public, and by http.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
@@ -65,6 +66,8 @@ class Settings(BaseSettings):
     placements: Annotated[
         dict[PlacementName, str], NoDecode, BeforeValidator(_placements), Field(repr=False, default_factory=dict)
     ]
+
+    webhooks_allow_private: bool = False
 
     @property
     def database_urls(self) -> dict[str, str]:

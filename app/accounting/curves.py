@@ -201,6 +201,17 @@ class RdpCurve:
             value = nextafter(value, inf)
         return min(value, 1.0)
 
+    def covers(self, other: "RdpCurve") -> bool:
+        """Tell whether at least as much was released as by another curve.
+
+        Args:
+            other: a curve over the same grid.
+
+        Returns:
+            True if no order, nor delta, is below the other's.
+        """
+        return self.delta >= other.delta and bool((self.values >= other.values).all())
+
     @property
     def is_zero(self) -> bool:
         """Tell whether nothing was released.

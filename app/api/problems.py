@@ -36,6 +36,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "run_state_conflict": (409, "The run is in another state"),
     "sequence_conflict": (409, "These steps were admitted before, with another content"),
     "sequence_gap": (409, "Steps are missing before these"),
+    "webhook_conflict": (409, "The webhook does not allow this now"),
     "attempt_superseded": (412, "Another attempt of the run is the current one"),
     "version_conflict": (412, "It was changed since you have seen it"),
     "request_too_large": (413, "The request is too large"),

@@ -25,6 +25,7 @@
      ├─ AccountQuarantinedError       account_quarantined
      ├─ SequenceConflictError         sequence_conflict
      ├─ SequenceGapError              sequence_gap
+     ├─ WebhookConflictError          webhook_conflict
      ├─ IdempotencyKeyReusedError     idempotency_key_reused
      └─ LedgerUnavailableError        ledger_unavailable
 
@@ -189,6 +190,12 @@ class SequenceGapError(LedgerError):
     """The steps do not follow the last admitted one."""
 
     code = "sequence_gap"
+
+
+class WebhookConflictError(LedgerError):
+    """A webhook is disabled, or there are too many."""
+
+    code = "webhook_conflict"
 
 
 class IdempotencyKeyReusedError(LedgerError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import IdempotencyKeyReusedError
+from app.ledger.errors import IdempotencyKeyReusedError, InvalidInputError
 from app.persistence.repositories import decisions, replies, tenants
 from app.service.call import Call
 from app.service.pricing import Prepared, prepared
@@ -49,6 +49,23 @@ def reused(key: str) -> IdempotencyKeyReusedError:
     return IdempotencyKeyReusedError(
         f"The idempotency key {key!r} was used before, for another request. Use a new key for a new request."
     )
+
+
+def require_no_key(identity: Identity, if_lost: str) -> None:
+    """Refuse an idempotency key for a reply with a secret: whatever a key pins is stored, and a secret must not be.
+
+    Args:
+        identity: of the request.
+        if_lost: what to do where the reply was lost.
+
+    Raises:
+        InvalidInputError: the request carries one.
+    """
+    if identity.key is not None:
+        raise InvalidInputError(
+            "This request carries no Idempotency-Key: its reply, with the secret in it, would be stored. If the reply "
+            f"was lost, {if_lost}."
+        )
 
 
 def create_once(call: Call, identity: Identity, create: Callable[[Connection, Prepared], str | Pinned]) -> Answer:

@@ -16,7 +16,7 @@ from app.service.access import COMMAND_LINE, secret_hash
 from app.service.acts import Act, append
 from app.service.budgets import find_account
 from app.service.call import Call
-from app.service.idempotency import Answer, Identity, Pinned, create_once
+from app.service.idempotency import Answer, Identity, Pinned, create_once, require_no_key
 from app.service.ids import new_id
 from app.service.pricing import Prepared
 
@@ -24,6 +24,8 @@ SECRET_BYTES = 32
 
 MOST_OVERLAP_SECONDS = 30 * 86_400
 """How long an old key may still open beside the new one."""
+
+_IF_LOST = "withdraw the key that nobody has and ask again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def issue_key(call: Call, terms: KeyTerms, identity: Identity, render: Callable[
         InvalidInputError: the key would have expired already, or the request carries an idempotency key.
     """
     call.require(Permission.KEYS)
-    _require_no_key(identity)
+    require_no_key(identity, _IF_LOST)
     if terms.expires_at is not None and terms.expires_at <= call.now:
         raise InvalidInputError("`expires_at` lies in the past; a key that opens nothing is of no use.")
 
@@ -165,7 +167,7 @@ def rotate_key(
     """
     if call.caller.actor != key_id:
         call.require(Permission.KEYS)
-    _require_no_key(identity)
+    require_no_key(identity, _IF_LOST)
 
     def create(tx: Connection, _: Prepared) -> str | Pinned:
         old = _found(tx, call, key_id)
@@ -308,12 +310,3 @@ def _require_lendable(tx: Connection, call: Call, role: Role, scope: str | None)
 
 def _require_in_reach(tx: Connection, call: Call, scope: str | None) -> None:
     call.require_reach([] if scope is None else locks.ids_above(tx, call.organisation_id, scope))
-
-
-def _require_no_key(identity: Identity) -> None:
-    """Refuse an idempotency key: whatever it pins is stored, and a secret must not be."""
-    if identity.key is not None:
-        raise InvalidInputError(
-            "A request for a key carries no Idempotency-Key: its reply, with the secret in it, would be stored. If the "
-            "reply was lost, withdraw the key that nobody has and ask again."
-        )

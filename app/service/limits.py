@@ -17,11 +17,13 @@ from app.ledger.errors import (
 from app.ledger.filters import Limit
 from app.ledger.limits import is_raised, limited
 from app.ledger.roles import Permission
-from app.persistence.repositories import accounts, proposals
+from app.ledger.thresholds import reached
+from app.persistence.repositories import accounts, alerts, proposals
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.balances import weights_facts
 from app.persistence.repositories.proposals import Kind, Proposal, Status
 from app.service.acts import Act
+from app.service.alerts.telling import thresholds_reached
 from app.service.budgets import checked, find_account
 from app.service.call import Call
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
@@ -163,6 +165,9 @@ def apply(
     now = replace(record, account=after, updated_at=call.now)
     action = f"{after.kind}.limit_changed"
     call.record(tx, Act(action, after.id, limit_facts(record), limit_facts(now), reason))
+    thresholds = record.tells.thresholds
+    crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
+    alerts.add(tx, call.organisation_id, thresholds_reached(after, crossed, call.now))
     return now
 
 

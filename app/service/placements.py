@@ -13,6 +13,8 @@ from app.persistence.engine import EVERYONE, NOBODY, URL_SETTING, Database, said
 from app.persistence.repositories import tenants
 from app.persistence.schema import is_current
 from app.service.access import DEFAULT_PLACEMENT
+from app.service.alerts.deliverer import deliver
+from app.service.alerts.sending import Sender
 from app.service.charging.queue import CommitQueue
 from app.service.upkeep import keep_up
 
@@ -156,14 +158,25 @@ class Placements:
             raise LedgerUnavailableError(f"The placement {placement.name!r} does not answer: {why}.") from error
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        """Look after the databases meanwhile; write what still waits in the end, and close every connection."""
-        looking = [asyncio.create_task(keep_up(placement.database)) for placement in self]
+    async def at_work(self, *, allow_private: bool = False) -> AsyncIterator[None]:
+        """Look after the databases meanwhile; write what still waits in the end, and close every connection.
+
+        Args:
+            allow_private: whether alerts are sent to addresses that are not public.
+        """
+        sender = Sender(allow_private=allow_private)
+        looking = [
+            asyncio.create_task(task)
+            for placement in self
+            for task in (keep_up(placement.database), deliver(placement.database, sender))
+        ]
         try:
             yield
         finally:
             for look in looking:
                 look.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
+            await sender.close()
             for placement in self:
                 await placement.charges.close()
             self.dispose()

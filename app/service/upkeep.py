@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -14,6 +15,8 @@ from app.ledger.reservations import forfeit, has_lapsed
 from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.repositories import reservations
 from app.persistence.repositories.reservations import Lapsed
+from app.service.alerts.forecasting import take_readings
+from app.service.alerts.silence import tell_silent
 from app.service.charging.ending import end
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
@@ -22,19 +25,30 @@ LOOK_SECONDS = 5.0
 PAGE = 100
 """How often lapsed reservations are looked for, and how many are read at once."""
 
+READING_SECONDS = 300.0
+"""How often accounts are looked for whose use is to be read."""
+
 _logger = logging.getLogger(__name__)
 
 
 async def keep_up(db: Database) -> None:
-    """Forfeit lapsed reservations and keep statistics, every few seconds, until cancelled.
+    """Forfeit lapsed reservations, tell of silent ones, read accounts, keep statistics, until cancelled.
 
     Args:
         db: a ledger's database; a failure is logged, and the next look comes.
     """
-    work: tuple[Callable[[], object], ...] = (lambda: forfeit_lapsed(db, datetime.now(UTC)), db.learn_sizes)
+    work: tuple[Callable[[], object], ...] = (
+        lambda: forfeit_lapsed(db, datetime.now(UTC)),
+        lambda: tell_silent(db, datetime.now(UTC)),
+        db.learn_sizes,
+    )
+    read_at = monotonic()
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        for each in work:
+        due = monotonic() - read_at >= READING_SECONDS
+        if due:
+            read_at = monotonic()
+        for each in (*work, lambda: take_readings(db, datetime.now(UTC))) if due else work:
             try:
                 await asyncio.to_thread(each)
             except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every few seconds: one line

@@ -157,3 +157,9 @@ def test_a_curve_is_a_value_that_nobody_can_change() -> None:
         kept.values[0] = 0
     with pytest.raises(ValueError, match="read-only"):
         RdpCurve.from_bytes(kept.to_bytes()).values[0] = 0
+
+
+def test_a_curve_covers_what_is_below_it_at_every_order_and_in_delta() -> None:
+    whole = RdpCurve(np.array([3, 5]), 7)
+    for values, delta, covered in ([3, 5], 7, True), ([0, 5], 0, True), ([4, 0], 0, False), ([3, 5], 8, False):
+        assert whole.covers(RdpCurve(np.array(values), delta)) is covered

@@ -13,7 +13,7 @@ from tests.persistence.dump import Dump, dump
 
 @dataclass(frozen=True)
 class House:
-    """A ledger with a population, a budget and a run that took one step, and gave back a reservation."""
+    """A ledger with a population, a budget, a run that took one step and gave back a reservation, and a webhook."""
 
     ledger: Ledger
     population: str
@@ -22,6 +22,8 @@ class House:
     reservation: str = ""
     key: str = ""
     proposal: str = ""
+    webhook: str = ""
+    delivery: str = ""
 
     def rows(self) -> Dump:
         """Every row of the ledger."""
@@ -37,6 +39,8 @@ class House:
             "key_id": self.key,
             "account_id": self.budget,
             "proposal_id": self.proposal,
+            "webhook_id": self.webhook,
+            "delivery_id": self.delivery,
         }
 
 
@@ -52,7 +56,9 @@ def furnish(ledger: Ledger) -> House:
     key = str(ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
     more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
     proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
-    return House(ledger, population, budget, run, reservation, key, str(proposed.json()["id"]))
+    webhook = str(ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
+    delivery = str(ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
+    return House(ledger, population, budget, run, reservation, key, str(proposed.json()["id"]), webhook, delivery)
 
 
 @pytest.fixture(scope="module")

@@ -44,16 +44,16 @@ GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC
 POSTS = [operation for operation in GUARDED if operation.method == "POST"]
 WITH_BODY = [operation for operation in GUARDED if "requestBody" in operation.described]
 ANEW = {
-    "verifyLedger",
-    "getRunStatement",
-    "getRunStatementPage",
-    "getPopulationStatement",
-    "getPopulationStatementPage",
+    *("verifyLedger", "getForecast"),
+    *("getRunStatement", "getRunStatementPage", "getPopulationStatement", "getPopulationStatementPage"),
 }
 """Reads that are made anew each time."""
 READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id not in ANEW]
 """What an asker may have already."""
-OPTIONAL_BODY = {"completeRun", "abortRun", "rotateKey", "revokeKey", "approveProposal", "rejectProposal"}
+OPTIONAL_BODY = {
+    *("completeRun", "abortRun", "rotateKey", "revokeKey", "approveProposal", "rejectProposal"),
+    "rotateWebhookSecret",
+}
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
@@ -73,6 +73,8 @@ NOWHERE = {
     "key_id": "key_nowhere",
     "account_id": "bud_nowhere",
     "proposal_id": "prp_nowhere",
+    "webhook_id": "whk_nowhere",
+    "delivery_id": "dlv_nowhere",
 }
 """Ids that mean nothing, by the names of path parameters."""
 
@@ -95,6 +97,8 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "createKey": {"name": name, "role": "viewer"},
         "reserve": {"plan": [{"event": SAMPLED}]},
         "commitReservation": {"steps_executed": 0},
+        "createWebhook": {"url": "https://alerts.example/privacy"},
+        "setAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},
         "planEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},
         "planDelta": {"events": [{"event": SAMPLED}], "epsilon": 1.0},
         "planTrajectory": {"events": [{"event": SAMPLED}], "delta": 1e-5},

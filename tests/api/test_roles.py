@@ -19,6 +19,7 @@ TREE = ["budget_admin", "privacy_officer", "admin"]
 KEYS = ["budget_admin", "privacy_officer", "admin"]
 PLANNING = ["planner", "budget_admin", "privacy_officer", "admin"]
 APPROVAL = ["privacy_officer", "admin"]
+OFFICE = ["privacy_officer", "admin"]
 PROOF = ["privacy_officer", "auditor", "admin"]
 MAY: dict[str, list[str]] = {
     "createPopulation": TREE,
@@ -69,6 +70,18 @@ MAY: dict[str, list[str]] = {
     "getProposal": EVERYONE,
     "approveProposal": APPROVAL,
     "rejectProposal": APPROVAL,
+    "listAlerts": EVERYONE,
+    "getAlertSettings": EVERYONE,
+    "setAlertSettings": OFFICE,
+    "getForecast": EVERYONE,
+    "createWebhook": OFFICE,
+    "listWebhooks": OFFICE,
+    "getWebhook": OFFICE,
+    "disableWebhook": OFFICE,
+    "rotateWebhookSecret": OFFICE,
+    "testWebhook": OFFICE,
+    "listDeliveries": OFFICE,
+    "redeliver": OFFICE,
 }
 NUMBERS: Iterator[int] = itertools.count()
 
@@ -93,6 +106,15 @@ def _account(house: House, *, proposed: bool) -> dict[str, str]:
     return ids
 
 
+def _webhook(house: House) -> dict[str, str]:
+    """A webhook and a delivery; the one before is disabled, as there can be twenty."""
+    for before in house.ledger.get("/v1/webhooks", "admin").json()["items"]:
+        house.ledger.post(f"/v1/webhooks/{before['id']}/disable", None)
+    webhook = house.ledger.post("/v1/webhooks", {"url": "https://alerts.example/roles"}).json()["id"]
+    delivery = house.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"]
+    return {"webhook_id": webhook, "delivery_id": delivery}
+
+
 def test_the_table_names_every_operation() -> None:
     assert set(MAY) == {operation.id for operation in GUARDED}
 
@@ -107,6 +129,8 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(house: House, operat
         ids["key_id"] = str(house.ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
     if "reservation_id" in operation.path:
         ids["reservation_id"] = _reservation(house, run)
+    if "webhook_id" in operation.path or "delivery_id" in operation.path:
+        ids |= _webhook(house)
     body = valid_body(operation, f"{operation.id}-{next(NUMBERS)}")
     before = house.rows()
     reply = house.ledger.http.request(

@@ -46,6 +46,8 @@ def _references(house: House) -> dict[str, tuple[str, str, object]]:
         "budget by id": ("POST", "/v1/runs", {"name": "r", "budget": house.budget}),
         "budget by path": ("POST", "/v1/runs", {"name": "r", "budget": "mimic/icu-team"}),
         "population as budget": ("POST", "/v1/runs", {"name": "r", "budget": house.population}),
+        "account by id": ("POST", "/v1/webhooks", {"url": "https://alerts.example", "account": house.budget}),
+        "account by path": ("POST", "/v1/webhooks", {"url": "https://alerts.example", "account": "mimic/icu-team"}),
         "filter by parent id": ("GET", f"/v1/budgets?parent={house.population}", None),
         "filter by parent path": ("GET", "/v1/budgets?parent=mimic", None),
         "filter by budget id": ("GET", f"/v1/runs?budget={house.budget}", None),
@@ -65,6 +67,8 @@ def _references(house: House) -> dict[str, tuple[str, str, object]]:
         "budget by id",
         "budget by path",
         "population as budget",
+        "account by id",
+        "account by path",
         "filter by parent id",
         "filter by parent path",
         "filter by budget id",
@@ -78,7 +82,13 @@ def test_another_organisations_object_cannot_be_referred_to(house: House, what: 
     assert house.rows() == before
 
 
-@pytest.mark.parametrize("path", ["/v1/populations", "/v1/budgets", "/v1/runs", "/v1/budgets?path=mimic/icu-team"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/populations", "/v1/budgets", "/v1/runs", "/v1/budgets?path=mimic/icu-team"),
+        *("/v1/alerts", "/v1/webhooks", "/v1/deliveries"),
+    ],
+)
 def test_lists_show_nothing_of_another_organisation(house: House, path: str) -> None:
     assert _clinic(house, "GET", path).json() == {"items": [], "next": None}
 
@@ -131,6 +141,6 @@ def test_a_run_is_no_parent_and_no_budget(house: House) -> None:
 
 
 def test_every_operation_that_writes_was_tried() -> None:
-    tried = {"createBudget", "registerRun", "createKey"} | {operation.id for operation in WITH_ID}
+    tried = {"createBudget", "registerRun", "createKey", "createWebhook"} | {operation.id for operation in WITH_ID}
     stateless = {operation.id for operation in POSTS if operation.path.startswith("/v1/accounting/")}
     assert {operation.id for operation in POSTS} - tried - stateless == {"createPopulation", "makeCheckpoint"}

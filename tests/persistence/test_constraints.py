@@ -13,8 +13,9 @@ from app.accounting.events import Gaussian
 from app.ledger.accounts import StepEvent
 from app.ledger.reservations import forfeit
 from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import readings
 from app.persistence.tables import metadata
-from tests.conftest import open_ledger
+from tests.conftest import Ledger, open_ledger
 from tests.persistence.dump import dump
 from tests.service.reserving import Reserver
 
@@ -48,7 +49,20 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
         trainer.close(forfeit(trainer.reserve(*plan)))
         trainer.reserve(*plan)
+        _have_alerts(ledger)
         yield ledger.database
+
+
+def _have_alerts(ledger: Ledger) -> None:
+    """A webhook whose secret was rotated, a delivery to it, a threshold that was told before, a reading."""
+    made = ledger.post("/v1/webhooks", {"url": "https://alerts.example/a", "account": "mimic/icu-team"})
+    for act in ("rotate", "test"):
+        assert ledger.post(f"/v1/webhooks/{made.json()['id']}/{act}", None).status_code == 201
+    assert ledger.get("/v1/alerts?type=account.threshold_reached").json()["items"]
+    with ledger.database.write(EVERYONE) as tx:
+        accounts = metadata.tables["accounts"]
+        account = tx.execute(select(accounts).where(accounts.c.name == "mimic")).one()
+        readings.put(tx, account.organisation_id, account.id, readings.Reading(0.5, datetime.now(UTC)))
 
 
 # Each row: a table, which of its rows is copied (a column and its value), what is changed in the copy, and a part
@@ -66,7 +80,38 @@ FORFEITED = ("outcome", "forfeited")
 RESERVED = ("status", "active")
 ENDED = ("status", "forfeited")
 ITEM = ("reservation_id", "active one")
+HOOK = ("url", "https://alerts.example/a")
+TOLD = ("type", "account.threshold_reached")
+SENT = ("status", "pending")
+READ = ("share", 0.5)
 COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
+    ("accounts", KIND, {"id": "a", "path": "x", "alert_thresholds": ""}, "ck_accounts_alert_thresholds_said"),
+    ("accounts", KIND, {"id": "a", "path": "x", "forecast_days": -1}, "ck_accounts_forecast_days_count"),
+    ("webhooks", HOOK, {}, "webhooks.id"),
+    ("webhooks", HOOK, {"id": "w", "url": ""}, "ck_webhooks_url_given"),
+    ("webhooks", HOOK, {"id": "w", "secret": ""}, "ck_webhooks_secret_given"),
+    ("webhooks", HOOK, {"id": "w", "previous_until": None}, "ck_webhooks_previous_whole"),
+    ("webhooks", HOOK, {"id": "w", "disabled_because": "why"}, "ck_webhooks_disabled_whole"),
+    ("webhooks", HOOK, {"id": "w", "failures": 1}, "ck_webhooks_failures_whole"),
+    ("webhooks", HOOK, {"id": "w", "failures": -1, "failing_since": NEXT_YEAR}, "ck_webhooks_failures_whole"),
+    ("webhooks", HOOK, {"id": "w", "organisation_id": "org_nowhere", "account_id": None}, "FOREIGN KEY"),
+    ("webhooks", HOOK, {"id": "w", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("alerts", TOLD, {"occasion": "x"}, "alerts.id"),
+    ("alerts", TOLD, {"id": "e"}, "alerts.occasion"),
+    ("alerts", TOLD, {"id": "e", "account_id": None}, "ck_alerts_about_an_account"),
+    ("alerts", TOLD, {"id": "e", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("alerts", TOLD, {"id": "e", "organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("deliveries", SENT, {"webhook_id": "whk_nowhere"}, "deliveries.id"),
+    ("deliveries", SENT, {"id": "d"}, "deliveries.webhook_id"),
+    ("deliveries", SENT, {"id": "d", "status": "lost"}, "ck_deliveries_status_known"),
+    ("deliveries", SENT, {"id": "d", "status": "delivered"}, "ck_deliveries_delivered_once"),
+    ("deliveries", SENT, {"id": "d", "attempts": -1}, "ck_deliveries_attempts_count"),
+    ("deliveries", SENT, {"id": "d", "webhook_id": "whk_nowhere"}, "FOREIGN KEY"),
+    ("deliveries", SENT, {"id": "d", "alert_id": "evt_nowhere"}, "FOREIGN KEY"),
+    ("account_readings", READ, {}, "account_readings.day"),
+    ("account_readings", READ, {"day": -1}, "ck_account_readings_day_counts"),
+    ("account_readings", READ, {"day": 1, "share": -0.1}, "ck_account_readings_share_counts"),
+    ("account_readings", READ, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("organisations", ("name", "hospital"), {"id": "org_2"}, "organisations.name"),
     ("organisations", ("name", "hospital"), {"name": "x"}, "organisations.id"),
     ("organisations", ("name", "hospital"), {"id": "org_2", "name": ""}, "ck_organisations_name_given"),

@@ -21,6 +21,7 @@ from app.persistence.repositories import accounts, decisions, keys, tenants
 from app.persistence.repositories.events import PriceBook
 from app.persistence.tables import metadata
 from app.service import access
+from app.service.alerts.forecasting import take_readings
 from app.service.keys import create_key
 from app.service.placements import Placements
 from tests import postgres
@@ -70,6 +71,11 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     made(f"/v1/runs/{run}/steps", {"first_step": 0})
     made("/v1/checkpoints", {})
     made(f"/v1/runs/{run}/reservations", {"plan": [{"event": event, "count": 3}]})
+    hooked = {"url": "https://alerts.example/"}
+    reply = ledger.http.post("/v1/webhooks", json=hooked, headers=ledger.headers("admin", organisation))
+    hook = reply.json()["id"]
+    made(f"/v1/webhooks/{hook}/test", {})
+    take_readings(ledger.database, datetime.now(UTC))
     return run
 
 

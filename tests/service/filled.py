@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import httpx2
 from fastapi.testclient import TestClient
 
 from app.main import create_app
+from app.service.alerts.forecasting import take_readings
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import Ledger
@@ -23,6 +25,10 @@ def fill(ledger: Ledger) -> Trainer:
         ledger: with its organisations, and nothing else.
     """
     trainer = hired(ledger)
+    hook = ledger.post("/v1/webhooks", {"url": "https://alerts.example/", "account": "mimic"})
+    _answered(201, hook)
+    _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/rotate", None))
+    _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/test", None))
     _answered(200, trainer.steps(count=2))
     _answered(403, trainer.steps("refused", event=HUGE))
     _answered(201, trainer.act("attempts", {}))
@@ -43,6 +49,7 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(200, silent.act("abort"))  # what is left of the plan is forfeited
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
+    take_readings(ledger.database, datetime.now(UTC))
     return trainer
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,11 +15,13 @@ from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.thresholds import Watch, holds_on, watch_of
 from app.persistence.engine import writes
 from app.persistence.repositories import balances
 from app.persistence.repositories.balances import Since
 from app.persistence.repositories.events import PriceBook
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
+from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
 from app.persistence.tables import account_paths, accounts, populations
 from app.persistence.tables import balances as kept_balances
 
@@ -44,6 +46,8 @@ class AccountRecord:
         updated_at: in UTC.
         quarantine: why writes to it are stopped, if they are.
         since: what was charged since its curves were written; None: they are to be written.
+        tells: of what it tells.
+        watch: how far off its next threshold is, if somebody looked.
     """
 
     account: Account
@@ -52,10 +56,20 @@ class AccountRecord:
     updated_at: datetime
     quarantine: str | None = None
     since: Since | None = field(default_factory=dict)
+    tells: Tells = DEFAULT_TELLS
+    watch: Watch | None = None
 
     def changed_to(self, account: Account, now: datetime, since: Since | None) -> "AccountRecord":
-        """The record after a change of the account."""
-        return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since)
+        """The record after a change of the account; it knows which thresholds had been reached before."""
+        watch = self.watch or watch_of(self.account, self.tells.thresholds)
+        return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since, self.tells, watch)
+
+    def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
+        """The record with the watch of an earlier one, if that still holds: others may have charged in between."""
+        watch = None if earlier is None or earlier.tells.thresholds != self.tells.thresholds else earlier.watch
+        if earlier is None or watch is None or not holds_on(watch, earlier.account, self.account):
+            return self
+        return replace(self, watch=watch)
 
     def is_what(self, seen: Seen) -> bool:
         """Whether the record is what is stored now; a version alone may come twice if a backup is restored."""
@@ -321,7 +335,8 @@ def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         limit_revision=row.limit_revision,
     )
     population = Population(row.privacy_unit, relation, row.size)
-    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine, since)
+    tells = read_tells(row.alert_thresholds, row.forecast_days)
+    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine, since, tells)
 
 
 def _planned_text(planned: tuple[StepEvent, ...]) -> str:

@@ -3,6 +3,7 @@
 The organisation's id leads every key, so that organisations can be placed on several databases.
 """
 
+from app.persistence.tables.alerts import MAX_URL_LENGTH, account_readings, alerts, deliveries, webhooks
 from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, metadata
 from app.persistence.tables.charges import (
     attempts,
@@ -28,15 +29,19 @@ from app.persistence.tables.tree import (
 __all__ = [
     "ACTOR_LENGTH",
     "KEY_LENGTH",
+    "MAX_URL_LENGTH",
     "REQUEST_ID_LENGTH",
     "account_paths",
+    "account_readings",
     "accounts",
+    "alerts",
     "api_keys",
     "attempts",
     "audit_entries",
     "balances",
     "checkpoints",
     "decisions",
+    "deliveries",
     "dp_events",
     "event_curves",
     "metadata",
@@ -49,4 +54,5 @@ __all__ = [
     "run_anchors",
     "runs",
     "step_events",
+    "webhooks",
 ]

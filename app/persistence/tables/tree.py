@@ -74,6 +74,8 @@ accounts = Table(
     Column("limit_revision", Integer, nullable=False, server_default="0"),
     Column("charged_since", Text, nullable=False, server_default="{}"),
     Column("quarantine", Text),
+    Column("alert_thresholds", Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
+    Column("forecast_days", Integer, nullable=False, server_default="30"),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
@@ -98,6 +100,8 @@ accounts = Table(
     CheckConstraint("version >= 0", name="version_counts"),
     CheckConstraint("limit_revision >= 0", name="limit_revision_counts"),
     CheckConstraint("quarantine <> ''", name="quarantine_said"),
+    CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_said"),
+    CheckConstraint("forecast_days >= 0", name="forecast_days_count"),
     Index(
         "uq_accounts_path",
         "organisation_id",

@@ -10,6 +10,7 @@ from app.ledger.errors import SequenceConflictError
 from app.ledger.reservations import Reservation, Shortfall, has_lapsed, is_exact, take, taken_out
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.alerts.telling import exhausted, overdrawn
 from app.service.charging.refusing import facts_of
 from app.service.charging.requests import Answered, Command, Mode, OnExceed
 from app.service.charging.working import WorkingSet
@@ -161,9 +162,19 @@ def _by_the_accounts(
         return work.append(organisation_id, run, decision)
     work.remember_prices(organisation_id, path[0], priced)
     work.charge(organisation_id, outcome.accounts, priced, command.now)
+    _tell(work, command, run, outcome)
     if outcome.overdrawn and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
     return work.append(organisation_id, run, decision)
+
+
+def _tell(work: WorkingSet, command: Command, run: Run, charged: Admission) -> None:
+    """Tell of a run that is overdrawn now, and of an account that has no room for another charge like this one."""
+    own = charged.accounts[-1]
+    if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
+        work.tell(command.organisation_id, [overdrawn(own, charged.binding, command.now)])
+    elif not charged.overdrawn and not charged.steps_remaining:
+        work.tell(command.organisation_id, [exhausted(charged.binding, own, command.now)])
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:

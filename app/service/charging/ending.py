@@ -14,10 +14,11 @@ from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero
 from app.ledger.admission import reading_of, repetitions_left
 from app.ledger.audit import Asker
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.reservations import Closing, Reservation, is_exact, taken_out
+from app.ledger.reservations import Closing, Reservation, has_lapsed, is_exact, taken_out
 from app.ledger.runs import Run
 from app.persistence.repositories import reservations
 from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.alerts.telling import forfeited
 from app.service.charging.working import WorkingSet
 from app.service.pricing import Prepared, UnpreparedError
 
@@ -64,6 +65,9 @@ def end(
             work.append(organisation_id, run, _decision((*above, own), run, ended, outcome, priced))
             run = work.run(organisation_id, before.run_id)
     work.move(organisation_id, replace(run, reservation_id=None))
+    if closing.forfeited:
+        lost = sum(step.count for step in closing.forfeited)
+        work.tell(organisation_id, [forfeited(own, before, lost, now, lapsed=has_lapsed(before, now))])
     del work.reservations[organisation_id, before.run_id]
     work.taken.pop((organisation_id, before.run_id), None)
     reservations.close(work.tx, organisation_id, closing.reservation, now)

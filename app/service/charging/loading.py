@@ -121,7 +121,8 @@ def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Want
             work.accounts[organisation_id, seen.id] = record
     if stale:
         for record in accounts.find_many(work.tx, work.memory.prices, organisation_id, stale):
-            work.accounts[organisation_id, record.account.id] = record
+            key = (organisation_id, record.account.id)
+            work.accounts[key] = record.after(work.memory.accounts.get(key))
 
 
 def _load_runs(work: WorkingSet, organisation_id: str) -> None:

@@ -1,10 +1,13 @@
 """What a transaction decided, written in bulk; and what is remembered of it once it is durable."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from app.accounting.events import fingerprint
-from app.persistence.repositories import balances, decisions, events, reservations, runs
-from app.service.charging.memory import Memory, Plan
+from app.ledger.thresholds import watch_of
+from app.persistence.repositories import alerts, balances, decisions, events, reservations, runs
+from app.service.alerts.telling import thresholds_reached
+from app.service.charging.memory import Key, Memory, Plan
 from app.service.charging.working import WorkingSet
 
 
@@ -31,8 +34,25 @@ def save(work: WorkingSet) -> None:
             work.tx, [(key[0], work.reservations[key], places) for key, places in sorted(work.taken.items())]
         )
     if work.changed:
-        records = [(key[0], work.accounts[key]) for key in sorted(work.changed)]
+        changed = sorted(work.changed)
+        _look_at_thresholds(work, changed)
+        records = [(key[0], work.accounts[key]) for key in changed]
         balances.save(work.tx, [(of, each.account, each.since, each.updated_at) for of, each in records])
+    for organisation_id in sorted(work.told):
+        alerts.add(work.tx, organisation_id, work.told[organisation_id])
+
+
+def _look_at_thresholds(work: WorkingSet, changed: Iterable[Key]) -> None:
+    """Tell of the thresholds that accounts have reached; mostly, one comparison says that there is none."""
+    for key in changed:
+        record = work.accounts[key]
+        assert record.watch is not None, "whoever changes an account looks at its thresholds before"
+        if record.watch.holds(record.account.spent):
+            continue
+        watch = watch_of(record.account, record.tells.thresholds)
+        crossed = record.tells.thresholds[record.watch.passed : watch.passed]
+        work.tell(key[0], thresholds_reached(record.account, crossed, record.updated_at))
+        work.accounts[key] = replace(record, watch=watch)
 
 
 def remember(memory: Memory, work: WorkingSet) -> None:

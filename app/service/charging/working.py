@@ -14,6 +14,7 @@ from app.ledger.reservations import Reservation, remaining_items
 from app.ledger.runs import Run
 from app.persistence.repositories import accounts, balances, decisions
 from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.alerts import Alert
 from app.persistence.repositories.balances import Since
 from app.persistence.repositories.decisions import Decision, sealed
 from app.persistence.repositories.events import PriceList
@@ -42,6 +43,7 @@ class WorkingSet:
         listed: curves of the ledger's price list.
         prices: curves that are new to it.
         mentioned: events of refusals, which are remembered without a price.
+        told: alerts to be written, by organisation.
     """
 
     tx: Connection
@@ -60,6 +62,7 @@ class WorkingSet:
     listed: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     prices: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     mentioned: dict[str, set[DpEvent]] = field(default_factory=dict)
+    told: dict[str, list[Alert]] = field(default_factory=dict)
 
     def run(self, organisation_id: str, run_id: str) -> Run:
         """A run as it stands.
@@ -202,6 +205,12 @@ class WorkingSet:
             replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash),
         )
         return whole
+
+    def tell(self, organisation_id: str, alerts: Iterable[Alert]) -> None:
+        """Have something told, if all of this becomes durable."""
+        new = list(alerts)
+        if new:
+            self.told.setdefault(organisation_id, []).extend(new)
 
     def move(self, organisation_id: str, run: Run) -> None:
         """Put a run in the place of what it was."""

@@ -1,0 +1,77 @@
+"""Alerts: what was told of accounts, of what they tell, and what is to be expected of them."""
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.problems import GUARDED, READING, WRITING, reads, responses
+from app.api.route import Asked, router, tagged
+from app.api.schemas.alerts import AlertOut, AlertPage, ForecastOut, TellsIn, TellsOut
+from app.persistence.repositories.alerts import AlertType
+from app.service.alerts import accounts
+
+routes = router()
+
+
+@routes.get(
+    "/alerts",
+    operation_id="listAlerts",
+    summary="List what was told",
+    tags=["alerts"],
+    response_model=AlertPage,
+    responses=reads(*GUARDED, "invalid_request"),
+)
+def list_alerts(
+    request: Request,
+    call: Asked,
+    account: Annotated[str | None, Query(max_length=100, description="Only what is about it, by its id.")] = None,
+    type: Annotated[AlertType | None, Query(description="Only what is of this type.")] = None,  # noqa: A002 - as on the wire
+    limit: PageLimit = 50,
+    after: After = None,
+) -> Response:
+    """Alerts of the caller's organisation, the newest first."""
+    found = accounts.list_alerts(call, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
+    shown, following = cut(found, limit, lambda alert: alert.id)
+    return tagged(request, AlertPage(items=[AlertOut.of(alert) for alert in shown], next=following))
+
+
+@routes.get(
+    "/accounts/{account_id}/alert-settings",
+    operation_id="getAlertSettings",
+    summary="Read of what an account tells",
+    tags=["alerts"],
+    response_model=TellsOut,
+    responses=reads(*READING),
+)
+def get_alert_settings(account_id: str, request: Request, call: Asked) -> Response:
+    """The thresholds of a population, a budget or a run, and how far ahead it tells of its limit."""
+    return tagged(request, TellsOut.of(accounts.get_tells(call, account_id)))
+
+
+@routes.put(
+    "/accounts/{account_id}/alert-settings",
+    operation_id="setAlertSettings",
+    summary="Say of what an account tells",
+    tags=["alerts"],
+    responses=responses(*WRITING, "not_found"),
+)
+def set_alert_settings(account_id: str, body: TellsIn, call: Asked) -> TellsOut:
+    """Each threshold is told once under one and the same limit; those that are reached already are told now."""
+    return TellsOut.of(accounts.set_tells(call, account_id, body.tells()))
+
+
+@routes.get(
+    "/accounts/{account_id}/forecast",
+    operation_id="getForecast",
+    summary="Read when an account will reach its limit",
+    tags=["alerts"],
+    responses=responses(*READING),
+)
+def get_forecast(account_id: str, call: Asked) -> ForecastOut:
+    """The pace of the last seven days, and when a population, a budget or a run is used up if it stays.
+
+    It is made anew each time: the less was charged since the last answer, the later is the end.
+    """
+    record, seen = accounts.get_outlook(call, account_id)
+    return ForecastOut.of(record.account.id, seen)

@@ -1,0 +1,178 @@
+"""Webhooks, and what was delivered to them."""
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.problems import GUARDED, READING, WRITING, reads, responses
+from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.schemas.alerts import (
+    DeliveryOut,
+    DeliveryPage,
+    NewWebhookOut,
+    RotationIn,
+    WebhookIn,
+    WebhookOut,
+    WebhookPage,
+)
+from app.api.schemas.common import Body
+from app.persistence.repositories.alerts import DeliveryStatus
+from app.service.alerts import webhooks
+
+routes = router()
+
+_CHANGING = (*WRITING, "not_found")
+_MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
+
+
+@routes.post(
+    "/webhooks",
+    operation_id="createWebhook",
+    summary="Have alerts sent to a URL",
+    tags=["webhooks"],
+    status_code=201,
+    response_model=NewWebhookOut,
+    responses=responses(*_CHANGING, "webhook_conflict"),
+)
+def create_webhook(body: WebhookIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """Alerts are posted as the Standard Webhooks specification has it.
+
+    The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
+    """
+    return created(
+        webhooks.create_webhook(
+            call,
+            body.subscription(),
+            identity(request, body, key),
+            lambda webhook: NewWebhookOut.of(webhook).model_dump_json(),
+            allow_private=request.app.state.webhooks_allow_private,
+        )
+    )
+
+
+@routes.get(
+    "/webhooks",
+    operation_id="listWebhooks",
+    summary="List webhooks",
+    tags=["webhooks"],
+    response_model=WebhookPage,
+    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+)
+def list_webhooks(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
+    """Webhooks of the caller's organisation in the order of their making, those that are disabled among them."""
+    found = webhooks.list_webhooks(call, after=decode_cursor(after), limit=limit + 1)
+    shown, following = cut(found, limit, lambda webhook: webhook.id)
+    return tagged(request, WebhookPage(items=[WebhookOut.of(webhook) for webhook in shown], next=following))
+
+
+@routes.get(
+    "/webhooks/{webhook_id}",
+    operation_id="getWebhook",
+    summary="Read a webhook",
+    tags=["webhooks"],
+    response_model=WebhookOut,
+    responses=reads(*READING, "insufficient_scope"),
+)
+def get_webhook(webhook_id: str, request: Request, call: Asked) -> Response:
+    """A webhook: where to, of what, and whether it still is sent anything."""
+    return tagged(request, WebhookOut.of(webhooks.get_webhook(call, webhook_id)))
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/disable",
+    operation_id="disableWebhook",
+    summary="Send nothing to a webhook any more",
+    tags=["webhooks"],
+    responses=responses(*_CHANGING),
+)
+def disable_webhook(webhook_id: str, call: Asked) -> WebhookOut:
+    """It stays disabled: what is pending is given up. To be told again, make a new one."""
+    return WebhookOut.of(webhooks.disable_webhook(call, webhook_id))
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/rotate",
+    operation_id="rotateWebhookSecret",
+    summary="Give a webhook a new secret",
+    tags=["webhooks"],
+    status_code=201,
+    response_model=NewWebhookOut,
+    responses=responses(*_CHANGING, "webhook_conflict"),
+)
+def rotate_webhook_secret(
+    webhook_id: str, request: Request, call: Asked, body: RotationIn | None = None, key: IdempotencyKey = None
+) -> Response:
+    """For a while everything carries two signatures, so that the receiver can change its secret at any moment.
+
+    The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
+    """
+    asked = body or RotationIn()
+    return created(
+        webhooks.rotate_secret(
+            call,
+            webhook_id,
+            asked.overlap_seconds,
+            identity(request, asked, key),
+            lambda webhook: NewWebhookOut.of(webhook).model_dump_json(),
+        )
+    )
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/test",
+    operation_id="testWebhook",
+    summary="Send a webhook something that means nothing",
+    tags=["webhooks"],
+    status_code=201,
+    response_model=DeliveryOut,
+    responses=responses(*_MAKING),
+)
+def try_webhook(webhook_id: str, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """An alert `webhook.test` is due at once; the list of deliveries says how it went."""
+    return created(
+        webhooks.try_webhook(
+            call,
+            webhook_id,
+            identity(request, Body(), key),
+            lambda delivery: DeliveryOut.of(delivery).model_dump_json(),
+        )
+    )
+
+
+@routes.get(
+    "/deliveries",
+    operation_id="listDeliveries",
+    summary="List what was delivered, and what was not",
+    tags=["webhooks"],
+    response_model=DeliveryPage,
+    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+)
+def list_deliveries(
+    request: Request,
+    call: Asked,
+    *,
+    webhook: Annotated[str | None, Query(max_length=100, description="Only those to it, by its id.")] = None,
+    alert: Annotated[str | None, Query(max_length=100, description="Only those of it, by its id.")] = None,
+    status: Annotated[DeliveryStatus | None, Query(description="Only those in this state.")] = None,
+    limit: PageLimit = 50,
+    after: After = None,
+) -> Response:
+    """Deliveries of the caller's organisation, the newest first."""
+    found = webhooks.list_deliveries(
+        call, webhook=webhook, alert=alert, status=status, before=decode_cursor(after), limit=limit + 1
+    )
+    shown, following = cut(found, limit, lambda delivery: delivery.id)
+    return tagged(request, DeliveryPage(items=[DeliveryOut.of(delivery) for delivery in shown], next=following))
+
+
+@routes.post(
+    "/deliveries/{delivery_id}/redeliver",
+    operation_id="redeliver",
+    summary="Send an alert to a webhook once more",
+    tags=["webhooks"],
+    responses=responses(*_CHANGING, "webhook_conflict"),
+)
+def redeliver(delivery_id: str, call: Asked) -> DeliveryOut:
+    """It is due at once, whatever became of it before; the receiver knows it by its webhook-id."""
+    return DeliveryOut.of(webhooks.redeliver(call, delivery_id))

@@ -1,0 +1,159 @@
+"""The outbox: what is to be told, written in the transaction of its cause, and who is to be told."""
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from app.persistence.repositories import webhooks
+from app.persistence.repositories.locks import ids_above
+from app.persistence.tables import account_paths, alerts, deliveries
+
+
+class AlertType(StrEnum):
+    """What can be told."""
+
+    THRESHOLD = "account.threshold_reached"
+    EXHAUSTED = "account.exhausted"
+    FORECAST = "account.limit_forecast"
+    OVERDRAWN = "run.overdrawn"
+    SILENT = "reservation.silent"
+    FORFEITED = "reservation.forfeited"
+    TEST = "webhook.test"
+
+
+class DeliveryStatus(StrEnum):
+    """Where a delivery is in its life."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that is told once.
+
+    Args:
+        id: with its type prefix; a receiver knows a repetition by it.
+        type: what it tells.
+        account_id: of what; None for a test.
+        occasion: what makes it the same as one that was told before of that account.
+        facts: JSON members.
+        created_at: in UTC.
+    """
+
+    id: str
+    type: AlertType
+    account_id: str | None
+    occasion: str
+    facts: Mapping[str, Any]
+    created_at: datetime
+
+
+def add(tx: Connection, organisation_id: str, told: Iterable[Alert]) -> None:
+    """Append alerts, and a delivery to each webhook that wants them; what was told before is left out.
+
+    Args:
+        tx: the transaction of their cause.
+        organisation_id: whose.
+        told: what is to be told.
+    """
+    wanting = webhooks.active(tx, organisation_id)
+    for alert in told:
+        if not _add_once(tx, organisation_id, alert):
+            continue
+        scoped = any(each.account_id is not None for each in wanting)
+        above = ids_above(tx, organisation_id, alert.account_id) if scoped and alert.account_id is not None else ()
+        address(tx, organisation_id, alert, [each.id for each in wanting if each.wants(alert.type, above)])
+
+
+def add_test(tx: Connection, organisation_id: str, alert: Alert, webhook_id: str) -> str:
+    """Append an alert that is about nothing and goes to one webhook; returns the delivery's id."""
+    tx.execute(insert(alerts).values(_values(organisation_id, alert)))
+    [delivery_id] = address(tx, organisation_id, alert, [webhook_id])
+    return delivery_id
+
+
+def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Sequence[str]) -> list[str]:
+    """Append a delivery of an alert to each of some webhooks, due at once; returns their ids."""
+    # As every id, sorted by the time of its making, which is the alert's.
+    made = [f"dlv_{alert.id[4:16]}{secrets.token_hex(8)}" for _ in webhook_ids]
+    if made:
+        rows = [
+            {
+                "organisation_id": organisation_id,
+                "id": delivery_id,
+                "webhook_id": webhook_id,
+                "alert_id": alert.id,
+                "status": str(DeliveryStatus.PENDING),
+                "attempts": 0,
+                "next_attempt_at": alert.created_at,
+                "created_at": alert.created_at,
+            }
+            for delivery_id, webhook_id in zip(made, webhook_ids, strict=True)
+        ]
+        tx.execute(insert(deliveries), rows)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which alerts are asked for.
+
+    Args:
+        account_id: only what is about this account.
+        kind: only what is of this type.
+        within: only what is about this account or lies beneath it.
+    """
+
+    account_id: str | None
+    kind: AlertType | None
+    within: str | None
+
+
+def page(tx: Connection, organisation_id: str, wanted: Wanted, *, before: str | None, limit: int) -> list[Alert]:
+    """Alerts, the newest first, those before an id only."""
+    found = select(alerts).where(alerts.c.organisation_id == organisation_id)
+    if wanted.account_id is not None:
+        found = found.where(alerts.c.account_id == wanted.account_id)
+    if wanted.kind is not None:
+        found = found.where(alerts.c.type == str(wanted.kind))
+    if wanted.within is not None:
+        beneath = select(account_paths.c.account_id).where(
+            account_paths.c.organisation_id == organisation_id, account_paths.c.ancestor_id == wanted.within
+        )
+        found = found.where(alerts.c.account_id.in_(beneath))
+    if before is not None:
+        found = found.where(alerts.c.id < before)
+    return [read_alert(row) for row in tx.execute(found.order_by(alerts.c.id.desc()).limit(limit))]
+
+
+def read_alert(row: Row[Any]) -> Alert:
+    """An alert from its row."""
+    return Alert(row.id, AlertType(row.type), row.account_id, row.occasion, json.loads(row.facts), row.created_at)
+
+
+def _add_once(tx: Connection, organisation_id: str, alert: Alert) -> bool:
+    """Whether it was appended: it was not told before."""
+    into = postgresql.insert(alerts) if tx.dialect.name == "postgresql" else sqlite.insert(alerts)
+    appended = into.values(_values(organisation_id, alert)).on_conflict_do_nothing().returning(alerts.c.id)
+    return tx.execute(appended).scalar() is not None
+
+
+def _values(organisation_id: str, alert: Alert) -> dict[str, object]:
+    return {
+        "organisation_id": organisation_id,
+        "id": alert.id,
+        "type": str(alert.type),
+        "account_id": alert.account_id,
+        "occasion": alert.occasion,
+        "facts": json.dumps(alert.facts),
+        "created_at": alert.created_at,
+    }

@@ -1,0 +1,238 @@
+"""Deliveries of alerts to webhooks: which are due, which of them somebody sends now, and how they went."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, exists, select, update
+
+from app.persistence.repositories.alerts import Alert, DeliveryStatus, read_alert
+from app.persistence.repositories.webhooks import Webhook, read_webhook
+from app.persistence.tables import alerts, deliveries, webhooks
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An alert on its way to a webhook.
+
+    Args:
+        id: with its type prefix.
+        webhook_id: where to.
+        alert_id: of what.
+        alert_type: what that tells.
+        status: pending, delivered or given up.
+        attempts: how often it was sent, or was to be.
+        next_attempt_at: when it is sent again, if it is pending.
+        last_attempt_at: when it was sent last.
+        last_status: the HTTP status of the last answer; None: none came.
+        last_error: why the last attempt failed.
+        delivered_at: when it was acknowledged first.
+        created_at: in UTC.
+    """
+
+    id: str
+    webhook_id: str
+    alert_id: str
+    alert_type: str
+    status: DeliveryStatus
+    attempts: int
+    next_attempt_at: datetime
+    last_attempt_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A delivery that the caller alone is to send now.
+
+    Args:
+        organisation_id: whose.
+        id: of the delivery.
+        attempts: with this one; only who knows it may write how it went.
+        webhook: where to.
+        alert: what.
+    """
+
+    organisation_id: str
+    id: str
+    attempts: int
+    webhook: Webhook
+    alert: Alert
+
+
+_PENDING = deliveries.c.status == str(DeliveryStatus.PENDING)
+_WITH_WEBHOOK = (webhooks.c.organisation_id == deliveries.c.organisation_id) & (
+    webhooks.c.id == deliveries.c.webhook_id
+)
+_WITH_ALERT = (alerts.c.organisation_id == deliveries.c.organisation_id) & (alerts.c.id == deliveries.c.alert_id)
+
+
+def any_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
+    """Whether something is to be sent, other than to webhooks that are busy."""
+    return bool(tx.execute(select(exists(_due(now, busy)))).scalar())
+
+
+def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str], most: int) -> list[Due]:
+    """Take deliveries that are due, at most one of a webhook; nobody else gets them before `until`.
+
+    Args:
+        tx: a writer's transaction; on PostgreSQL it passes by what another one is taking.
+        now: in UTC.
+        until: when they are due again if nobody says how they went.
+        busy: ids of webhooks of which nothing is taken.
+        most: how many at the most.
+
+    Returns:
+        What is to be sent after the transaction, the longest due first.
+    """
+    found = _due(now, busy).order_by(deliveries.c.next_attempt_at, deliveries.c.id).limit(most)
+    taken: dict[tuple[str, str], str] = {}
+    for row in tx.execute(found.with_for_update(of=deliveries, skip_locked=True)):
+        taken.setdefault((row.organisation_id, row.webhook_id), row.id)
+    due = []
+    for (organisation_id, _), delivery_id in taken.items():
+        attempts = _started(tx, organisation_id, delivery_id, now, until)
+        webhook = tx.execute(_joined(webhooks, _WITH_WEBHOOK, organisation_id, delivery_id)).one()
+        alert = tx.execute(_joined(alerts, _WITH_ALERT, organisation_id, delivery_id)).one()
+        due.append(Due(organisation_id, delivery_id, attempts, read_webhook(webhook), read_alert(alert)))
+    return due
+
+
+def succeeded(tx: Connection, sent: Due, status: int, now: datetime) -> None:
+    """Write that a delivery was acknowledged."""
+    tx.execute(
+        _attempt(sent).values(
+            status=str(DeliveryStatus.DELIVERED), delivered_at=now, last_status=status, last_error=None
+        )
+    )
+
+
+def failed(tx: Connection, sent: Due, status: int | None, why: str, again_at: datetime) -> None:
+    """Write that an attempt failed, and when the next one is due."""
+    tx.execute(_attempt(sent).values(last_status=status, last_error=why, next_attempt_at=again_at))
+
+
+def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datetime) -> None:
+    """Send nothing of what is pending for a webhook before a moment."""
+    tx.execute(
+        update(deliveries)
+        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, _PENDING)
+        .where(deliveries.c.next_attempt_at < until)
+        .values(next_attempt_at=until)
+    )
+
+
+def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
+    """Write that nothing of what is pending for a webhook will be sent."""
+    tx.execute(
+        update(deliveries)
+        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, _PENDING)
+        .values(status=str(DeliveryStatus.GIVEN_UP))
+    )
+
+
+def send_again(tx: Connection, organisation_id: str, delivery_id: str, now: datetime) -> None:
+    """Have a delivery sent at once, whatever became of it."""
+    this = (deliveries.c.organisation_id == organisation_id) & (deliveries.c.id == delivery_id)
+    tx.execute(update(deliveries).where(this).values(status=str(DeliveryStatus.PENDING), next_attempt_at=now))
+
+
+def find(tx: Connection, organisation_id: str, delivery_id: str) -> Delivery | None:
+    """The delivery with this id."""
+    row = tx.execute(_of(organisation_id).where(deliveries.c.id == delivery_id)).one_or_none()
+    return None if row is None else _delivery(row)
+
+
+def page(
+    tx: Connection,
+    organisation_id: str,
+    *,
+    webhook_id: str | None,
+    alert_id: str | None,
+    status: DeliveryStatus | None,
+    before: str | None,
+    limit: int,
+) -> list[Delivery]:
+    """Deliveries, the newest first, those before an id only."""
+    found = _of(organisation_id)
+    if webhook_id is not None:
+        found = found.where(deliveries.c.webhook_id == webhook_id)
+    if alert_id is not None:
+        found = found.where(deliveries.c.alert_id == alert_id)
+    if status is not None:
+        found = found.where(deliveries.c.status == str(status))
+    if before is not None:
+        found = found.where(deliveries.c.id < before)
+    return [_delivery(row) for row in tx.execute(found.order_by(deliveries.c.id.desc()).limit(limit))]
+
+
+def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
+    return (
+        select(deliveries.c.organisation_id, deliveries.c.id, deliveries.c.webhook_id)
+        .join(webhooks, _WITH_WEBHOOK)
+        .where(
+            _PENDING,
+            deliveries.c.next_attempt_at <= now,
+            webhooks.c.disabled_at.is_(None),
+            deliveries.c.webhook_id.not_in(busy),
+        )
+    )
+
+
+def _started(tx: Connection, organisation_id: str, delivery_id: str, now: datetime, until: datetime) -> int:
+    this = (deliveries.c.organisation_id == organisation_id) & (deliveries.c.id == delivery_id)
+    started = (
+        update(deliveries)
+        .where(this)
+        .values(attempts=deliveries.c.attempts + 1, last_attempt_at=now, next_attempt_at=until)
+        .returning(deliveries.c.attempts)
+    )
+    attempts: int = tx.execute(started).scalar_one()
+    return attempts
+
+
+def _joined(table: Any, joined: Any, organisation_id: str, delivery_id: str) -> Select[Any]:  # noqa: ANN401 - a table, and how it is joined
+    return (
+        select(table)
+        .join(deliveries, joined)
+        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.id == delivery_id)
+    )
+
+
+def _attempt(sent: Due) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
+    """The row, if this attempt at it is still the last one."""
+    return update(deliveries).where(
+        deliveries.c.organisation_id == sent.organisation_id,
+        deliveries.c.id == sent.id,
+        deliveries.c.attempts == sent.attempts,
+        _PENDING,
+    )
+
+
+def _of(organisation_id: str) -> Select[Any]:
+    return (
+        select(deliveries, alerts.c.type)
+        .join(alerts, _WITH_ALERT)
+        .where(deliveries.c.organisation_id == organisation_id)
+    )
+
+
+def _delivery(row: Row[Any]) -> Delivery:
+    return Delivery(
+        id=row.id,
+        webhook_id=row.webhook_id,
+        alert_id=row.alert_id,
+        alert_type=row.type,
+        status=DeliveryStatus(row.status),
+        attempts=row.attempts,
+        next_attempt_at=row.next_attempt_at,
+        last_attempt_at=row.last_attempt_at,
+        last_status=row.last_status,
+        last_error=row.last_error,
+        delivered_at=row.delivered_at,
+        created_at=row.created_at,
+    )

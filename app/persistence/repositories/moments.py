@@ -1,0 +1,27 @@
+"""Time that has passed between moments of rows, in each database's own words."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, bindparam, func
+
+from app.persistence.tables.base import UtcDateTime
+
+
+def seconds(tx: Connection, start: Any, end: Any) -> ColumnElement[Any]:  # noqa: ANN401 - a column or a moment
+    """The seconds from one moment to another.
+
+    Args:
+        tx: of the database that is to count.
+        start: a column, or an aware moment.
+        end: as `start`.
+
+    Returns:
+        An expression; microseconds are not exact on SQLite.
+    """
+    first, last = (
+        bindparam(None, each, type_=UtcDateTime()) if isinstance(each, datetime) else each for each in (start, end)
+    )
+    if tx.dialect.name == "postgresql":
+        return func.extract("epoch", last - first)
+    return (func.julianday(last) - func.julianday(first)) * 86_400.0

@@ -1,0 +1,144 @@
+"""Webhooks: who is told of what."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
+
+from app.persistence.tables import webhooks
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An address that is told, and of what.
+
+    Args:
+        id: with its type prefix.
+        url: where alerts are sent.
+        types: of alerts; empty: every one.
+        account_id: only what is about this account, or lies beneath it; None: about all.
+        secret: alerts are signed with it; never shown after its making.
+        previous_secret: alerts are signed with it, too, for a while after another took its place.
+        previous_until: for how long.
+        created_at: in UTC.
+        disabled_at: since when nothing is sent; None: alerts are.
+        disabled_because: why not.
+    """
+
+    id: str
+    url: str
+    types: tuple[str, ...]
+    account_id: str | None
+    secret: str
+    created_at: datetime
+    previous_secret: str | None = None
+    previous_until: datetime | None = None
+    disabled_at: datetime | None = None
+    disabled_because: str | None = None
+
+    def wants(self, kind: str, above: Collection[str]) -> bool:
+        """Whether it is told of alerts of a kind about an account that lies, with itself, on this path."""
+        return (not self.types or kind in self.types) and (self.account_id is None or self.account_id in above)
+
+    def secrets(self, now: datetime) -> tuple[str, ...]:
+        """The secrets with which something is signed now, the newest first."""
+        if self.previous_secret is None or self.previous_until is None or now >= self.previous_until:
+            return (self.secret,)
+        return (self.secret, self.previous_secret)
+
+
+def add(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
+    """Append a webhook."""
+    tx.execute(
+        insert(webhooks).values(
+            organisation_id=organisation_id,
+            id=webhook.id,
+            url=webhook.url,
+            types=json.dumps(webhook.types),
+            account_id=webhook.account_id,
+            secret=webhook.secret,
+            created_at=webhook.created_at,
+            failures=0,
+        )
+    )
+
+
+def find(tx: Connection, organisation_id: str, webhook_id: str) -> Webhook | None:
+    """The webhook with this id."""
+    row = tx.execute(_of(organisation_id).where(webhooks.c.id == webhook_id)).one_or_none()
+    return None if row is None else read_webhook(row)
+
+
+def newest_id(tx: Connection, organisation_id: str) -> str | None:
+    """The greatest id."""
+    return tx.execute(select(func.max(webhooks.c.id)).where(webhooks.c.organisation_id == organisation_id)).scalar()
+
+
+def active(tx: Connection, organisation_id: str) -> list[Webhook]:
+    """All that are told of something, in the order of their making; none is disabled before the transaction ends."""
+    found = _of(organisation_id).where(webhooks.c.disabled_at.is_(None)).with_for_update(read=True)
+    return [read_webhook(row) for row in tx.execute(found)]
+
+
+def page(tx: Connection, organisation_id: str, *, after: str | None, limit: int) -> Sequence[Webhook]:
+    """Webhooks in the order of their making, those after an id only."""
+    found = _of(organisation_id)
+    if after is not None:
+        found = found.where(webhooks.c.id > after)
+    return [read_webhook(row) for row in tx.execute(found.limit(limit))]
+
+
+def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
+    """Write a webhook's secrets."""
+    tx.execute(
+        _this(organisation_id, webhook.id).values(
+            secret=webhook.secret, previous_secret=webhook.previous_secret, previous_until=webhook.previous_until
+        )
+    )
+
+
+def disable(tx: Connection, organisation_id: str, webhook_id: str, why: str, now: datetime) -> None:
+    """Send nothing to a webhook any more; the first reason stays."""
+    this = _this(organisation_id, webhook_id).where(webhooks.c.disabled_at.is_(None))
+    tx.execute(this.values(disabled_at=now, disabled_because=why))
+
+
+def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
+    """Write that a webhook acknowledged something, if it had failed before."""
+    tx.execute(_this(organisation_id, webhook_id).where(webhooks.c.failures > 0).values(failures=0, failing_since=None))
+
+
+def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: datetime) -> tuple[int, datetime]:
+    """Write that an attempt failed; returns how many did since the last success, and since when."""
+    failed = _this(organisation_id, webhook_id).values(
+        failures=webhooks.c.failures + 1, failing_since=func.coalesce(webhooks.c.failing_since, now)
+    )
+    row = tx.execute(failed.returning(webhooks.c.failures, webhooks.c.failing_since)).one()
+    return row.failures, row.failing_since
+
+
+def read_webhook(row: Row[Any]) -> Webhook:
+    """A webhook from its row."""
+    return Webhook(
+        id=row.id,
+        url=row.url,
+        types=tuple(json.loads(row.types)),
+        account_id=row.account_id,
+        secret=row.secret,
+        created_at=row.created_at,
+        previous_secret=row.previous_secret,
+        previous_until=row.previous_until,
+        disabled_at=row.disabled_at,
+        disabled_because=row.disabled_because,
+    )
+
+
+def _of(organisation_id: str) -> Select[Any]:
+    return select(webhooks).where(webhooks.c.organisation_id == organisation_id).order_by(webhooks.c.id)
+
+
+def _this(organisation_id: str, webhook_id: str) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
+    return update(webhooks).where(webhooks.c.organisation_id == organisation_id, webhooks.c.id == webhook_id)

@@ -1,0 +1,1 @@
+"""Alerts: written with their cause, sent to webhooks until they are acknowledged."""

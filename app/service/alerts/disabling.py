@@ -1,0 +1,32 @@
+"""Webhooks end: by somebody's word, or by the receiver's."""
+
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from sqlalchemy import Connection
+
+from app.ledger.audit import Asker
+from app.persistence.repositories import deliveries, webhooks
+from app.persistence.repositories.webhooks import Webhook
+from app.service.acts import Act, append
+
+
+def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Asker, why: str, now: datetime) -> None:
+    """Disable a webhook, give up what is pending for it, and keep who did it.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        organisation_id: whose webhook.
+        webhook: it is not disabled.
+        asker: who does it.
+        why: for whoever reads it.
+        now: in UTC.
+    """
+    webhooks.disable(tx, organisation_id, webhook.id, why, now)
+    deliveries.give_up(tx, organisation_id, webhook.id)
+    append(tx, organisation_id, asker, Act("webhook.disabled", webhook.id, before=facts(webhook), reason=why), now)
+
+
+def facts(webhook: Webhook) -> dict[str, object]:
+    """What the chain keeps of a webhook: of its URL only the host, as the rest may be a secret of the receiver's."""
+    return {"host": urlsplit(webhook.url).hostname, "types": list(webhook.types), "account": webhook.account_id}

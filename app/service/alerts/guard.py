@@ -1,0 +1,184 @@
+"""Where a webhook may lead: to public addresses only, unless the operator allows others.
+
+A name is checked when it is connected to, on the very address that is connected to: whatever the name resolved to
+when the webhook was made, or resolves to for somebody else, does not count.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+import httpcore
+
+from app.ledger.errors import InvalidInputError
+from app.persistence.tables import MAX_URL_LENGTH
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+"""Finds the addresses of a host."""
+
+_MORE_THAN_PRIVATE: Final = tuple(
+    map(
+        ip_network,
+        (
+            "0.0.0.0/8",
+            "100.64.0.0/10",
+            "169.254.0.0/16",
+            "192.0.0.0/24",
+            "192.88.99.0/24",
+            "198.18.0.0/15",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+        ),
+    )
+)
+"""What no host of the internet has, whatever this version of Python thinks of it."""
+
+_UNICAST: Final = IPv6Network("2000::/3")
+_NO_HOSTS: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
+_TRANSLATED: Final = IPv6Network("64:ff9b::/96")
+"""IPv6 addresses of hosts; those among them that belong to protocols and documents; those that stand for IPv4."""
+
+
+class ForbiddenAddressError(httpcore.ConnectError):
+    """A name leads to an address that nothing may be sent to; its words do not tell which."""
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the internet: of a host there, and of nothing nearer.
+
+    Args:
+        address: as a resolver wrote it.
+
+    Returns:
+        False for addresses that are private, of this host, of this link or shared, for many hosts, reserved, for
+        documents, or stand for such a one.
+    """
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address):
+        inner = _embedded(found)
+        if inner is not None:
+            return is_public(str(inner))
+        return found in _UNICAST and found.is_global and not any(found in network for network in _NO_HOSTS)
+    return found.is_global and not any(found in network for network in _MORE_THAN_PRIVATE)
+
+
+def _embedded(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for: mapped, translated by NAT64, or by 6to4."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address in _TRANSLATED:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.sixtofour
+
+
+def check_url(url: str, *, allow_private: bool) -> None:
+    """Refuse a URL that a webhook cannot have.
+
+    Args:
+        url: where alerts are to be sent.
+        allow_private: whether http, and addresses that are not public, are allowed.
+
+    Raises:
+        InvalidInputError: it is no https URL of a host, holds a name or password, or its host is an address that
+            nothing may be sent to. A host's name is checked when it is connected to.
+    """
+    parts = _split(url)
+    if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
+        raise InvalidInputError("A webhook's URL begins with https://.")
+    if not parts.hostname:
+        raise InvalidInputError("A webhook's URL names a host.")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise InvalidInputError("A webhook's URL holds no name, no password and no fragment.")
+    if not allow_private and _is_address(parts.hostname) and not is_public(parts.hostname):
+        raise InvalidInputError(f"A webhook is not sent to {parts.hostname}: it is no public address.")
+
+
+def _split(url: str) -> SplitResult:
+    if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidInputError(
+            f"A webhook's URL has at most {MAX_URL_LENGTH} characters, all of them ASCII and none of them a space."
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidInputError("A webhook's URL cannot be read.") from None
+    if port == 0:
+        raise InvalidInputError("A webhook's URL names a port that can be connected to.")
+    return parts
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Every address of a host, in the order in which they are to be tried."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """Connections to public addresses.
+
+    Args:
+        allow_private: whether other addresses are connected to as well.
+        resolver: finds a host's addresses.
+    """
+
+    def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
+        self._allow_private = allow_private
+        self._resolve = resolver
+        self._backend = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in httpcore
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to an address that was checked.
+
+        Raises:
+            ForbiddenAddressError: the host has an address that is not public.
+            ConnectError: it has none, or does not answer.
+        """
+        try:
+            addresses = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"The host {host} has no address.") from error
+        if not self._allow_private and not all(map(is_public, addresses)):
+            raise ForbiddenAddressError(f"The host {host} is not at a public address; nothing was sent.")
+        failure: Exception = httpcore.ConnectError(f"The host {host} has no address.")
+        for address in addresses:
+            try:
+                return await self._backend.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in httpcore
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to nothing: no URL of a webhook means a socket of this machine."""
+        del timeout, socket_options
+        raise ForbiddenAddressError(f"{path} is no host.")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)

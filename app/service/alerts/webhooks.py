@@ -1,0 +1,286 @@
+"""Webhooks: made, read, disabled; their secrets and what was delivered to them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import NotFoundError, WebhookConflictError
+from app.ledger.roles import Permission
+from app.persistence.repositories import alerts, deliveries, tenants, webhooks
+from app.persistence.repositories.alerts import AlertType, DeliveryStatus
+from app.persistence.repositories.deliveries import Delivery
+from app.persistence.repositories.webhooks import Webhook
+from app.service.acts import Act
+from app.service.alerts.disabling import disable, facts
+from app.service.alerts.guard import check_url
+from app.service.alerts.signing import new_secret
+from app.service.alerts.telling import trial
+from app.service.budgets import find_account
+from app.service.call import Call
+from app.service.idempotency import Answer, Identity, create_once, require_no_key
+from app.service.ids import new_id
+from app.service.pricing import Prepared
+
+MOST_WEBHOOKS = 20
+"""Of an organisation, those that are disabled not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a webhook is told.
+
+    Args:
+        url: where to.
+        types: of alerts; empty: every one.
+        account: id, or path of names: only what is about it or lies beneath it; None: about all.
+    """
+
+    url: str
+    types: tuple[AlertType, ...]
+    account: str | None
+
+
+def create_webhook(
+    call: Call, wanted: Subscription, identity: Identity, render: Callable[[Webhook], str], *, allow_private: bool
+) -> Answer:
+    """Have alerts sent to a URL.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        wanted: what is sent, and where to.
+        identity: of the request; its reply is not kept, for the secret is in it.
+        render: makes the reply's body, which is the only one to hold the secret.
+        allow_private: whether the URL may lead to addresses that are not public, and by http.
+
+    Returns:
+        The reply.
+
+    Raises:
+        InvalidInputError: the URL is none that a webhook can have, or the request carries an idempotency key.
+        NotFoundError: there is no such account.
+        WebhookConflictError: the organisation has as many as it may have.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+    require_no_key(identity, "disable the webhook whose secret nobody has, and make another one")
+    check_url(wanted.url, allow_private=allow_private)
+
+    def create(tx: Connection, _: Prepared) -> str:
+        if len(webhooks.active(tx, call.organisation_id)) >= MOST_WEBHOOKS:
+            raise WebhookConflictError(
+                f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
+            )
+        made = Webhook(
+            id=new_id("whk", call.now, webhooks.newest_id(tx, call.organisation_id)),
+            url=wanted.url,
+            types=tuple(map(str, wanted.types)),
+            account_id=wanted.account and find_account(tx, call, wanted.account).account.id,
+            secret=new_secret(),
+            created_at=call.now,
+        )
+        webhooks.add(tx, call.organisation_id, made)
+        call.record(tx, Act("webhook.created", made.id, after=facts(made)))
+        return render(made)
+
+    return create_once(call, identity, create)
+
+
+def get_webhook(call: Call, webhook_id: str) -> Webhook:
+    """Read a webhook.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        webhook_id: its id.
+
+    Returns:
+        The webhook.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+    with call.db.read(call.organisation_id) as tx:
+        return _found(tx, call, webhook_id)
+
+
+def list_webhooks(call: Call, *, after: str | None, limit: int) -> list[Webhook]:
+    """Read webhooks in the order of their making.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        after: only those after this id.
+        limit: how many at the most.
+
+    Returns:
+        The webhooks.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+    with call.db.read(call.organisation_id) as tx:
+        return list(webhooks.page(tx, call.organisation_id, after=after, limit=limit))
+
+
+def disable_webhook(call: Call, webhook_id: str) -> Webhook:
+    """Send nothing to a webhook any more; to do it again changes nothing.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        webhook_id: its id.
+
+    Returns:
+        The webhook afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+
+    def write() -> Webhook:
+        with call.db.write(call.organisation_id) as tx:
+            tenants.lock(tx, call.organisation_id)
+            before = _found(tx, call, webhook_id)
+            if before.disabled_at is not None:
+                return before
+            why = f"It was disabled by {call.caller.actor}."
+            disable(tx, call.organisation_id, before, call.asker, why, call.now)
+            return _found(tx, call, webhook_id)
+
+    return call.db.retried(write)
+
+
+def rotate_secret(
+    call: Call, webhook_id: str, overlap_seconds: int, identity: Identity, render: Callable[[Webhook], str]
+) -> Answer:
+    """Give a webhook a new secret; for a while everything is signed with the one before as well.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        webhook_id: its id.
+        overlap_seconds: for how long; 0: not at all.
+        identity: of the request; its reply is not kept, for the secret is in it.
+        render: makes the reply's body, which holds the new secret.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        WebhookConflictError: it is disabled.
+        InvalidInputError: the request carries an idempotency key.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+    require_no_key(identity, "ask again, for another one still")
+
+    def create(tx: Connection, _: Prepared) -> str:
+        before = _enabled(tx, call, webhook_id)
+        until = call.now + timedelta(seconds=overlap_seconds)
+        rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_until=until)
+        webhooks.save_secrets(tx, call.organisation_id, rotated)
+        call.record(tx, Act("webhook.secret_rotated", webhook_id, after={"overlap_seconds": overlap_seconds}))
+        return render(rotated)
+
+    return create_once(call, identity, create)
+
+
+def try_webhook(call: Call, webhook_id: str, identity: Identity, render: Callable[[Delivery], str]) -> Answer:
+    """Send something to a webhook that means nothing.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        webhook_id: its id.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply: the delivery, which is due at once.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        WebhookConflictError: it is disabled.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+
+    def create(tx: Connection, _: Prepared) -> str:
+        _enabled(tx, call, webhook_id)
+        delivery_id = alerts.add_test(tx, call.organisation_id, trial(webhook_id, call.now), webhook_id)
+        made = deliveries.find(tx, call.organisation_id, delivery_id)
+        assert made is not None
+        return render(made)
+
+    return create_once(call, identity, create)
+
+
+def list_deliveries(
+    call: Call,
+    *,
+    webhook: str | None,
+    alert: str | None,
+    status: DeliveryStatus | None,
+    before: str | None,
+    limit: int,
+) -> list[Delivery]:
+    """Read deliveries, the newest first.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        webhook: only those to this one.
+        alert: only those of this one.
+        status: only those in this state.
+        before: only those before this id.
+        limit: how many at the most.
+
+    Returns:
+        The deliveries.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+    with call.db.read(call.organisation_id) as tx:
+        return deliveries.page(
+            tx, call.organisation_id, webhook_id=webhook, alert_id=alert, status=status, before=before, limit=limit
+        )
+
+
+def redeliver(call: Call, delivery_id: str) -> Delivery:
+    """Send an alert to a webhook once more, at once, whatever became of it before.
+
+    Args:
+        call: needs WEBHOOKS, in the whole organisation.
+        delivery_id: of the delivery.
+
+    Returns:
+        The delivery afterwards: pending.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        WebhookConflictError: its webhook is disabled.
+    """
+    call.require_everywhere(Permission.WEBHOOKS)
+
+    def write() -> Delivery:
+        with call.db.write(call.organisation_id) as tx:
+            found = _delivery(tx, call, delivery_id)
+            _enabled(tx, call, found.webhook_id)
+            deliveries.send_again(tx, call.organisation_id, delivery_id, call.now)
+            return _delivery(tx, call, delivery_id)
+
+    return call.db.retried(write)
+
+
+def _delivery(tx: Connection, call: Call, delivery_id: str) -> Delivery:
+    found = deliveries.find(tx, call.organisation_id, delivery_id)
+    if found is None:
+        raise NotFoundError(f"There is no delivery {delivery_id!r} in your organisation.")
+    return found
+
+
+def _found(tx: Connection, call: Call, webhook_id: str) -> Webhook:
+    found = webhooks.find(tx, call.organisation_id, webhook_id)
+    if found is None:
+        raise NotFoundError(f"There is no webhook {webhook_id!r} in your organisation.")
+    return found
+
+
+def _enabled(tx: Connection, call: Call, webhook_id: str) -> Webhook:
+    found = _found(tx, call, webhook_id)
+    if found.disabled_because is not None:
+        raise WebhookConflictError(f"The webhook is disabled. {found.disabled_because} Make a new one.")
+    return found

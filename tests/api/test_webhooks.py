@@ -1,0 +1,240 @@
+"""Webhooks, alerts and their settings over HTTP: what is taken, what is shown to whom, and what the chain keeps."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.service.alerts.webhooks import MOST_WEBHOOKS
+from tests.api.conftest import House
+from tests.conftest import Ledger
+
+URL = "https://alerts.example/privacy?token=hidden"
+
+
+def made(ledger: Ledger, **told: object) -> dict[str, Any]:
+    reply = ledger.post("/v1/webhooks", {"url": URL} | told)
+    assert reply.status_code == 201, reply.text
+    webhook: dict[str, Any] = reply.json()
+    return webhook
+
+
+def acts(ledger: Ledger) -> list[tuple[str, dict[str, Any] | None]]:
+    items = ledger.get("/v1/audit?limit=200", "admin").json()["items"]
+    return [(item["action"], item["after"]) for item in items if item["action"].startswith(("webhook.", "account."))]
+
+
+def put(ledger: Ledger, account: str, body: object, role: str = "admin") -> httpx2.Response:
+    path = f"/v1/accounts/{account}/alert-settings"
+    reply: httpx2.Response = ledger.http.put(path, json=body, headers=ledger.headers(role))
+    return reply
+
+
+def test_a_webhook_is_read_as_it_was_made_without_its_secret(home: House) -> None:
+    webhook = made(home.ledger, account="mimic/icu-team", types=["run.overdrawn", "run.overdrawn"])
+    assert webhook.pop("secret").startswith("whsec_")
+    assert (webhook["account"], webhook["types"], webhook["url"]) == (home.budget, ["run.overdrawn"], URL)
+    assert home.ledger.get(f"/v1/webhooks/{webhook['id']}", "admin").json() == webhook
+    assert home.ledger.get("/v1/webhooks", "admin").json()["items"][-1] == webhook
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"url": ""},
+        {"url": "http://alerts.example/"},
+        {"url": "https://127.0.0.1/"},
+        {"url": "https://alerts.example/" + "a" * 2000},
+        {"url": URL, "types": ["everything"]},
+        {"url": URL, "types": ["webhook.test"]},
+        {"url": URL, "types": "run.overdrawn"},
+        {"url": URL, "types": ["run.overdrawn"] * 8},
+        {"url": URL, "account": ""},
+        {"url": URL, "secret": "whsec_bWluZQ=="},
+    ],
+)
+def test_a_webhook_that_cannot_be_is_refused(house: House, body: dict[str, object]) -> None:
+    before = house.rows()
+    reply = house.ledger.post("/v1/webhooks", body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert house.rows() == before
+
+
+def test_an_account_that_is_not_there_is_404(house: House) -> None:
+    for account in ("bud_nowhere", "mimic/nobody"):
+        reply = house.ledger.post("/v1/webhooks", {"url": URL, "account": account})
+        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+def test_an_organisation_has_so_many_webhooks_and_no_more(home: House) -> None:
+    for _ in range(MOST_WEBHOOKS - 1):
+        made(home.ledger)
+    reply = home.ledger.post("/v1/webhooks", {"url": URL})
+    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+    assert home.ledger.post(f"/v1/webhooks/{home.webhook}/disable", None).status_code == 200
+    made(home.ledger)
+
+
+@pytest.mark.parametrize("act", ["", "/{}/rotate"])
+def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(house: House, act: str) -> None:
+    before = house.rows()
+    path = "/v1/webhooks" + act.format(house.webhook)
+    reply = house.ledger.post(path, {} if act else {"url": URL}, Idempotency_Key="k")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert "Idempotency-Key" in reply.json()["detail"]
+    assert house.rows() == before
+
+
+def test_a_webhook_is_tried_once_for_one_key(home: House) -> None:
+    path = f"/v1/webhooks/{home.webhook}/test"
+    first, again = (home.ledger.post(path, None, Idempotency_Key="k") for _ in range(2))
+    assert (first.content, again.headers["Idempotent-Replayed"]) == (again.content, "true")
+    other = home.ledger.post(f"/v1/webhooks/{made(home.ledger)['id']}/test", None, Idempotency_Key="k")
+    assert other.json()["code"] == "idempotency_key_reused"
+
+
+def test_a_disabled_webhook_stays_so_and_takes_nothing(home: House) -> None:
+    path = f"/v1/webhooks/{home.webhook}"
+    first, again = (home.ledger.post(f"{path}/disable", None) for _ in range(2))
+    assert (first.status_code, first.content) == (200, again.content)
+    assert first.json()["disabled_because"].startswith("It was disabled by key_")
+    for act in ("rotate", "test"):
+        reply = home.ledger.post(f"{path}/{act}", None)
+        assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+    reply = home.ledger.post(f"/v1/deliveries/{home.delivery}/redeliver", None)
+    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+    [delivery] = home.ledger.get("/v1/deliveries", "admin").json()["items"]
+    assert (delivery["status"], delivery["next_attempt_at"]) == ("given_up", None)
+
+
+@pytest.mark.parametrize("seconds", [-1, 7 * 86400 + 1, 1.5, "1", True, None])
+def test_an_overlap_is_of_seconds_up_to_a_week(house: House, seconds: object) -> None:
+    reply = house.ledger.post(f"/v1/webhooks/{house.webhook}/rotate", {"overlap_seconds": seconds})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+
+
+def test_the_chain_keeps_who_changed_what_and_no_secret(home: House) -> None:
+    webhook = made(home.ledger)
+    home.ledger.post(f"/v1/webhooks/{webhook['id']}/rotate", {"overlap_seconds": 60})
+    home.ledger.post(f"/v1/webhooks/{webhook['id']}/disable", None)
+    put(home.ledger, home.budget, {"thresholds": [0.25], "forecast_days": 0})
+    kept = acts(home.ledger)
+    assert [action for action, _ in sorted(kept, key=str)] == [
+        *("account.alerts_set", "webhook.created", "webhook.created", "webhook.disabled", "webhook.secret_rotated"),
+    ]
+    assert ("webhook.secret_rotated", {"overlap_seconds": 60}) in kept
+    assert ("webhook.created", {"host": "alerts.example", "types": [], "account": None}) in kept
+    assert ("account.alerts_set", {"thresholds": [0.25], "forecast_days": 0}) in kept
+    text = home.ledger.get("/v1/audit?limit=200", "admin").text
+    assert webhook["secret"] not in text
+    assert "token=hidden" not in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"thresholds": [0.8, 0.5]},
+        {"thresholds": [0.5, 0.5]},
+        {"thresholds": [0]},
+        {"thresholds": [10.5]},
+        {"thresholds": [n / 20 for n in range(1, 12)]},
+        {"thresholds": ["0.5"]},
+        {"thresholds": [True]},
+        {"thresholds": 0.5},
+        {"thresholds": [0.5], "forecast_days": -1},
+        {"thresholds": [0.5], "forecast_days": 3651},
+        {"thresholds": [0.5], "days": 3},
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(house: House, body: object) -> None:
+    before = house.rows()
+    reply = put(house.ledger, house.budget, body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert house.rows() == before
+
+
+def test_settings_hold_for_the_next_charge_and_tell_what_is_reached_already(home: House) -> None:
+    account = f"/v1/alerts?account={home.budget}"
+    assert home.ledger.get(f"/v1/accounts/{home.budget}/alert-settings").json() == {
+        "thresholds": [0.5, 0.8, 1.0],
+        "forecast_days": 30,
+    }
+
+    def told() -> list[float]:
+        return sorted(item["data"]["threshold"] for item in home.ledger.get(account).json()["items"])
+
+    epsilon = home.ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"]  # of 1
+    before = told()
+    below, above = round(epsilon - 0.05, 3), round(epsilon + 0.01, 3)
+    assert put(home.ledger, home.budget, {"thresholds": [below, above]}).status_code == 200
+    assert told() == sorted({*before, below})
+    assert put(home.ledger, home.budget, {"thresholds": [below, above]}).status_code == 200
+    assert told() == sorted({*before, below})
+    while home.ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"] < above:
+        assert home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 5}).status_code == 200
+    assert told() == sorted({*before, below, above})
+
+
+def test_lists_are_filtered_and_walked_from_the_newest(home: House) -> None:
+    webhooks = [home.webhook, made(home.ledger)["id"]]
+    for webhook in webhooks * 3:
+        assert home.ledger.post(f"/v1/webhooks/{webhook}/test", None).status_code == 201
+    found = home.ledger.get("/v1/deliveries?limit=200", "admin").json()["items"]
+    assert [item["id"] for item in found] == sorted((item["id"] for item in found), reverse=True)
+    assert len(found) == 7
+    walked: list[dict[str, Any]] = []
+    page: dict[str, Any] = {"next": ""}
+    while page["next"] is not None:
+        page = home.ledger.get(f"/v1/deliveries?limit=2&after={page['next']}", "admin").json()
+        walked += page["items"]
+    assert walked == found
+    mine = home.ledger.get(f"/v1/deliveries?webhook={webhooks[1]}&status=pending", "admin").json()["items"]
+    assert mine == [item for item in found if item["webhook"] == webhooks[1]]
+    one = home.ledger.get(f"/v1/deliveries?alert={found[0]['alert']}", "admin").json()["items"]
+    assert one == found[:1]
+    tests = home.ledger.get("/v1/alerts?type=webhook.test").json()["items"]
+    assert {item["id"] for item in tests} == {item["alert"] for item in found}
+
+
+def test_a_key_of_a_sub_tree_sees_what_lies_in_it(home: House) -> None:
+    ledger = home.ledger
+    ledger.budget("other")
+    other = ledger.run("mimic/other")
+    for run in (home.run, other):
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 50}).status_code == 200
+    issued = ledger.post("/v1/keys", {"role": "privacy_officer", "scope": "mimic/icu-team"})
+    assert issued.status_code == 201, issued.text
+    headers = {"Authorization": f"Bearer {issued.json()['key']}"}
+
+    def get(path: str) -> httpx2.Response:
+        reply: httpx2.Response = ledger.http.get(path, headers=headers)
+        return reply
+
+    everything = ledger.get("/v1/alerts").json()["items"]
+    seen = get("/v1/alerts").json()["items"]
+    assert {item["data"]["account_path"] for item in seen} == {"mimic/icu-team"}
+    assert len(seen) < len(everything)
+    for path in ("/v1/webhooks", f"/v1/webhooks/{home.webhook}", "/v1/deliveries"):
+        assert get(path).status_code == 403, path
+    for what in ("alert-settings", "forecast"):
+        assert get(f"/v1/accounts/{home.budget}/{what}").status_code == 200
+        assert get(f"/v1/accounts/{home.population}/{what}").status_code == 403
+    body = {"thresholds": [0.5]}
+    allowed = ledger.http.put(f"/v1/accounts/{home.budget}/alert-settings", json=body, headers=headers)
+    refused = ledger.http.put(f"/v1/accounts/{home.population}/alert-settings", json=body, headers=headers)
+    assert (allowed.status_code, refused.status_code) == (200, 403)
+
+
+def test_a_limit_that_is_lowered_tells_the_thresholds_that_it_crosses(home: House) -> None:
+    ledger, account = home.ledger, f"/v1/alerts?account={home.budget}&type=account.threshold_reached"
+    epsilon = ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"]
+    before = {item["data"]["threshold"] for item in ledger.get(account).json()["items"]}
+    assert put(ledger, home.budget, {"thresholds": [0.5, 0.95]}).status_code == 200
+    smaller = round(epsilon / 0.97, 3)
+    body = {"limit": {"epsilon": smaller, "delta": 1e-5}, "reason": "The study is smaller."}
+    reply = ledger.post(f"/v1/accounts/{home.budget}/limit", body, If_Match="*")
+    assert reply.status_code == 200, reply.text
+    [told] = [item["data"] for item in ledger.get(account).json()["items"] if item["data"]["threshold"] not in before]
+    assert (before, told["threshold"], told["epsilon_limit"]) == ({0.5, 0.8}, 0.95, smaller)

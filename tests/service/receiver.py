@@ -1,0 +1,105 @@
+"""A receiver of webhooks: a real HTTP server, and everything that it was sent."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from fastapi import FastAPI
+
+from tests.conftest import Ledger
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+"""Answers one request."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What came."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    came_at: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Receiver:
+    """Answers with 204 unless it is told otherwise."""
+
+    port: int = 0
+    answer: Answer | None = None
+    messages: list[Message] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/alerts?from=ledger"
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.headers["webhook-id"] for message in self.messages]
+
+    def await_messages(self, count: int, seconds: float = 30.0) -> None:
+        until = time.monotonic() + seconds
+        while len(self.messages) < count:
+            assert time.monotonic() < until, f"{len(self.messages)} of {count} came"
+            time.sleep(0.01)
+
+
+def status(code: int, **headers: str) -> Answer:
+    """An answer without a body."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(code)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return answer
+
+
+@contextmanager
+def receiving(port: int = 0) -> Iterator[Receiver]:
+    """A receiver on a port of its own."""
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            receiver.messages.append(Message(self.path, headers, body))
+            (receiver.answer or status(204))(self)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    receiver.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def allow_private(ledger: Ledger) -> None:
+    """Let webhooks be made that lead to this machine."""
+    app = ledger.http.app
+    assert isinstance(app, FastAPI)
+    app.state.webhooks_allow_private = True
+
+
+def subscribed(ledger: Ledger, url: str, **told: object) -> dict[str, str]:
+    """A webhook, with its secret."""
+    allow_private(ledger)
+    reply = ledger.post("/v1/webhooks", {"url": url} | told)
+    assert reply.status_code == 201, reply.text
+    made: dict[str, str] = reply.json()
+    return made

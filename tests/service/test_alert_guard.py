@@ -1,0 +1,155 @@
+"""Where webhooks may lead: no name, number or spelling leads to an address that is not public."""
+
+import asyncio
+
+import httpcore
+import pytest
+
+from app.ledger.errors import InvalidInputError
+from app.service.alerts.guard import ForbiddenAddressError, GuardedBackend, check_url, is_public, resolve
+from tests.service.receiver import receiving
+
+PUBLIC = [
+    *("1.1.1.1", "8.8.8.8", "100.63.255.255", "100.128.0.0", "172.15.255.255", "172.32.0.0", "192.167.255.255"),
+    *("11.0.0.0", "9.255.255.255", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0", "223.255.255.255"),
+    *("2606:4700:4700::1111", "2a00:1450:4001:81b::200e", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1"),
+]
+FORBIDDEN = [
+    *("127.0.0.1", "127.255.255.255", "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "172.16.0.1"),  # noqa: S104
+    *("172.31.255.255", "192.168.0.1", "192.168.255.255", "169.254.169.254", "169.254.0.1", "100.64.0.1"),
+    *("100.127.255.255", "100.100.100.200", "192.0.0.1", "192.0.0.192", "192.0.2.1", "198.51.100.1", "203.0.113.1"),
+    *("198.18.0.1", "198.19.255.255", "192.88.99.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
+    *("::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:0:7f00:1"),
+    *("64:ff9b::127.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1.1.1.1", "2002:7f00:1::1"),
+    *("2002:a00:1::", "2002:a9fe:a9fe::1", "2001::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:db8::1", "3fff::1"),
+    *("fe80::1", "fe80::1%eth0", "febf::1", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1", "ff0e::1", "100::1"),
+    *("4000::1", "5f00::1", "e000::1", "", "localhost", "127.1", "0x7f000001", "2130706433"),
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_a_host_of_the_internet_is_public(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize("address", FORBIDDEN)
+def test_nothing_else_is(address: str) -> None:
+    assert not is_public(address)
+
+
+def _connect(resolver_answers: list[list[str]], port: int, *, allowed: bool = False) -> list[str]:
+    """Connect as often as the resolver has an answer; what became of it, each time."""
+    answers = iter(resolver_answers)
+
+    async def rebinding(host: str, port: int) -> list[str]:
+        del host, port
+        return next(answers)
+
+    async def main() -> list[str]:
+        backend, told = GuardedBackend(allow_private=allowed, resolver=rebinding), []
+        for _ in resolver_answers:
+            try:
+                stream = await backend.connect_tcp("rebind.example", port, timeout=5)
+            except httpcore.ConnectError as error:
+                told.append(type(error).__name__)
+            else:
+                told.append(stream.get_extra_info("server_addr")[0])
+                await stream.aclose()
+        return told
+
+    return asyncio.run(main())
+
+
+def test_what_is_connected_to_is_what_was_checked() -> None:
+    with receiving() as receiver:
+        local = ["127.0.0.1"]
+        assert _connect([local, local], receiver.port, allowed=True) == ["127.0.0.1", "127.0.0.1"]
+        # The resolver's first answer would do, and its second is asked for by nobody.
+        assert _connect([local], receiver.port) == ["ForbiddenAddressError"]
+        assert _connect([["8.8.8.8", "127.0.0.1"]], receiver.port) == ["ForbiddenAddressError"]
+        assert _connect([["::ffff:127.0.0.1"]], receiver.port) == ["ForbiddenAddressError"]
+    assert receiver.messages == []
+
+
+def test_a_name_without_an_address_is_no_connection() -> None:
+    assert _connect([[]], 80) == ["ConnectError"]
+    with pytest.raises(httpcore.ConnectError, match=r"nowhere\.invalid has no address"):
+        asyncio.run(GuardedBackend(allow_private=True).connect_tcp("nowhere.invalid", 80, timeout=5))
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "::1"])
+def test_no_spelling_of_this_host_passes(host: str) -> None:
+    with pytest.raises(httpcore.ConnectError):
+        asyncio.run(GuardedBackend(allow_private=False).connect_tcp(host, 80, timeout=5))
+
+
+def test_the_second_address_of_a_host_is_tried() -> None:
+    with receiving() as receiver:
+        assert _connect([["127.0.0.2", "127.0.0.1"]], receiver.port, allowed=True)[0] in {"127.0.0.1", "127.0.0.2"}
+        assert _connect([["::1", "127.0.0.1"]], receiver.port, allowed=True) == ["127.0.0.1"]
+
+
+def test_a_socket_of_this_machine_is_no_host() -> None:
+    with pytest.raises(ForbiddenAddressError):
+        asyncio.run(GuardedBackend(allow_private=True).connect_unix_socket("/run/docker.sock"))
+
+
+def test_the_addresses_of_a_host_are_each_once() -> None:
+    found = asyncio.run(resolve("localhost", 80))
+    assert "127.0.0.1" in found or "::1" in found
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://alerts.example", "https://alerts.example:8443/a?b=c", "https://1.1.1.1/", "HTTPS://alerts.example/"),
+        *("https://[2606:4700:4700::1111]/", "https://xn--bcher-kva.example/"),
+    ],
+)
+def test_a_url_of_a_host_is_taken(url: str) -> None:
+    check_url(url, allow_private=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://alerts.example/", "https://"),
+        ("ftp://alerts.example/", "https://"),
+        ("file:///etc/passwd", "https://"),
+        ("gopher://alerts.example/", "https://"),
+        ("alerts.example", "https://"),
+        ("//alerts.example", "https://"),
+        ("https://", "names a host"),
+        ("https:///path", "names a host"),
+        ("https://:443/", "names a host"),
+        ("https://user:secret@alerts.example/", "no password"),
+        ("https://user@alerts.example/", "no password"),
+        ("https://@alerts.example/", "no password"),
+        ("https://alerts.example/#here", "no fragment"),
+        ("https://alerts.example:0/", "port"),
+        ("https://alerts.example:99999/", "cannot be read"),
+        ("https://alerts.example:x/", "cannot be read"),
+        ("https://[::1/", "cannot be read"),
+        ("https://alerts example/", "ASCII"),
+        ("https://alerts.example/\n", "ASCII"),
+        ("https://bücher.example/", "ASCII"),
+        ("https://" + "a" * 2000, "2000"),
+        ("https://127.0.0.1/", "no public address"),
+        ("https://169.254.169.254/latest/meta-data", "no public address"),
+        ("https://[::1]/", "no public address"),
+        ("https://[::ffff:10.0.0.1]/", "no public address"),
+        ("https://[fe80::1%25eth0]/", "no public address"),
+    ],
+)
+def test_another_url_is_refused(url: str, words: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        check_url(url, allow_private=False)
+    assert words in refused.value.detail
+
+
+def test_an_operator_may_allow_intranets() -> None:
+    check_url("http://127.0.0.1:8080/", allow_private=True)
+    check_url("http://alerts.intranet/", allow_private=True)
+    with pytest.raises(InvalidInputError):
+        check_url("ftp://alerts.intranet/", allow_private=True)

@@ -1,0 +1,286 @@
+"""The outbox: an alert is there if and only if its cause is."""
+
+import itertools
+import json
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event as sql_event
+from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
+
+from app.ledger.accounts import Account
+from app.ledger.thresholds import Watch, watch_of
+from app.persistence.engine import EVERYONE
+from app.persistence.repositories import accounts as kept_accounts
+from app.persistence.tables import accounts, alerts, deliveries
+from app.service.charging import saving
+from app.service.charging.group import commit_group
+from app.service.upkeep import forfeit_lapsed
+from tests.conftest import Ledger
+from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, request
+from tests.service.receiver import subscribed
+
+_numbers = itertools.count()
+
+NOWHERE = "https://alerts.example/privacy"
+
+
+def told(ledger: Ledger, kind: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+    """Type, account's path and facts of every alert, in the order of their making."""
+    with ledger.database.read(EVERYONE) as tx:
+        rows = tx.execute(
+            select(alerts.c.type, accounts.c.path, alerts.c.facts)
+            .join(accounts, accounts.c.id == alerts.c.account_id)
+            .order_by(alerts.c.created_at, accounts.c.depth, alerts.c.id)
+        ).all()
+    return [(row.type, row.path, json.loads(row.facts)) for row in rows if kind in {None, row.type}]
+
+
+def thresholds(ledger: Ledger) -> list[tuple[str, float]]:
+    return [(path, facts["threshold"]) for _, path, facts in told(ledger, "account.threshold_reached")]
+
+
+def steps(ledger: Ledger, run: str, **asked: object) -> int:
+    return int(ledger.post(f"/v1/runs/{run}/steps", asked, "trainer").status_code)
+
+
+def test_a_threshold_is_told_once_with_the_numbers_of_its_moment(ledger: Ledger) -> None:
+    run = opened(ledger)
+    while steps(ledger, run, count=5) == 200:
+        pass
+    assert thresholds(ledger).count(("mimic/icu-team", 0.5)) == 1
+    assert [share for path, share in thresholds(ledger) if path == "mimic/icu-team"] == [0.5, 0.8]
+    [facts] = [facts for _, path, facts in told(ledger) if (path, facts.get("threshold")) == ("mimic/icu-team", 0.8)]
+    assert 0.8 <= facts["epsilon"] < 1.0
+    assert (facts["epsilon_limit"], facts["delta"], facts["account_kind"]) == (1.0, 1e-5, "budget")
+
+
+def test_an_account_that_has_no_room_for_one_more_says_so(ledger: Ledger) -> None:
+    run = opened(ledger)
+    assert steps(ledger, run, count=10**6, on_exceed="truncate") == 200
+    [(_, path, facts)] = told(ledger, "account.exhausted")
+    assert (path, facts["run"]) == ("mimic/icu-team", run)
+    assert steps(ledger, run) == 403
+    assert len(told(ledger, "account.exhausted")) == 1
+
+
+def test_a_run_that_is_overdrawn_says_so_once(ledger: Ledger) -> None:
+    run = opened(ledger)
+    huge = {"type": "gaussian", "noise_multiplier": 0.5}
+    assert steps(ledger, run, event=huge, mode="report") == 200
+    assert steps(ledger, run, event=huge, mode="report") == 200
+    [(_, _, facts)] = told(ledger, "run.overdrawn")
+    assert facts["account"] == run
+    assert facts["over_limit"]["account_path"] in {"mimic", "mimic/icu-team"}
+    assert {share for path, share in thresholds(ledger) if path == "mimic/icu-team"} == {0.5, 0.8, 1.0}
+
+
+def test_a_refusal_and_a_preview_tell_nothing(ledger: Ledger) -> None:
+    run = opened(ledger)
+    assert steps(ledger, run, count=10**6) == 403
+    assert ledger.post(f"/v1/runs/{run}/steps?dry_run=true", {"count": 200}, "trainer").status_code == 200
+    assert told(ledger) == []
+
+
+def test_a_charge_that_is_rolled_back_tells_nothing(ledger: Ledger) -> None:
+    subscribed(ledger, NOWHERE)
+    office, run = Office(ledger), opened(ledger)
+    command = office.command(request(run, (LOUD, 200)))
+    office._prepare(command)
+
+    def fail(_: object, __: object, statement: str, *___: object) -> None:
+        if "INSERT INTO deliveries" in statement:
+            raise OperationalError(statement, {}, Exception("disk full"))
+
+    sql_event.listen(ledger.database.engine, "before_cursor_execute", fail)
+    with pytest.raises(OperationalError):
+        commit_group(ledger.database, office.memory, [command])
+    sql_event.remove(ledger.database.engine, "before_cursor_execute", fail)
+    assert told(ledger) == []
+    office.once(command)
+    assert told(ledger) != []
+
+
+def test_what_is_remembered_of_a_charge_that_failed_tells_no_less(ledger: Ledger) -> None:
+    """A process that believed that it had told already would never tell."""
+    office, run = Office(ledger), opened(ledger)
+    office.charged(request(run, (QUIET, 1)))
+    command = office.command(request(run, (LOUD, 200)))
+    office._prepare(command)
+
+    def fail(_: object, __: object, statement: str, *___: object) -> None:
+        if "UPDATE accounts" in statement:
+            raise OperationalError(statement, {}, Exception("disk full"))
+
+    sql_event.listen(ledger.database.engine, "before_cursor_execute", fail)
+    with pytest.raises(OperationalError):
+        commit_group(ledger.database, office.memory, [command])
+    sql_event.remove(ledger.database.engine, "before_cursor_execute", fail)
+    assert thresholds(ledger) == []
+    office.once(command)
+    assert thresholds(ledger) != []
+
+
+def test_nothing_is_asked_or_written_for_a_charge_that_crosses_nothing(ledger: Ledger) -> None:
+    office, run = Office(ledger), opened(ledger)
+    office.charged(request(run, (QUIET, 1)))
+    asked: list[str] = []
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        asked.append(statement)
+
+    sql_event.listen(ledger.database.engine, "before_cursor_execute", note)
+    office.charged(request(run, (QUIET, 1)))
+    sql_event.remove(ledger.database.engine, "before_cursor_execute", note)
+    assert not [statement for statement in asked if any(name in statement for name in ("alerts", "webhooks"))]
+
+
+def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def look(account: Account, shares: tuple[float, ...]) -> Watch:
+        looked.append(account.path)
+        return watch_of(account, shares)
+
+    for module in (kept_accounts, saving):
+        monkeypatch.setattr(module, "watch_of", look)
+    run, offices = opened(ledger), [Office(ledger) for _ in range(2)]
+    for _ in range(2):
+        for office in offices:
+            office.charged(request(run, (QUIET, 1)))
+    looked.clear()
+    for _ in range(10):
+        for office in offices:
+            office.charged(request(run, (QUIET, 1)))
+    assert looked == []
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32), processes=st.integers(1, 3))
+def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, seed: int, processes: int) -> None:
+    chance = Random(seed)  # noqa: S311 - repeatable, not secret
+    name = f"population-{next(_numbers)}"
+    limit = {"epsilon": chance.uniform(0.2, 3.0), "delta": 1e-5}
+    ledger.population(name, limit=limit, filter=chance.choice(["adaptive", "declared"]))
+    ledger.budget("b", name, limit=limit | {"epsilon": chance.uniform(0.2, 3.0)})
+    runs = [another(ledger, budget=f"{name}/b", limit=chance.choice([None, limit])) for _ in range(2)]
+    offices = [Office(ledger) for _ in range(processes)]
+    reached: set[tuple[str, float]] = set()
+    for _ in range(12):
+        run, office = chance.choice(runs), chance.choice(offices)
+        event = chance.choice([LOUD, QUIET, HUGE] if chance.random() < 0.1 else [LOUD, QUIET])
+        mode = chance.choice(["authorize", "authorize", "report"])
+        office.group(request(run, (event, chance.randint(1, 120)), mode=mode))
+        for each in office.path(run):
+            if each.limit is not None:
+                reached |= {
+                    (each.id, share) for share in (0.5, 0.8, 1.0) if each.epsilon() >= share * each.limit.epsilon
+                }
+    with ledger.database.read(EVERYONE) as tx:
+        rows = tx.execute(select(alerts).where(alerts.c.type == "account.threshold_reached")).all()
+    ids = {each.id for run in runs for each in offices[0].path(run)}
+    found = [(row.account_id, json.loads(row.facts)["threshold"]) for row in rows if row.account_id in ids]
+    assert sorted(found) == sorted(reached)
+
+
+def test_a_new_limit_is_told_of_anew(ledger: Ledger) -> None:
+    run = opened(ledger)
+    assert steps(ledger, run, count=200) == 200
+    before = thresholds(ledger).count(("mimic/icu-team", 0.5))
+    with ledger.database.write(EVERYONE) as tx:  # as a change of the limit does
+        this = accounts.c.path == "mimic/icu-team"
+        tx.execute(update(accounts).where(this).values(epsilon_limit=2.5, version=accounts.c.version + 1))
+    while thresholds(ledger).count(("mimic/icu-team", 0.5)) == before and steps(ledger, run, count=20) == 200:
+        pass
+    assert (before, thresholds(ledger).count(("mimic/icu-team", 0.5))) == (1, 2)
+
+
+def _reserved(ledger: Ledger, run: str, lease: int = 600, count: int = 5) -> str:
+    event = {"type": "gaussian", "noise_multiplier": 60.0}
+    plan = {"plan": [{"event": event, "count": count}], "lease_seconds": lease}
+    return str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
+
+
+def test_a_plan_that_is_forfeited_is_told_with_its_forfeit(ledger: Ledger) -> None:
+    run = opened(ledger)
+    reservation = _reserved(ledger, run)
+    assert steps(ledger, run, count=2) == 200
+    assert forfeit_lapsed(ledger.database, datetime.now(UTC) + timedelta(hours=1)) == 1
+    [(_, path, facts)] = told(ledger, "reservation.forfeited")
+    assert path.startswith("mimic/icu-team/")
+    assert (facts["reservation"], facts["steps_forfeited"], facts["lapsed"]) == (reservation, 3, True)
+
+
+def test_a_run_that_is_given_up_tells_what_was_forfeited(ledger: Ledger) -> None:
+    run = opened(ledger)
+    _reserved(ledger, run)
+    assert ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
+    [(_, _, facts)] = told(ledger, "reservation.forfeited")
+    assert (facts["steps_forfeited"], facts["lapsed"]) == (5, False)
+
+
+def test_a_plan_that_ends_well_tells_nothing(ledger: Ledger) -> None:
+    run = opened(ledger)
+    reservation = _reserved(ledger, run)
+    assert ledger.post(f"/v1/reservations/{reservation}/commit", {"steps_executed": 5}, "trainer").status_code == 200
+    assert told(ledger, "reservation.forfeited") == []
+
+
+def test_what_a_forfeit_charges_reaches_thresholds_too(ledger: Ledger) -> None:
+    run = opened(ledger)
+    _reserved(ledger, run, count=200)
+    assert thresholds(ledger) == []
+    forfeit_lapsed(ledger.database, datetime.now(UTC) + timedelta(hours=1))
+    assert ("mimic/icu-team", 0.5) in thresholds(ledger)
+
+
+def _addressed(ledger: Ledger) -> set[tuple[str, str, str]]:
+    """Webhook, type and account of everything that is to be delivered."""
+    found = select(deliveries.c.webhook_id, alerts.c.type, alerts.c.account_id).join(
+        alerts, alerts.c.id == deliveries.c.alert_id
+    )
+    with ledger.database.read(EVERYONE) as tx:
+        return {(row.webhook_id, row.type, row.account_id) for row in tx.execute(found)}
+
+
+def test_each_webhook_is_told_of_what_it_wants(ledger: Ledger) -> None:
+    run = opened(ledger)
+    ledger.budget("other")
+    hooks = {
+        "all": subscribed(ledger, NOWHERE)["id"],
+        "above": subscribed(ledger, NOWHERE, account="mimic")["id"],
+        "beside": subscribed(ledger, NOWHERE, account="mimic/other")["id"],
+        "the run": subscribed(ledger, NOWHERE, account=run)["id"],
+        "another type": subscribed(ledger, NOWHERE, types=["reservation.silent"])["id"],
+        "its type": subscribed(ledger, NOWHERE, types=["run.overdrawn", "account.exhausted"])["id"],
+        "disabled": subscribed(ledger, NOWHERE)["id"],
+    }
+    assert ledger.post(f"/v1/webhooks/{hooks['disabled']}/disable", None).status_code == 200
+    huge = {"type": "gaussian", "noise_multiplier": 0.5}
+    assert steps(ledger, run, event=huge, mode="report") == 200
+    sent = {name: {kind for hook, kind, _ in _addressed(ledger) if hook == made} for name, made in hooks.items()}
+    both = {"account.threshold_reached", "run.overdrawn"}
+    assert sent == {
+        "all": both,
+        "above": both,
+        "beside": set(),
+        "the run": {"run.overdrawn"},
+        "another type": set(),
+        "its type": {"run.overdrawn"},
+        "disabled": set(),
+    }
+
+
+def test_another_organisation_hears_nothing(ledger: Ledger) -> None:
+    clinic = ledger.http.post("/v1/webhooks", json={"url": NOWHERE}, headers=ledger.headers("admin", "clinic"))
+    assert clinic.status_code == 201
+    assert steps(ledger, opened(ledger), count=200) == 200
+    assert told(ledger)
+    assert _addressed(ledger) == set()
