@@ -19,10 +19,13 @@ from app.persistence.tables.tree import (
     account_paths,
     accounts,
     api_keys,
+    attestations,
     balances,
+    blocks,
     organisations,
     populations,
     replies,
+    run_budgets,
 )
 
 __all__ = [
@@ -33,8 +36,10 @@ __all__ = [
     "accounts",
     "api_keys",
     "attempts",
+    "attestations",
     "audit_entries",
     "balances",
+    "blocks",
     "checkpoints",
     "decisions",
     "dp_events",
@@ -47,6 +52,7 @@ __all__ = [
     "reservation_items",
     "reservations",
     "run_anchors",
+    "run_budgets",
     "runs",
     "step_events",
 ]
