@@ -12,6 +12,7 @@ import pytest
 from epsilon_ledger import (
     AuthenticationError,
     BudgetExceededError,
+    BudgetWindowError,
     EventCount,
     InvalidRequestError,
     LedgerClient,
@@ -270,3 +271,29 @@ def test_planning(trainer: LedgerClient) -> None:
     assert 0.0 < found.epsilon < more.epsilon
     assert found.optimal_order is not None
     assert found.delta == 1e-5
+
+
+def test_a_run_on_two_budgets_charges_both(live_server: LiveServer, admin: LedgerClient, trainer: LedgerClient) -> None:
+    budgets = [open_budget(admin, epsilon=epsilon) for epsilon in (1.0, 0.9)]
+    with trainer.register_run("both", budgets=budgets, event=STEP) as run:
+        run.authorize()
+    with live_server.client("viewer") as office:
+        read = office.get(f"/v1/runs/{run.id}").json()
+    found = [admin.get_budget(budget) for budget in read["budgets"]]
+    assert [budget.path for budget in found] == budgets
+    assert (read["budget"], read["epsilon_limit"]) == (found[0].id, 1.0)
+    assert all(budget.epsilon > 0 for budget in found)
+
+
+def test_a_window_that_has_closed_is_an_exception_of_its_own(live_server: LiveServer, trainer: LedgerClient) -> None:
+    with live_server.client("admin") as office:
+        limit = {"epsilon": 1.0, "delta": 1e-5}
+        unit = {"privacy_unit": "user", "neighboring_relation": "replace_one"}
+        name = f"past-{uuid.uuid4().hex[:8]}"
+        assert office.post("/v1/populations", json={"name": name, "limit": limit, **unit}).status_code == 201
+        closed = {"name": "q1", "parent": name, "limit": limit, "closes_at": "2020-04-01T00:00:00Z"}
+        assert office.post("/v1/budgets", json=closed).status_code == 201
+    with pytest.raises(BudgetWindowError, match="budget_window") as refused:
+        trainer.register_run("late", budget=f"{name}/q1")
+    assert (refused.value.account_path, refused.value.opens_at) == (f"{name}/q1", None)
+    assert refused.value.closes_at == "2020-04-01T00:00:00+00:00"

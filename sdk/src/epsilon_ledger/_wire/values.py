@@ -88,6 +88,7 @@ class RunState:
     created_at: datetime
     updated_at: datetime
     reservation: str | None = None
+    budgets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
