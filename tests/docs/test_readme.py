@@ -20,6 +20,7 @@ from tests.docs.markdown import ROOT, Fence, fences, section
 README = (ROOT / "README.md").read_text()
 BY_HAND = fences(section(README, "By hand"))
 FURTHER = fences((ROOT / "docs" / "steps.md").read_text())
+TREES = fences((ROOT / "docs" / "trees.md").read_text())
 BEGINNING = 2
 """So many of the README's blocks make an organisation and start the service."""
 SEPARATOR = "\x1e"
@@ -28,10 +29,11 @@ SEPARATOR = "\x1e"
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each bash block wrote, by its text."""
-    readme, further = ([fence for fence in page if fence.language == "bash"] for page in (BY_HAND, FURTHER))
-    return ran(readme, tmp_path_factory.mktemp("by-hand")) | ran(
-        [*readme[:BEGINNING], *further], tmp_path_factory.mktemp("steps")
-    )
+    readme, *others = ([fence for fence in page if fence.language == "bash"] for page in (BY_HAND, FURTHER, TREES))
+    found = ran(readme, tmp_path_factory.mktemp("by-hand"))
+    for page in others:
+        found |= ran([*readme[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
+    return found
 
 
 def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
@@ -75,7 +77,7 @@ def test_every_answer_follows_the_commands_that_it_answers() -> None:
     ("block", "answer"),
     [
         pytest.param(block, answer, id=f"{page} line {block.line}")
-        for page, found in (("README", BY_HAND), ("steps", FURTHER))
+        for page, found in (("README", BY_HAND), ("steps", FURTHER), ("trees", TREES))
         for block, answer in pairwise(found)
         if block.language == "bash" and answer.language != "bash"
     ],
