@@ -323,7 +323,7 @@ def test_every_run_keeps_the_budget_that_it_charges(charged: Ledger) -> None:
         command.downgrade(_config(tx), "0005")
         assert "run_budgets" not in inspect(tx).get_table_names()
     upgrade(charged.database)
-    with charged.database.read() as tx:
+    with charged.database.read(EVERYONE) as tx:
         charging = tx.execute(select(run_budgets.c.run_id, run_budgets.c.budget_id, run_budgets.c.place)).all()
         lying = tx.execute(select(accounts.c.id, accounts.c.parent_id).where(accounts.c.kind == "run")).all()
     assert sorted(charging) == sorted((run, budget, 0) for run, budget in lying)
