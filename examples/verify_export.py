@@ -80,6 +80,7 @@ class Export:
         self.hashes: dict[str, tuple[int, str]] = {}
         self.chains: dict[str, Chain] = {}
         self.limits: dict[str, list[Any]] = {}
+        self.opened: dict[str, Line] = {}
         self.acts = 0
         self.ended = False
         readers: dict[str, Callable[[Line], None]] = {
@@ -244,15 +245,23 @@ class Export:
         after = json.loads(entry["after"] or "{}")
         if entry["action"] in OPENINGS:
             self.limits[entry["subject"]] = [after["limit"]]
+            self.opened[entry["subject"]] = after
         elif entry["action"].endswith(".limit_changed"):
             self.limits[entry["subject"]].append(after["limit"])
 
     def _check_acts(self) -> None:
-        """Compare the limits of the accounts with those that the acts gave them."""
+        """Compare the limits of the accounts, and their places in the tree, with those that the acts gave them."""
         for account in self.accounts.values() if self.acts else ():
+            name = f"account {account['path']} ({account['id']})"
             if self.limits.get(account["id"]) != account["limits"]:
-                name = f"account {account['path']} ({account['id']})"
                 raise BadRowError(f"{name}: its limits are not those that the organisation's acts gave it")
+            opened = self.opened[account["id"]]
+            beneath = opened.get("budgets") or [opened["parent"]]
+            if (account["parents"] or [None], account["max_partitions_per_unit"]) != (
+                beneath,
+                opened.get("max_partitions_per_unit"),
+            ):
+                raise BadRowError(f"{name}: it does not lie, or is not composed, as it was opened")
 
     def _end(self, line: Line) -> None:
         self.ended = True

@@ -42,6 +42,9 @@ def fill(ledger: Ledger) -> Trainer:
     ledger.budget("may", "blocks", block=block, opens_at="2026-06-01T00:00:00Z")
     both = ledger.post("/v1/runs", {"name": "both", "budgets": ["blocks/may", "mimic/icu-team"], "event": LOUD})
     _answered(200, Trainer(ledger, both.json()["id"]).steps())
+    raised = {"limit": {"epsilon": 9.0, "delta": 1e-6}, "reason": "Another study."}
+    [team, *_] = ledger.get("/v1/budgets").json()["items"]
+    _answered(201, ledger.post(f"/v1/accounts/{team['id']}/limit", raised, If_Match="*"))
     silent = _employed(ledger, "mimic/icu-team", "silent")
     silent.reserved((LOUD, 4))
     _answered(200, silent.steps())
