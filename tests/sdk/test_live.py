@@ -4,6 +4,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 
 from epsilon_ledger import (
     AuthenticationError,
+    Block,
     BudgetExceededError,
     BudgetWindowError,
     EventCount,
@@ -19,6 +21,7 @@ from epsilon_ledger import (
     Limit,
     NameTakenError,
     NotFoundError,
+    Parts,
     PermissionDeniedError,
     PrivacyFilter,
     Run,
@@ -297,3 +300,21 @@ def test_a_window_that_has_closed_is_an_exception_of_its_own(live_server: LiveSe
         trainer.register_run("late", budget=f"{name}/q1")
     assert (refused.value.account_path, refused.value.opens_at) == (f"{name}/q1", None)
     assert refused.value.closes_at == "2020-04-01T00:00:00+00:00"
+
+
+def test_parts_and_blocks_are_opened_from_python(admin: LedgerClient, trainer: LedgerClient) -> None:
+    name, limit = f"records-{uuid.uuid4().hex[:8]}", Limit(1.0, 1e-5)
+    parts = Parts("A record belongs to its month.", max_partitions_per_unit=2, replaced_units="stay_in_their_parts")
+    made = admin.create_population(
+        name, privacy_unit="record", neighboring_relation="replace_one", limit=limit, parts=parts
+    )
+    assert (made.composition, made.max_partitions_per_unit) == ("parallel", 2)
+    new_year, begin, end = (datetime(2026, month, 1, tzinfo=UTC) for month in (1, 5, 6))
+    may = Block(begin, end, "may")
+    budget = admin.create_budget("may", parent=name, limit=limit, block=may, opens_at=new_year)
+    assert (budget.block, budget.opens_at, budget.composition) == (may, new_year, "sequential")
+    with trainer.register_run("model", budget=budget.path, event=gaussian(90.0)) as run:
+        run.authorize()
+    lifetime = admin.get_budget(budget.id).lifetime
+    assert lifetime is not None
+    assert (lifetime.population_path, lifetime.epsilon > 0, lifetime.epsilon_limit) == (name, True, 1.0)
