@@ -92,7 +92,7 @@ def thinned(grid_version: int) -> NDArray[np.float64]:
 
 def forget_orders() -> None:
     """Clear what was computed over a grid of other orders."""
-    for cached in (adaptive_gate, declared_gate, declared_bounds, event_curve):
+    for cached in (adaptive_gate, declared_gate, declared_bounds, event_curve, zero_curve):
         cached.cache_clear()
 
 

@@ -1,8 +1,8 @@
 """Verify what `epsilon-ledger export` wrote, without the ledger: nothing but Python's standard library is needed.
 
-It walks the hash chain of every run, adds up every charge at the price list's prices, and compares the bytes with the
-balance of every account, and its limit with the one that decisions name. What it finds wrong first is named, and the
-exit status is 1.
+It walks the hash chain of every run, adds up every charge at the price list's prices (of disjoint parts, what those
+have lost that lost most), and compares the bytes with the balance of every account, and its limit with the one that
+decisions name. What it finds wrong first is named, and the exit status is 1.
 
     epsilon-ledger export --population mimic > mimic.jsonl
     python verify_export.py mimic.jsonl
@@ -80,6 +80,7 @@ class Export:
         self.hashes: dict[str, tuple[int, str]] = {}
         self.chains: dict[str, Chain] = {}
         self.limits: dict[str, list[Any]] = {}
+        self.opened: dict[str, Line] = {}
         self.acts = 0
         self.ended = False
         readers: dict[str, Callable[[Line], None]] = {
@@ -110,22 +111,70 @@ class Export:
             chain.check_end()
         for reservation in self.reservations.values():
             self._check_reservation(reservation)
-        for what, counts in (("spent", self._spent()), ("held", self._held())):
-            for account in self.accounts.values():
-                if account["complete"] and self._cost(account, counts[account["id"]]) != _curve(account, what):
-                    name = f"account {account['path']} ({account['id']})"
-                    raise BadRowError(f"{name}: its {what} curve is not the sum of its rows")
+        self.added = {"spent": self._spent(), "held": self._held()}
+        for account in self.accounts.values():
+            if account["complete"]:
+                self._check_balance(account)
         for head in seen:
             if head.lower() not in self.hashes:
                 raise BadRowError(f"hash {head} is in no chain: the decisions that it stands for were changed")
+
+    def _check_balance(self, account: Line) -> None:
+        """How much of a largest one is held depends on which part it is: there, both together are compared."""
+        name = f"account {account['path']} ({account['id']})"
+        spent, held, composed = self._value(account)
+        if spent != _curve(account, "spent"):
+            raise BadRowError(f"{name}: its spent curve is not the sum of its rows")
+        kept = _curve(account, "held")
+        if self._sum([spent, kept]) != self._sum([spent, held]) or (not composed and kept != held):
+            raise BadRowError(f"{name}: its held curve is not the sum of its rows")
+
+    def _value(self, account: Line) -> tuple[Curve, Curve, bool]:
+        """What an account has spent and holds, and whether disjoint parts lie beneath it."""
+        if _is_parallel(account):
+            parts = [self._value(child)[:2] for child in self._children(account)]
+            most = account["max_partitions_per_unit"] * (2 if account["neighboring_relation"] == "replace_one" else 1)
+            lost = self._largest(account, [spent for spent, _ in parts], most)
+            total = self._largest(account, [self._sum(part) for part in parts], most)
+            # Where no more can be counted, whatever is held besides is as much.
+            rest = [b if b == self.exhausted else b - a for a, b in zip(lost[0], total[0], strict=True)]
+            return lost, (rest, self.exhausted if total[1] == self.exhausted else total[1] - lost[1]), True
+        inner = [self._value(part) for part in self._topmost(account)]
+        spent = self._sum([self._cost(account, self.added["spent"][account["id"]]), *(one[0] for one in inner)])
+        held = self._sum([self._cost(account, self.added["held"][account["id"]]), *(one[1] for one in inner)])
+        return spent, held, bool(inner)
+
+    def _children(self, account: Line) -> list[Line]:
+        beneath = [one for one in self.accounts.values() if one["kind"] == "budget"]
+        return [one for one in beneath if account["id"] in _parents(one)]
+
+    def _topmost(self, account: Line) -> list[Line]:
+        """The parallel accounts beneath one that is not, without those beneath another parallel one."""
+        if account["kind"] == "run":
+            return []
+        found = []
+        for child in self._children(account):
+            found.extend([child] if _is_parallel(child) else self._topmost(child))
+        return found
+
+    def _adding(self, run_id: str) -> set[str]:
+        """The accounts above a run to which its charges are added: there are no parts between."""
+        found: set[str] = set()
+        wanted = list(_parents(self.accounts[run_id]))
+        while wanted:
+            account = self.accounts[wanted.pop()]
+            if account["id"] not in found and not _is_parallel(account):
+                found.add(account["id"])
+                wanted.extend(_parents(account))
+        return found
 
     def _spent(self) -> dict[str, Counter[str]]:
         """What was charged to each account; an active reservation holds what its ancestors will spend."""
         spent: dict[str, Counter[str]] = defaultdict(Counter)
         for run_id, chain in self.chains.items():
-            *above, own = self.accounts[run_id]["accounts"]
+            above = self._adding(run_id)
             for reservation_id, charged in chain.charged.items():
-                spent[own] += charged
+                spent[run_id] += charged
                 if reservation_id is None or self.reservations[reservation_id]["status"] != "active":
                     for account_id in above:
                         spent[account_id] += charged
@@ -136,9 +185,9 @@ class Export:
         held: dict[str, Counter[str]] = defaultdict(Counter)
         for reservation in self.reservations.values():
             if reservation["status"] == "active":
-                *above, own = self.accounts[reservation["run"]]["accounts"]
+                above = self._adding(reservation["run"])
                 for item in reservation["items"]:
-                    held[own][item["fingerprint"]] += item["count"] - item["used"]
+                    held[reservation["run"]][item["fingerprint"]] += item["count"] - item["used"]
                     for account_id in above:
                         held[account_id][item["fingerprint"]] += item["count"]
         return held
@@ -166,8 +215,9 @@ class Export:
         entry = line["entry"]
         self.chains[entry["run_id"]].add(entry, line["hash"])
         self.hashes[line["hash"]] = (entry["position"], entry["run_id"])
-        path = [self.accounts[account_id] for account_id in self.accounts[entry["run_id"]]["accounts"]]
-        governing = next((account for account in reversed(path) if account["limits"][-1]), path[0])
+        governing = self.accounts[entry["run_id"]]
+        while not governing["limits"][-1] and _parents(governing):  # its own, or the nearest above its first budget
+            governing = self.accounts[_parents(governing)[0]]
         self._check_limit(governing, entry, entry)
         if entry["refusal"] is not None:
             self._check_limit(self.accounts[entry["binding_account_id"]], entry, json.loads(entry["refusal"]))
@@ -195,15 +245,23 @@ class Export:
         after = json.loads(entry["after"] or "{}")
         if entry["action"] in OPENINGS:
             self.limits[entry["subject"]] = [after["limit"]]
+            self.opened[entry["subject"]] = after
         elif entry["action"].endswith(".limit_changed"):
             self.limits[entry["subject"]].append(after["limit"])
 
     def _check_acts(self) -> None:
-        """Compare the limits of the accounts with those that the acts gave them."""
+        """Compare the limits of the accounts, and their places in the tree, with those that the acts gave them."""
         for account in self.accounts.values() if self.acts else ():
+            name = f"account {account['path']} ({account['id']})"
             if self.limits.get(account["id"]) != account["limits"]:
-                name = f"account {account['path']} ({account['id']})"
                 raise BadRowError(f"{name}: its limits are not those that the organisation's acts gave it")
+            opened = self.opened[account["id"]]
+            beneath = opened.get("budgets") or [opened["parent"]]
+            if (account["parents"] or [None], account["max_partitions_per_unit"]) != (
+                beneath,
+                opened.get("max_partitions_per_unit"),
+            ):
+                raise BadRowError(f"{name}: it does not lie, or is not composed, as it was opened")
 
     def _end(self, line: Line) -> None:
         self.ended = True
@@ -238,6 +296,19 @@ class Export:
             values = [min(sum_ + one * count, self.exhausted) for sum_, one in zip(values, price, strict=True)]
             delta = min(delta + price_delta * count, self.exhausted)
         return values, delta
+
+    def _sum(self, curves: Iterable[Curve]) -> Curve:
+        """Curves together, cut off where 64 bits end."""
+        values, deltas = zip(*curves, strict=True)
+        whole = [min(sum(column), self.exhausted) for column in zip(*values, strict=True)]
+        return whole, min(sum(deltas), self.exhausted)
+
+    def _largest(self, account: Line, curves: list[Curve], most: int) -> Curve:
+        """At every order, the sum of the largest."""
+        zero: Curve = [0] * len(_values(account["spent"])), 0
+        values, deltas = zip(zero, *curves, strict=True)
+        whole = [min(sum(sorted(column, reverse=True)[:most]), self.exhausted) for column in zip(*values, strict=True)]
+        return whole, min(sum(sorted(deltas, reverse=True)[:most]), self.exhausted)
 
 
 class Chain:
@@ -292,6 +363,16 @@ class Chain:
         ends = self.next_step if self.attempt == self.run["attempt"] else self.attempts[self.run["attempt"]]
         if ends != self.run["next_step"]:
             raise BadRowError(f"{self.name}: its steps end at {ends}, its next step is {self.run['next_step']}")
+
+
+def _parents(account: Line) -> list[str]:
+    """What an account lies beneath: a run beneath all budgets that it charges."""
+    parents: list[str] = account["parents"]
+    return parents
+
+
+def _is_parallel(account: Line) -> bool:
+    return bool(account["composition"] == "parallel")
 
 
 def _canonical(content: Line) -> bytes:

@@ -228,7 +228,7 @@ def open_ledger(folder: Path, database_url: str | None = None, **more: float | s
 
     Whoever knocks without a key is not held up, unless further settings say so: tests knock often.
     """
-    quiet = {"rate_limit_failures_per_second": 0, "signing_key_file": str(signing_key()[0])}
+    quiet = {"rate_limit_failures_per_second": 0, "signing_key_file": str(signing_key()[0]), "checkpoint_seconds": 0}
     chosen: dict[str, Any] = {**quiet, **more}
     app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}", **chosen))
     database: Database = app.state.placements.named("default").database
@@ -271,7 +271,7 @@ ON_BOTH = {
             "problems",
         ),
         *("refusals", "reports", "reservation_ends", "reservations", "run_states", "sequence", "steps", "stored"),
-        *("tenancy", "truncation", "verify"),
+        *("tenancy", "trees", "truncation", "verify", "windows"),
     },
 }
 """By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""

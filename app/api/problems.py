@@ -23,6 +23,7 @@ PROBLEM_JSON: Final = "application/problem+json"
 STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_request": (400, "The request cannot be understood"),
     "unauthenticated": (401, "An API key is needed"),
+    "budget_window": (403, "The budget is not open now"),
     "budget_exceeded": (403, "The budget does not allow these steps"),
     "insufficient_scope": (403, "The key's role does not allow this"),
     "not_found": (404, "There is no such thing"),

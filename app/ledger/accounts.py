@@ -1,17 +1,21 @@
 """Accounts: what a population, a budget and a run have in common."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
+from app.ledger.exposure import Exposure, held_of, value, without
 from app.ledger.filters import (
     FilterKind,
     FilterWeights,
@@ -20,6 +24,7 @@ from app.ledger.filters import (
     smallest_useful_epsilon,
 )
 from app.ledger.gates import Gate, gate_of
+from app.ledger.windows import ALWAYS, Window
 
 MAX_DEPTH = 8
 """How many budgets may lie between a population and a run."""
@@ -97,6 +102,10 @@ class Account:
         grid_version: the grid of both curves.
         version: counts the changes of this account.
         limit_revision: counts the changes of its limit.
+        partitions_per_unit: in how many of its children, which are disjoint parts, a privacy unit may lie; None: they
+            are no parts, and what they spend adds up.
+        window: when something may be charged to it.
+        exposure: how it grows with a charge from the place beneath it that is looked at; None: by the charge itself.
     """
 
     id: str
@@ -116,6 +125,19 @@ class Account:
     grid_version: int = GRID_VERSION
     version: int = 0
     limit_revision: int = 0
+    partitions_per_unit: int | None = None
+    window: Window = ALWAYS
+    exposure: Exposure | None = field(default=None, compare=False)
+
+    @property
+    def parts_that_count(self) -> int | None:
+        """How many of its parts may have lost something about one privacy unit; None: it has no parts.
+
+        A unit that is replaced may leave its parts, and its replacement enter others: twice as many (ADR 0017).
+        """
+        if self.partitions_per_unit is None:
+            return None
+        return self.partitions_per_unit * (2 if self.relation is NeighboringRelation.REPLACE_ONE else 1)
 
     @property
     def weights_frozen(self) -> bool:
@@ -152,9 +174,55 @@ class Account:
         assert self.limit is not None, "an account without a limit has no gate"
         return gate_of(self.limit, self.filter, self.weights, self.grid_version, own_delta)
 
+    def own_delta(self, *new: RdpCurve) -> int:
+        """What mechanisms take of delta by a delta of their own, after some further charges: units of 2^-62."""
+        if self.exposure is None:
+            return self.spent.delta + self.held.delta + sum([cost.delta for cost in new])
+        further = sum([cost.delta for cost in new])
+        return max(base.delta + slope * further for slope, base in self.exposure.total.items())
+
+    def left(self, gate: Gate, *new: RdpCurve) -> NDArray[np.int64]:
+        """How large a further charge may be at each place of the gate, after some others.
+
+        Args:
+            gate: of this account.
+            new: what is charged before it.
+
+        Returns:
+            (n_places,) int64, units of 2^-44 nats; negative where the order can admit nothing more.
+        """
+        if self.exposure is None:
+            return gate.left(self.spent, self.held, *new)
+        least: NDArray[np.int64] | None = None
+        for slope, base in self.exposure.total.items():
+            room = gate.left(base, *(cost.times(slope) for cost in new if slope))
+            if not slope:  # what the charge does not move must fit by itself
+                room = np.where(room < 0, room, EXHAUSTED)
+            elif slope > 1:
+                room = room // slope
+            least = room if least is None else np.minimum(least, room)
+        assert least is not None, "an exposure has a line"
+        return least
+
+    def delta_left(self, gate: Gate, *new: RdpCurve) -> int:
+        """How large a further charge's own delta may be, after some others; negative: they take too much."""
+        if self.exposure is None:
+            return gate.room - self.own_delta(*new)
+        further = sum([cost.delta for cost in new])
+        room = {slope: gate.room - base.delta - slope * further for slope, base in self.exposure.total.items()}
+        return -1 if room.pop(0, 0) < 0 else min(left // slope for slope, left in room.items())
+
+    def grown_by(self, cost: RdpCurve) -> RdpCurve:
+        """By how much a charge moves what is spent and held."""
+        if self.exposure is None:
+            return cost
+        return without(value(self.exposure.holding(cost).total), self.spent + self.held)
+
     def charged(self, cost: RdpCurve) -> Self:
         """This account after a charge."""
         # This is on the hot path, once for every account of a path; dataclasses.replace takes five times as long.
+        if self.exposure is not None:
+            return self._moved(self.exposure.charged(cost))
         after = object.__new__(type(self))
         after.__dict__.update(self.__dict__, spent=self.spent + cost, version=self.version + 1)
         return after
@@ -165,7 +233,16 @@ class Account:
 
     def holding(self, cost: RdpCurve) -> Self:
         """This account with so much more set aside."""
-        return replace(self, held=self.held + cost, version=self.version + 1)
+        if self.exposure is None:
+            return replace(self, held=self.held + cost, version=self.version + 1)
+        return self._moved(self.exposure.holding(cost))
+
+    def composed(self, spent: RdpCurve, total: RdpCurve) -> Self:
+        """This account with what its parts make of it."""
+        return replace(self, spent=spent, held=held_of(spent, total), version=self.version + 1)
+
+    def _moved(self, exposure: Exposure) -> Self:
+        return replace(self.composed(value(exposure.spent), value(exposure.total)), exposure=exposure)
 
     def epsilon(self, spent: RdpCurve | None = None) -> float:
         """Epsilon by this account's filter at its limit's delta, of what was spent or of another curve."""

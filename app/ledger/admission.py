@@ -56,7 +56,7 @@ class Refusal:
         order: the order at which the binding account comes closest to admitting.
         spent: of the binding account at `order`, nats.
         held: as `spent`.
-        requested: as `spent`.
+        requested: as `spent`: by how much the request would move it.
         limit: the threshold at `order`, nats.
         delta_requested: what the request's mechanisms take of delta by a delta of their own.
         delta_left: what the binding account has left for that.
@@ -89,7 +89,8 @@ def admit(
     """Decide about a charge.
 
     Args:
-        path: every account that the charge would touch, root to leaf, as it is now.
+        path: every account that the charge would touch, the run's own last, none above one that lies beneath it, as
+            they are now.
         steps: the charge, at least one, each at its price.
         search: finds the noise that fits, for a refusal; None: `noise_that_fits`.
 
@@ -186,9 +187,20 @@ def reading_of(path: Sequence[Account]) -> Reading:
     Returns:
         Read by the filter of the nearest account with a limit: the leaf itself, or an ancestor.
     """
-    governing = next(account for account in reversed(path) if account.limit is not None)
+    governing = _governing(path)
     assert governing.limit is not None
     return Reading(governing.epsilon(path[-1].spent), governing.limit.delta, governing.limit.epsilon)
+
+
+def _governing(path: Sequence[Account]) -> Account:
+    """The nearest account with a limit: the leaf, or one above it; of several budgets, above the first."""
+    wanted: str | None = path[-1].id
+    for account in reversed(path):
+        if account.id == wanted:
+            if account.limit is not None:
+                return account
+            wanted = account.parent_id
+    raise AssertionError("the root has a limit")
 
 
 def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[int, Account]:
@@ -213,9 +225,10 @@ def _refusal(
     noise: float | None,
 ) -> Refusal:
     fitting, binding = _longest_prefix(accounts, steps)
-    own_delta = binding.spent.delta + binding.held.delta
+    own_delta = binding.own_delta()
     gate = binding.gate(own_delta)
-    spent, asked = binding.spent.values[gate.places], new.values[gate.places]
+    growth = binding.grown_by(new)
+    spent, asked = binding.spent.values[gate.places], growth.values[gate.places]
     share = gate.left(binding.spent, binding.held) / np.maximum(asked, 1)
     telling = (gate.bounds >= 0) & (spent < EXHAUSTED) & (asked < EXHAUSTED)
     shown = telling if telling.any() else gate.bounds >= 0
@@ -226,13 +239,13 @@ def _refusal(
         reading=reading_of(path),
         binding=binding,
         epsilon=binding.epsilon(),
-        epsilon_requested=binding.epsilon(binding.spent + new),
+        epsilon_requested=binding.epsilon(binding.charged(new).spent),
         order=float(grid[at][0]),
         spent=float(binding.spent.at(at).nats()[0]),
         held=float(binding.held.at(at).nats()[0]),
-        requested=float(new.at(at).nats()[0]),
+        requested=float(growth.at(at).nats()[0]),
         limit=float(gate.bounds[closest]) * UNIT,
-        delta_requested=new.delta_value(),
+        delta_requested=growth.delta_value(),
         delta_left=max(0, gate.room - own_delta) * DELTA_UNIT,
         max_count_that_fits=fitting,
         noise_multiplier_that_fits=noise,

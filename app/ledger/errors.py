@@ -18,6 +18,7 @@
      ├─ DeltaTooLargeError            delta_too_large
      ├─ PrivacyUnitMismatchError      privacy_unit_mismatch
      ├─ RelationMismatchError         neighboring_relation_mismatch
+     ├─ BudgetWindowError             budget_window
      ├─ RunStateConflictError         run_state_conflict
      ├─ AttemptSupersededError        attempt_superseded
      ├─ ReservationTerminalError      reservation_terminal
@@ -139,6 +140,12 @@ class RelationMismatchError(LedgerError):
     """The trainer's mechanism is calibrated for another neighboring relation than the population's."""
 
     code = "neighboring_relation_mismatch"
+
+
+class BudgetWindowError(LedgerError):
+    """An account is not open yet, or not any more."""
+
+    code = "budget_window"
 
 
 class RunStateConflictError(LedgerError):

@@ -21,29 +21,24 @@ def fits(account: Account, *new: RdpCurve) -> bool:
     """
     if account.limit is None:
         return True
-    own_delta = _own_delta(account, new)
+    own_delta = account.own_delta(*new)
     gate = account.gate(own_delta)
-    return own_delta <= gate.room and bool((gate.left(account.spent, account.held, *new) >= 0).any())
-
-
-def _own_delta(account: Account, pending: Sequence[RdpCurve]) -> int:
-    """What mechanisms took of delta by a delta of their own, with what is pending: units of 2^-62."""
-    return account.spent.delta + account.held.delta + sum([cost.delta for cost in pending])
+    return own_delta <= gate.room and bool((account.left(gate, *new) >= 0).any())
 
 
 def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
     """How often an account admits `curve` on top of what is spent, held and pending; below 0: that is too much."""
     if account.limit is None:
         return UNLIMITED
-    own_delta = _own_delta(account, pending)
+    own_delta = account.own_delta(*pending)
     gate = account.gate(own_delta)
     if own_delta > gate.room:
         return -1
-    most = gate.repetitions(gate.left(account.spent, account.held, *pending), curve)
+    most = gate.repetitions(account.left(gate, *pending), curve)
     if most <= 0 or not curve.delta:
         return most
     # By their own delta, repetitions narrow the gate of a declared filter for all of them: the largest count is sought.
-    fitting, most = 0, min(most, (gate.room - own_delta) // curve.delta)
+    fitting, most = 0, min(most, account.delta_left(gate, *pending) // curve.delta)
     while most > fitting:
         middle = (fitting + most + 1) // 2
         fitting, most = (middle, most) if fits(account, *pending, curve.times(middle)) else (fitting, middle - 1)

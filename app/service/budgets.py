@@ -11,12 +11,15 @@ from app.ledger.accounts import MAX_DEPTH, Account, AccountKind, StepEvent, chec
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.roles import Permission
-from app.persistence.repositories import accounts, locks
+from app.ledger.windows import ALWAYS, Window
+from app.persistence.repositories import accounts, locks, parts
 from app.persistence.repositories.accounts import AccountRecord, Population, Wanted, planned_sha256
+from app.persistence.repositories.parts import Block
 from app.service.acts import Act
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.ids import new_id
+from app.service.parts import AccountView, Parallel, attested, check_part, part_facts, viewed
 from app.service.pricing import Prepared
 
 ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", AccountKind.RUN: "run"}
@@ -31,12 +34,18 @@ class Terms:
         limit: None only for a run.
         filter: how the limit is enforced.
         planned: the workload that adaptive weights are chosen for.
+        parallel: what is said of its children, if they are disjoint parts.
+        window: when something may be charged to it.
+        block: the data that it stands for, if it is a block.
     """
 
     name: str
     limit: Limit | None
     filter: FilterKind
     planned: tuple[StepEvent, ...]
+    parallel: Parallel | None = None
+    window: Window = ALWAYS
+    block: Block | None = None
 
 
 def create_population(
@@ -44,7 +53,7 @@ def create_population(
     terms: Terms,
     population: Population,
     identity: Identity,
-    render: Callable[[AccountRecord], str],
+    render: Callable[[AccountView], str],
 ) -> Answer:
     """Open the account of the people whose data is used.
 
@@ -60,6 +69,7 @@ def create_population(
 
     Raises:
         NameTakenError: the organisation has a population of this name.
+        InvalidInputError: its parts are not attested as its relation needs.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
@@ -69,13 +79,13 @@ def create_population(
     def create(tx: Connection, ready: Prepared) -> str:
         proposed = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
         account = checked(proposed, population, ready)
-        return render(_open(tx, call, account, [], population))
+        return render(_open(tx, call, account, [], population, terms))
 
     return create_once(call, identity, create)
 
 
 def create_budget(
-    call: Call, parent: str, terms: Terms, identity: Identity, render: Callable[[AccountRecord], str]
+    call: Call, parent: str, terms: Terms, identity: Identity, render: Callable[[AccountView], str]
 ) -> Answer:
     """Open a budget beneath a population or another budget.
 
@@ -91,7 +101,8 @@ def create_budget(
 
     Raises:
         NotFoundError: there is no such parent.
-        InvalidInputError: the tree would become too deep.
+        InvalidInputError: the tree would become too deep or the parent has too many parts, its own parts are not
+            attested as its relation needs, or its block is none or overlaps another one.
         NameTakenError: the parent has a budget of this name.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
@@ -103,15 +114,16 @@ def create_budget(
         above = find_parent(tx, call, parent)
         if above.account.depth >= MAX_DEPTH:
             raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
+        check_part(tx, call, above.account, terms.block)
         ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
         proposed = new_account(tx, call, AccountKind.BUDGET, above.account, terms, above.account.relation)
         account = checked(proposed, above.population, ready)
-        return render(_open(tx, call, account, [record.account for record in ancestors], None))
+        return render(_open(tx, call, account, [record.account for record in ancestors], None, terms))
 
     return create_once(call, identity, create)
 
 
-def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord:
+def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountView:
     """Read a population or a budget.
 
     Args:
@@ -132,7 +144,8 @@ def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountRecord
         if found is None or found.account.kind is not kind:
             raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
         require_reach(tx, call, found.account.id)
-    return found
+        [view] = viewed(tx, call, [found])
+    return view
 
 
 def list_accounts(
@@ -143,7 +156,7 @@ def list_accounts(
     path: str | None = None,
     after: str | None,
     limit: int,
-) -> list[AccountRecord]:
+) -> list[AccountView]:
     """Read populations or budgets in the order of their creation, those within the caller's reach.
 
     Args:
@@ -164,7 +177,8 @@ def list_accounts(
     with call.db.read(call.organisation_id) as tx:
         parent_id = None if parent is None else find_parent(tx, call, parent).account.id
         wanted = Wanted(kind, call.caller.scope, parent_id, path)
-        return accounts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
+        found = accounts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
+        return viewed(tx, call, found)
 
 
 def require_reach(tx: Connection, call: Call, account_id: str) -> None:
@@ -225,6 +239,8 @@ def new_account(
     parent: Account | None,
     terms: Terms,
     relation: NeighboringRelation,
+    *,
+    depth: int = 0,
 ) -> Account:
     """A new account, nothing spent.
 
@@ -235,6 +251,7 @@ def new_account(
         parent: the account above; None for a population.
         terms: what it is opened with.
         relation: the population's.
+        depth: beneath which it has to lie, if it is not its parent's: that of the deepest account above it.
 
     Returns:
         The account, not yet in the database.
@@ -249,7 +266,7 @@ def new_account(
         population_id=parent.population_id if parent else account_id,
         name=terms.name,
         path=f"{parent.path}/{terms.name}" if parent else terms.name,
-        depth=parent.depth + 1 if parent else 0,
+        depth=max(parent.depth, depth) + 1 if parent else 0,
         relation=relation,
         limit=terms.limit,
         filter=terms.filter,
@@ -258,6 +275,8 @@ def new_account(
         spent=zero_curve(grid_version),
         held=zero_curve(grid_version),
         grid_version=grid_version,
+        partitions_per_unit=terms.parallel.partitions_per_unit if terms.parallel else None,
+        window=terms.window,
     )
 
 
@@ -293,15 +312,27 @@ def checked(account: Account, population: Population, ready: Prepared) -> Accoun
 
 
 def _open(
-    tx: Connection, call: Call, account: Account, ancestors: list[Account], population: Population | None
-) -> AccountRecord:
+    tx: Connection,
+    call: Call,
+    account: Account,
+    ancestors: list[Account],
+    population: Population | None,
+    terms: Terms,
+) -> AccountView:
+    said = None if terms.parallel is None else attested(call, terms.parallel, account.relation)
     if accounts.find_by_path(tx, call.organisation_id, account.path) is not None:
         raise NameTakenError(f"There is {account.path!r} already; choose another name.")
     accounts.add(tx, call.organisation_id, account, ancestors, population, call.now)
+    if said is not None:
+        parts.attest(tx, call.organisation_id, account.id, said)
+    if terms.block is not None:
+        parts.add_block(tx, call.organisation_id, account.id, terms.block)
     opened = accounts.find(tx, call.organisation_id, account.id)
     assert opened is not None
-    call.record(tx, Act(f"{account.kind}.created", account.id, after=account_facts(account, population)))
-    return opened
+    [view] = viewed(tx, call, [opened])
+    facts = account_facts(account, population) | part_facts(said, terms.block)
+    call.record(tx, Act(f"{account.kind}.created", account.id, after=facts))
+    return view
 
 
 def account_facts(account: Account, population: Population | None) -> dict[str, object]:
@@ -319,6 +350,11 @@ def account_facts(account: Account, population: Population | None) -> dict[str, 
         "planned_sha256": planned_sha256(account.planned),
         "grid_version": account.grid_version,
     }
+    if account.partitions_per_unit is not None:
+        facts["max_partitions_per_unit"] = account.partitions_per_unit
+    if account.window is not ALWAYS:
+        facts["opens_at"] = account.window.opens_at and account.window.opens_at.isoformat()
+        facts["closes_at"] = account.window.closes_at and account.window.closes_at.isoformat()
     if population is not None:
         facts["privacy_unit"] = population.privacy_unit
         facts["neighboring_relation"] = str(population.relation)

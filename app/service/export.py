@@ -37,7 +37,8 @@ def export(
         db: the ledger's database.
         now: in UTC.
         run: a run's id; its chain and its own account are written, and its ancestors for their limits.
-        population: a population's id or name; everything beneath it is written.
+        population: a population's id or name; everything beneath it is written, and for their limits the other
+            accounts that its runs charge.
         organisation: an organisation's id or name; None: whichever has the run or the population.
 
     Yields:
@@ -136,9 +137,10 @@ def _lines(
     owner = root.organisation_id
     paths = entries.ancestors(tx, owner)
     beneath = {account_id for (_, account_id), path in paths.items() if root.id in path}
-    above = set(paths[owner, root.id]) - {root.id}
-    chosen = [_readable(one) for one in kept if one.organisation_id == owner and one.id in beneath | above]
     runs = [run for run in entries.kept_runs(tx, owner) if run.id in beneath]
+    budgets = entries.charged_budgets(tx, owner)
+    above = {account_id for run in runs for account_id in paths[owner, run.id]} - beneath
+    chosen = [_readable(one) for one in kept if one.organisation_id == owner and one.id in beneath | above]
     reservations = [one for one in entries.kept_reservations(tx, owner).values() if one.run_id in beneath]
     whole = root.account is not None and root.account.kind is AccountKind.POPULATION
     yield {
@@ -153,8 +155,10 @@ def _lines(
     yield from _events(tx, owner, chosen, runs, reservations)
     told = read_acts(acts.everything(tx, owner)).get(owner, Told())
     for account in chosen:
+        charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
         limits = _limits(account, told.terms.get(account.id))
-        yield _account(account, paths[owner, account.id], limits, complete=account.id in beneath)
+        tree = {"accounts": paths[owner, account.id], "parents": charged}
+        yield _account(account, tree, limits, complete=account.id in beneath)
     for run in runs:
         yield _run(run)
     for reservation in reservations:
@@ -213,14 +217,16 @@ def _limits(account: Account, terms: Terms | None) -> list[dict[str, float] | No
 
 
 def _account(
-    account: Account, path: list[str], limits: list[dict[str, float] | None], *, complete: bool
+    account: Account, tree: dict[str, list[str]], limits: list[dict[str, float] | None], *, complete: bool
 ) -> dict[str, Any]:
     return {
         "type": "account",
         "id": account.id,
         "kind": str(account.kind),
         "path": account.path,
-        "accounts": path,
+        **tree,
+        "composition": "sequential" if account.partitions_per_unit is None else "parallel",
+        "max_partitions_per_unit": account.partitions_per_unit,
         "complete": complete,
         "neighboring_relation": str(account.relation),
         "grid_version": account.grid_version,

@@ -13,6 +13,7 @@ from app.ledger.plans import plan_of
 from app.ledger.reservations import Reservation, ReservationStatus, commit, forfeit, has_lapsed
 from app.ledger.roles import Permission
 from app.ledger.runs import require_active, require_attempt
+from app.ledger.windows import require_open
 from app.persistence.repositories import reservations
 from app.service.call import Call
 from app.service.charging.ending import end
@@ -106,6 +107,7 @@ def reserve(
         ReservationConflictError: the run has an active reservation that the plan does not follow on.
         ReservationTerminalError: the one before was not committed with that word, or its lease has run out.
         InvalidInputError: of the one before, fewer steps were executed than were authorised, or more than were planned.
+        BudgetWindowError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
     """
     call.require(Permission.CHARGE)
@@ -165,11 +167,13 @@ def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepare
         The reservation, or why the plan does not fit.
 
     Raises:
+        BudgetWindowError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
     """
     organisation_id = call.organisation_id
     path = work.path(organisation_id, request.run_id)
     assert path is not None, "whoever sets a plan aside has locked the whole path"
+    require_open(path, call.now)
     for account in path:
         if not account.weights_frozen:
             ready.require(account, [step.event for step in account.planned])

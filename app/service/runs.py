@@ -1,6 +1,6 @@
 """Runs: registration, reading, and the steps of their life."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -9,6 +9,7 @@ from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Reading, Refusal, reading_of, repetitions_left
 from app.ledger.audit import genesis
+from app.ledger.composition import budgets_of, check_several, exposed, require_charged_directly
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
@@ -17,6 +18,7 @@ from app.ledger.errors import (
 )
 from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
+from app.ledger.windows import require_open
 from app.persistence.repositories import accounts, runs
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.acts import Act
@@ -25,6 +27,7 @@ from app.service.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.idempotency import Answer, Identity, Pinned, create_once
+from app.service.parts import budget_facts
 from app.service.pricing import Prepared, prepared, quote
 from app.service.reserving import PlanRequest, set_aside
 
@@ -34,13 +37,13 @@ class Declaration:
     """What a trainer says of a run when it registers it.
 
     Args:
-        budget: id, or path of names.
+        budgets: ids, or paths of names; the run's name stands beneath the first.
         event: what a step costs unless the request says otherwise.
         privacy_unit: what the trainer protects; None: whatever the population's is.
         relation: what its mechanism is calibrated for; None: whatever the population's is.
     """
 
-    budget: str
+    budgets: tuple[str, ...]
     event: DpEvent | None
     privacy_unit: str | None
     relation: NeighboringRelation | None
@@ -52,7 +55,7 @@ class RunRecord:
 
     Args:
         run: state and step numbers.
-        path: its account and the ancestors, root first.
+        path: its account and the ancestors, by depth and id.
         reading: its epsilon and the limit that governs it.
         steps_remaining: further steps of its default event that would fit; None without such an event.
         binding: the account that leaves the fewest; None without a default event.
@@ -69,13 +72,18 @@ class RunRecord:
         """The run's own account."""
         return self.path[-1]
 
+    @property
+    def budgets(self) -> tuple[Account, ...]:
+        """The budgets that it charges, the first of them first."""
+        return budgets_of([record.account for record in self.path])
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
     """A new run.
 
     Args:
-        declaration: budget, default event, privacy unit, relation.
+        declaration: budgets, default event, privacy unit, relation.
         terms: name, optional limit of its own, filter, planned workload.
         plan: what is to be set aside for it at once; empty: nothing.
         lease_seconds: how long its trainer may be silent about the plan.
@@ -94,7 +102,7 @@ def register_run(
     render: Callable[[RunRecord], str],
     refuse: Callable[[Refusal], Pinned],
 ) -> Answer:
-    """Register a training run beneath a budget.
+    """Register a training run beneath a budget, or beneath several: each of its steps is charged to all or to none.
 
     Args:
         call: needs RUNS.
@@ -108,9 +116,10 @@ def register_run(
 
     Raises:
         NotFoundError: there is no such budget.
-        InvalidInputError: the budget named is a population.
-        PrivacyUnitMismatchError: the trainer protects another unit.
-        RelationMismatchError: its mechanism is calibrated for another relation.
+        InvalidInputError: what is named is no budget that a run can charge, or not together with the others.
+        BudgetWindowError: a budget is not open, or an account above it.
+        PrivacyUnitMismatchError: the trainer, or another population, protects another unit.
+        RelationMismatchError: its mechanism is calibrated for another relation, or another population is kept under it.
         UnsupportedEventError: an event has no sound bound under the relation.
         DeltaTooLargeError: the run's own delta is 1/size or more.
         LimitTooSmallError: the run's own limit could never admit anything.
@@ -119,23 +128,26 @@ def register_run(
     declaration, terms = registration.declaration, registration.terms
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
-        budget = find_parent(tx, call, declaration.budget)
-        if budget.account.kind is not AccountKind.BUDGET:
-            raise InvalidInputError(
-                f"{declaration.budget!r} is a population; register the run beneath one of its budgets."
-            )
-        _check_declaration(declaration, budget.population)
-        proposed = new_account(tx, call, AccountKind.RUN, budget.account, terms, budget.account.relation)
-        account = checked(proposed, budget.population, ready)
+        charged = _charged(tx, call, declaration.budgets)
+        for budget in charged:
+            _check_declaration(declaration, budget.record.population)
+        ancestors = _in_order([account for budget in charged for account in budget.path])
+        require_open(ancestors, call.now)
+        first = charged[0].record
+        proposed = new_account(
+            tx, call, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
+        )
+        account = proposed
+        for budget in charged:
+            account = checked(account, budget.record.population, ready)
         if declaration.event is not None:
             ready.require(account, [declaration.event])
-        ancestors = accounts.path_of(tx, call.organisation_id, budget.account.id)
         before = tx.begin_nested()
-        accounts.add(tx, call.organisation_id, account, [record.account for record in ancestors], None, call.now)
+        accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
         head = genesis(call.organisation_id, account.id)
         run = Run(account.id, RunStatus.ACTIVE, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
         runs.add(tx, call.organisation_id, run, call.now)
-        _record_registration(tx, call, account, declaration)
+        _record_registration(tx, call, account, [budget.record.account.id for budget in charged], declaration)
         if registration.plan:
             refusal = _hold_plan(tx, call, account.id, registration, ready)
             if refusal is not None:
@@ -177,7 +189,7 @@ def list_runs(
 
     Args:
         call: needs READ.
-        budget: only those directly beneath this budget (id or path).
+        budget: only those that charge this budget (id or path) directly.
         status: only those in this state.
         after: only those after this id.
         limit: how many at the most.
@@ -206,7 +218,7 @@ def list_runs(
 
 
 def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, ...]:
-    """A run's account and its ancestors, root first, locked if the transaction writes.
+    """A run's account and its ancestors, locked if the transaction writes.
 
     Args:
         tx: the caller's transaction.
@@ -214,7 +226,7 @@ def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, .
         run_id: its id.
 
     Returns:
-        At least three accounts: population, budget, run.
+        At least three accounts: population, budget, run; by depth and id.
 
     Raises:
         NotFoundError: the organisation has no such run.
@@ -247,9 +259,66 @@ def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRec
     return _record(tx, call, runs.get(tx, call.organisation_id, run_id), path, ready)
 
 
-def _record_registration(tx: Connection, call: Call, account: Account, declaration: Declaration) -> None:
+def _record_registration(
+    tx: Connection, call: Call, account: Account, budgets: Sequence[str], declaration: Declaration
+) -> None:
+    facts = account_facts(account, None) | budget_facts(budgets)
     event = declaration.event and fingerprint(declaration.event)
-    call.record(tx, Act("run.registered", account.id, after=account_facts(account, None) | {"event": event}))
+    call.record(tx, Act("run.registered", account.id, after=facts | {"event": event}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Charged:
+    """A budget that a run will charge, and its path, root first and itself last."""
+
+    record: AccountRecord
+    path: tuple[Account, ...]
+
+
+def _charged(tx: Connection, call: Call, names: Sequence[str]) -> list[_Charged]:
+    """The budgets that a run names, if it can charge all of them at once; they are locked in the global order."""
+    found = [find_parent(tx, call, name) for name in names]
+    for name, record in zip(names, found, strict=True):
+        require_charged_directly(record.account, name)
+    if len({record.account.id for record in found}) < len(found):
+        raise InvalidInputError("A budget is named twice; each of them is charged once anyway.")
+    if len(found) > 1:  # one path is locked as it is read
+        accounts.lock_above(tx, call.organisation_id, [record.account.id for record in found])
+    charged = []
+    for record in found:
+        path = accounts.path_of(tx, call.organisation_id, record.account.id)
+        charged.append(_Charged(record, tuple(above.account for above in path)))
+    check_several({budget.record.account.path: budget.path for budget in charged})
+    for budget in charged[1:]:
+        _check_alike(charged[0].record, budget.record)
+    return charged
+
+
+def _in_order(found: Sequence[Account]) -> list[Account]:
+    """Accounts by depth and id, each once."""
+    return sorted({account.id: account for account in found}.values(), key=lambda account: (account.depth, account.id))
+
+
+def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
+    """Refuse budgets whose populations a step does not cost the same."""
+    names = f"{first.account.path} and {other.account.path}"
+    if first.population.privacy_unit != other.population.privacy_unit:
+        raise PrivacyUnitMismatchError(
+            f"One run cannot charge {names}: the one is counted by {first.population.privacy_unit!r}, the other by "
+            f"{other.population.privacy_unit!r}.",
+            privacy_unit=first.population.privacy_unit,
+        )
+    if first.population.relation is not other.population.relation:
+        raise RelationMismatchError(
+            f"One run cannot charge {names}: the one is kept under {first.population.relation}, the other under "
+            f"{other.population.relation}. Register a run for each.",
+            neighboring_relation=str(first.population.relation),
+        )
+    if first.account.grid_version != other.account.grid_version:
+        raise InvalidInputError(
+            f"One run cannot charge {names}: they were opened under different versions of the grid of orders "
+            f"({first.account.grid_version} and {other.account.grid_version}). Register a run for each."
+        )
 
 
 def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registration, ready: Prepared) -> Refusal | None:
@@ -264,7 +333,9 @@ def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registrati
 
 
 def _record(tx: Connection, call: Call, run: Run, path: tuple[AccountRecord, ...], ready: Prepared) -> RunRecord:
-    touched = [record.account for record in path]
+    composed = [record.account.id for record in path if record.account.partitions_per_unit is not None]
+    beside = accounts.children(tx, call.organisation_id, composed) if composed else []
+    touched = exposed([record.account for record in path], [record.account for record in beside])
     if run.event is None:
         return RunRecord(run, path, reading_of(touched), None, None)
     [step] = quote(tx, call.organisation_id, touched[0], [StepEvent(run.event, 1)], ready)

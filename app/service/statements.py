@@ -119,9 +119,9 @@ def population_statement(call: Call, population_id: str, signer: Signer) -> dict
         InsufficientScopeError: it is out of the caller's reach.
         AccountQuarantinedError: verification found it wrong.
     """
-    record = get_account(call, AccountKind.POPULATION, population_id)
+    get_account(call, AccountKind.POPULATION, population_id)  # or whatever is to be said of it
     with call.db.read(call.organisation_id) as tx:
-        [record] = accounts.path_of(tx, call.organisation_id, record.account.id)
+        [record] = accounts.path_of(tx, call.organisation_id, population_id)
         _require_proven([record])
         ids, count = tallies.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
         trained = [_trained(tx, call, run_id) for run_id in ids]

@@ -181,14 +181,14 @@ def test_an_operation_without_a_body_does_not_take_a_broken_one(house: House, op
 MANY = [{"event": GAUSSIAN}] * 1001
 TOO_MANY: dict[str, dict[str, object]] = {
     "createPopulation": {
-        "name": "n",
+        "name": "many",
         "privacy_unit": "user",
         "neighboring_relation": "add_or_remove_one",
         "limit": {"epsilon": 1.0, "delta": 1e-5},
         "planned": MANY,
     },
-    "createBudget": {"name": "n", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}, "planned": MANY},
-    "registerRun": {"name": "n", "budget": "mimic/icu-team", "planned": MANY},
+    "createBudget": {"name": "many", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}, "planned": MANY},
+    "registerRun": {"name": "many", "budget": "mimic/icu-team", "planned": MANY},
     "takeSteps": {"events": MANY},
     "reserve": {"plan": MANY},
     "planEpsilon": {"delta": 1e-5, "events": MANY},

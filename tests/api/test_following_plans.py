@@ -23,7 +23,7 @@ def status(trainer: Trainer, reservation: str) -> tuple[str, int | None]:
     return told["status"], told["steps_executed"]
 
 
-REGISTERED = {"accounts", "account_paths", "runs", "attempts", "audit_entries", "balances"}
+REGISTERED = {"run_budgets", "accounts", "account_paths", "runs", "attempts", "audit_entries", "balances"}
 """What another run has changed."""
 
 

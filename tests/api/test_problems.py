@@ -112,7 +112,7 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_database_that_fails_at_any_statement_keeps_nothing(home: House, what: str) -> None:
     path, body = WRITES[what]
     before = home.rows()
-    for failing in range(1, 40):
+    for failing in range(1, 60):
         statements = iter(range(1, 1000))
         with _failing(home, lambda _, s=statements, f=failing: next(s) == f):  # type: ignore[misc]
             reply = home.ledger.post(path.format(**home.ids()), body, Idempotency_Key="k-1")

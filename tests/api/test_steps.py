@@ -75,8 +75,7 @@ def test_a_charge_is_carried_by_the_whole_path_and_by_nobody_else(home: House) -
     cousin = home.ledger.run(name="cousin")
     aside = home.ledger.population("aside")
     paths = [f"/v1/budgets/{sibling['id']}", f"/v1/runs/{cousin}", f"/v1/populations/{aside['id']}"]
-    unmoved = [home.ledger.get(path).content for path in paths]
-    unmoved[1] = home.ledger.get(paths[1]).content
+    unmoved = [home.ledger.get(path).json() for path in paths]
     above = [f"/v1/budgets/{home.budget}", f"/v1/populations/{home.population}", f"/v1/runs/{home.run}"]
     before = [home.ledger.get(path).json() for path in above]
     _take(home, {"count": 3})
@@ -85,8 +84,10 @@ def test_a_charge_is_carried_by_the_whole_path_and_by_nobody_else(home: House) -
         assert later["epsilon"] > earlier["epsilon"]
         assert later["epsilon_declared"] > earlier["epsilon_declared"]
         assert later["updated_at"] > earlier["updated_at"]
-    assert home.ledger.get(paths[0]).content == unmoved[0]
-    assert home.ledger.get(paths[2]).content == unmoved[2]
+    moved = home.ledger.get(paths[0]).json()
+    assert moved.pop("lifetime")["epsilon"] > unmoved[0].pop("lifetime")["epsilon"]  # that of the population
+    assert moved == unmoved[0]
+    assert home.ledger.get(paths[2]).json() == unmoved[2]
     read = home.ledger.get(paths[1]).json()
     assert (read["epsilon"], read["next_step"]) == (0.0, 0)
     assert read["steps_remaining"] == _read(home)["steps_remaining"]

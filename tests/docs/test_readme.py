@@ -21,6 +21,7 @@ README = (ROOT / "README.md").read_text()
 BY_HAND = fences(section(README, "By hand"))
 FURTHER = fences((ROOT / "docs" / "steps.md").read_text())
 ALERTS = fences((ROOT / "docs" / "alerts.md").read_text())
+TREES = fences((ROOT / "docs" / "trees.md").read_text())
 BEGINNING = 2
 """So many of the README's blocks make an organisation and start the service."""
 SEPARATOR = "\x1e"
@@ -29,7 +30,9 @@ SEPARATOR = "\x1e"
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each bash block wrote, by its text."""
-    readme, *further = ([fence for fence in page if fence.language == "bash"] for page in (BY_HAND, FURTHER, ALERTS))
+    readme, *further = (
+        [fence for fence in page if fence.language == "bash"] for page in (BY_HAND, FURTHER, ALERTS, TREES)
+    )
     told = ran(readme, tmp_path_factory.mktemp("by-hand"))
     for page in further:
         told |= ran([*readme[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
@@ -77,7 +80,7 @@ def test_every_answer_follows_the_commands_that_it_answers() -> None:
     ("block", "answer"),
     [
         pytest.param(block, answer, id=f"{page} line {block.line}")
-        for page, found in (("README", BY_HAND), ("steps", FURTHER), ("alerts", ALERTS))
+        for page, found in (("README", BY_HAND), ("steps", FURTHER), ("alerts", ALERTS), ("trees", TREES))
         for block, answer in pairwise(found)
         if block.language == "bash" and answer.language in {"json", "text"}
     ],

@@ -1,6 +1,7 @@
 """Accounts for tests of the rules."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,15 @@ def thresholds(limit: Limit, kind: FilterKind, weights: FilterWeights | None, ow
     found = np.full(orders(GRID_VERSION).shape, -1, dtype=np.int64)
     found[gate.places] = gate.bounds
     return found
+
+
+def chained(*accounts: Account) -> tuple[Account, ...]:
+    """Accounts as a path: each beneath the one before it."""
+    parents = [None, *(above.id for above in accounts)]
+    return tuple(
+        replace(account, parent_id=parent, depth=depth)
+        for depth, (account, parent) in enumerate(zip(accounts, parents, strict=False))
+    )
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
 from app.ledger.noise import MOST_CURVES
 
-from .conftest import AccountMaker, admit, repetitions_left, thresholds
+from .conftest import AccountMaker, admit, chained, repetitions_left, thresholds
 
 EVENTS: list[DpEvent] = [
     Gaussian(1.0),
@@ -51,7 +51,7 @@ def over_limit(account: Account) -> bool:
 
 def path_of(account: AccountMaker, limits: list[tuple[float, float, FilterKind]]) -> tuple[Account, ...]:
     nodes = [account(*limit, name=f"n{depth}") for depth, limit in enumerate(limits)]
-    return (*nodes, account(name="run", limited=False))
+    return chained(*nodes, account(name="run", limited=False))
 
 
 @given(st.lists(terms, min_size=1, max_size=3), st.lists(charges, min_size=1, max_size=12))
@@ -156,7 +156,7 @@ def test_the_numbers_of_a_refusal_add_up(account: AccountMaker) -> None:
     population, budget = account(3.0, name="population"), account(1.0, name="budget")
     run = account(name="run", limited=False)
     event = PoissonSampled(0.01, Gaussian(1.1))
-    path: tuple[Account, ...] = (population, budget, run)
+    path = chained(population, budget, run)
     count, binding = repetitions_left(path, event)
     assert binding.name == "budget"
     outcome = admit(path, [StepEvent(event, count)])

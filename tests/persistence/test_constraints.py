@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from app.persistence.repositories import readings
 from app.persistence.tables import metadata
 from tests.conftest import Ledger, open_ledger
 from tests.persistence.dump import dump
-from tests.service.reserving import Reserver
+from tests.service.reserving import NOW, Reserver
 
 NOTHING = b""
 SHA = "0" * 64
@@ -26,13 +26,16 @@ NOISE = {"type": "gaussian", "noise_multiplier": 90.0}
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Database]:
-    """Two organisations; in the first a tree with a run that was admitted twice and refused once.
+    """Two organisations; in the first a tree with a run that was admitted twice and refused once, and one with a block.
 
     Another run forfeited a reservation, and has an active one.
     """
     with open_ledger(tmp_path_factory.mktemp("constraints"), module_database_url) as ledger:
         ledger.population(size=1000)
         ledger.budget(filter="declared")
+        ledger.population("cohort", composition="parallel", attestation="by month")
+        block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
+        ledger.budget("may", "cohort", filter="declared", block=block)
         run = ledger.run()
         answers = [
             ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"key-{number}").status_code
@@ -84,6 +87,10 @@ HOOK = ("url", "https://alerts.example/a")
 TOLD = ("type", "account.threshold_reached")
 SENT = ("status", "pending")
 READ = ("share", 0.5)
+CHARGED = ("place", 0)
+SAID = ("attestation", "by month")
+BLOCK = ("account_id", "may")
+LATER = NOW + timedelta(days=1)
 COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("accounts", KIND, {"id": "a", "path": "x", "alert_thresholds": ""}, "ck_accounts_alert_thresholds_said"),
     ("accounts", KIND, {"id": "a", "path": "x", "forecast_days": -1}, "ck_accounts_forecast_days_count"),
@@ -182,8 +189,31 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("balances", OF_RUN, {"account_id": "x", "held_delta": -1}, "ck_balances_held_delta_counts"),
     ("account_paths", ("depth", 1), {"depth": -1, "account_id": "icu-team"}, "ck_account_paths_depth_counts"),
     ("account_paths", ("depth", 1), {"depth": 7}, "account_paths.ancestor_id"),
-    ("account_paths", ("depth", 1), {"ancestor_id": "model"}, "account_paths.depth"),
-    ("account_paths", ("depth", 1), {"depth": 7, "ancestor_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a", "path": "x", "partitions_per_unit": 0}, "ck_accounts_partitions_count"),
+    ("accounts", RUN, {"id": "a", "partitions_per_unit": 1}, "ck_accounts_runs_have_no_parts"),
+    (
+        "accounts",
+        KIND,
+        {"id": "a", "path": "x", "opens_at": LATER, "closes_at": NOW},
+        "ck_accounts_window_holds_a_moment",
+    ),
+    ("run_budgets", CHARGED, {}, "run_budgets.run_id"),
+    ("run_budgets", CHARGED, {"place": 1}, "run_budgets.budget_id"),
+    ("run_budgets", CHARGED, {"place": -1, "budget_id": "mimic"}, "ck_run_budgets_place_counts"),
+    ("run_budgets", CHARGED, {"place": 1, "budget_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("run_budgets", CHARGED, {"run_id": "run_nowhere"}, "FOREIGN KEY"),
+    ("run_budgets", CHARGED, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("attestations", SAID, {}, "attestations.account_id"),
+    ("attestations", SAID, {"account_id": "mimic", "attestation": ""}, "ck_attestations_attestation_given"),
+    ("attestations", SAID, {"account_id": "mimic", "replaced_units": "go"}, "ck_attestations_replaced_units_known"),
+    ("attestations", SAID, {"account_id": "pop_nowhere"}, "FOREIGN KEY"),
+    ("attestations", SAID, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("blocks", BLOCK, {}, "blocks.account_id"),
+    ("blocks", BLOCK, {"account_id": "mimic", "data_from": LATER, "data_to": NOW}, "ck_blocks_block_holds_a_moment"),
+    ("blocks", BLOCK, {"account_id": "mimic", "label": ""}, "ck_blocks_label_given"),
+    ("blocks", BLOCK, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("blocks", BLOCK, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("account_paths", ("depth", 1), {"ancestor_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("account_paths", ("depth", 1), {"depth": 7, "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("account_paths", ("depth", 1), {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("populations", ("size", 1000), {}, "populations.account_id"),

@@ -24,10 +24,12 @@ from app.persistence.tables import (
     api_keys,
     attempts,
     balances,
+    blocks,
     decisions,
     event_curves,
     metadata,
     reservations,
+    run_budgets,
     runs,
 )
 from app.service.access import authenticate, create_organisation
@@ -271,6 +273,19 @@ def _reserve(tx: Connection) -> None:
         tx.execute(insert(reservations).values(values | {"expires_at": moment, "created_at": moment}))
 
 
+def _make_a_block(tx: Connection) -> None:
+    budget = tx.execute(select(accounts).where(accounts.c.kind == "budget")).mappings().one()
+    begin = datetime(2026, 5, 1, tzinfo=UTC)
+    made = {"account_id": budget["id"], "data_from": begin, "data_to": datetime.now(UTC)}
+    tx.execute(insert(blocks).values(organisation_id=budget["organisation_id"], **made))
+
+
+def _charge_another(tx: Connection) -> None:
+    population = tx.execute(select(accounts.c.id).where(accounts.c.kind == "population")).scalar_one()
+    for row in tx.execute(select(run_budgets)).mappings().all():
+        tx.execute(insert(run_budgets).values(dict(row) | {"place": 1, "budget_id": population}))
+
+
 HELD_BACK: dict[str, tuple[Callable[[Connection], object], str, str]] = {
     "a delta that was spent": (
         lambda tx: tx.execute(update(balances).values(spent_delta=1)),
@@ -290,12 +305,36 @@ HELD_BACK: dict[str, tuple[Callable[[Connection], object], str, str]] = {
         "0002",
         "1 decisions that are neither",
     ),
+    "disjoint parts": (
+        lambda tx: tx.execute(update(accounts).where(accounts.c.kind == "population").values(partitions_per_unit=1)),
+        "0005",
+        "1 accounts that are composed in parallel",
+    ),
+    "a window": (
+        lambda tx: tx.execute(update(accounts).values(closes_at=datetime.now(UTC))),
+        "0005",
+        "4 accounts that have a window",
+    ),
+    "a block": (_make_a_block, "0005", "There are 1 blocks"),
+    "a second budget": (_charge_another, "0005", "2 further budgets"),
     "a truncated request": (
         lambda tx: tx.execute(update(decisions).values(requested_count=decisions.c.step_count + 1)),
         "0002",
         "3 decisions that are neither",
     ),
 }
+
+
+def test_every_run_keeps_the_budget_that_it_charges(charged: Ledger) -> None:
+    with charged.database.migration() as tx:
+        command.downgrade(_config(tx), "0005")
+        assert "run_budgets" not in inspect(tx).get_table_names()
+    upgrade(charged.database)
+    with charged.database.read(EVERYONE) as tx:
+        charging = tx.execute(select(run_budgets.c.run_id, run_budgets.c.budget_id, run_budgets.c.place)).all()
+        lying = tx.execute(select(accounts.c.id, accounts.c.parent_id).where(accounts.c.kind == "run")).all()
+    assert sorted(charging) == sorted((run, budget, 0) for run, budget in lying)
+    assert len(charging) == 2
 
 
 @pytest.mark.parametrize("what", HELD_BACK)

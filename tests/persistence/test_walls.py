@@ -53,8 +53,8 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     """Fill every table."""
     headers = ledger.headers("admin", organisation)
 
-    def made(path: str, body: dict[str, object]) -> dict[str, Any]:
-        reply = ledger.http.post(path, json=body, headers=headers | {"Idempotency-Key": path})
+    def made(path: str, body: dict[str, object], key: str = "") -> dict[str, Any]:
+        reply = ledger.http.post(path, json=body, headers=headers | {"Idempotency-Key": key or path})
         assert reply.status_code in {200, 201}, reply.text
         found: dict[str, Any] = reply.json()
         return found
@@ -67,6 +67,10 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     headers["If-Match"] = "*"
     more: dict[str, object] = {"limit": {"epsilon": 4.0, "delta": 1e-5}, "reason": "Another study."}
     made(f"/v1/accounts/{budget}/limit", more)
+    parts = {"name": "parts", "composition": "parallel", "attestation": "by month"}
+    month = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
+    made("/v1/populations", {**terms, "limit": limit, **parts}, key="parts")
+    made("/v1/budgets", {"name": "may", "parent": "parts", "limit": limit, "block": month}, key="may")
     run = str(made("/v1/runs", {"name": "r", "budget": "p/b", "event": event})["id"])
     made(f"/v1/runs/{run}/steps", {"first_step": 0})
     made("/v1/checkpoints", {})

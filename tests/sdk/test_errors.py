@@ -11,6 +11,7 @@ import epsilon_ledger
 from epsilon_ledger import (
     AuthenticationError,
     BudgetExceededError,
+    BudgetWindowError,
     IdempotencyKeyReusedError,
     InvalidRequestError,
     LedgerClient,
@@ -35,6 +36,7 @@ from tests.sdk.fake_ledger import REFUSAL, RUN_ID, FakeLedger, Fault, problem
 
 CASES = [
     (403, "budget_exceeded", REFUSAL, BudgetExceededError),
+    (403, "budget_window", {"account_path": "mimic", "opens_at": None, "closes_at": "2027"}, BudgetWindowError),
     (409, "sequence_conflict", {}, SequenceConflictError),
     (409, "sequence_gap", {"expected_step": 7}, SequenceGapError),
     (409, "run_state_conflict", {"run_status": "paused"}, RunStateConflictError),

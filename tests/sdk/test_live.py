@@ -4,6 +4,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -11,13 +12,16 @@ import pytest
 
 from epsilon_ledger import (
     AuthenticationError,
+    Block,
     BudgetExceededError,
+    BudgetWindowError,
     EventCount,
     InvalidRequestError,
     LedgerClient,
     Limit,
     NameTakenError,
     NotFoundError,
+    Parts,
     PermissionDeniedError,
     PrivacyFilter,
     Run,
@@ -270,3 +274,47 @@ def test_planning(trainer: LedgerClient) -> None:
     assert 0.0 < found.epsilon < more.epsilon
     assert found.optimal_order is not None
     assert found.delta == 1e-5
+
+
+def test_a_run_on_two_budgets_charges_both(live_server: LiveServer, admin: LedgerClient, trainer: LedgerClient) -> None:
+    budgets = [open_budget(admin, epsilon=epsilon) for epsilon in (1.0, 0.9)]
+    with trainer.register_run("both", budgets=budgets, event=STEP) as run:
+        run.authorize()
+    with live_server.client("viewer") as office:
+        read = office.get(f"/v1/runs/{run.id}").json()
+    found = [admin.get_budget(budget) for budget in read["budgets"]]
+    assert [budget.path for budget in found] == budgets
+    assert (read["budget"], read["epsilon_limit"]) == (found[0].id, 1.0)
+    assert all(budget.epsilon > 0 for budget in found)
+
+
+def test_a_window_that_has_closed_is_an_exception_of_its_own(live_server: LiveServer, trainer: LedgerClient) -> None:
+    with live_server.client("admin") as office:
+        limit = {"epsilon": 1.0, "delta": 1e-5}
+        unit = {"privacy_unit": "user", "neighboring_relation": "replace_one"}
+        name = f"past-{uuid.uuid4().hex[:8]}"
+        assert office.post("/v1/populations", json={"name": name, "limit": limit, **unit}).status_code == 201
+        closed = {"name": "q1", "parent": name, "limit": limit, "closes_at": "2020-04-01T00:00:00Z"}
+        assert office.post("/v1/budgets", json=closed).status_code == 201
+    with pytest.raises(BudgetWindowError, match="budget_window") as refused:
+        trainer.register_run("late", budget=f"{name}/q1")
+    assert (refused.value.account_path, refused.value.opens_at) == (f"{name}/q1", None)
+    assert refused.value.closes_at == "2020-04-01T00:00:00+00:00"
+
+
+def test_parts_and_blocks_are_opened_from_python(admin: LedgerClient, trainer: LedgerClient) -> None:
+    name, limit = f"records-{uuid.uuid4().hex[:8]}", Limit(1.0, 1e-5)
+    parts = Parts("A record belongs to its month.", max_partitions_per_unit=2, replaced_units="stay_in_their_parts")
+    made = admin.create_population(
+        name, privacy_unit="record", neighboring_relation="replace_one", limit=limit, parts=parts
+    )
+    assert (made.composition, made.max_partitions_per_unit) == ("parallel", 2)
+    new_year, begin, end = (datetime(2026, month, 1, tzinfo=UTC) for month in (1, 5, 6))
+    may = Block(begin, end, "may")
+    budget = admin.create_budget("may", parent=name, limit=limit, block=may, opens_at=new_year)
+    assert (budget.block, budget.opens_at, budget.composition) == (may, new_year, "sequential")
+    with trainer.register_run("model", budget=budget.path, event=gaussian(90.0)) as run:
+        run.authorize()
+    lifetime = admin.get_budget(budget.id).lifetime
+    assert lifetime is not None
+    assert (lifetime.population_path, lifetime.epsilon > 0, lifetime.epsilon_limit) == (name, True, 1.0)

@@ -43,6 +43,14 @@ def fill(ledger: Ledger) -> Trainer:
     ledger.budget("all", "überall", filter="declared")
     lost = _employed(ledger, "überall/all", "lost")
     assert lost.steps(event=HUGE, mode="report").json()["overdrawn"]
+    ledger.population("blocks", composition="parallel", attestation="by month")
+    block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
+    ledger.budget("may", "blocks", block=block, opens_at="2026-06-01T00:00:00Z")
+    both = ledger.post("/v1/runs", {"name": "both", "budgets": ["blocks/may", "mimic/icu-team"], "event": LOUD})
+    _answered(200, Trainer(ledger, both.json()["id"]).steps())
+    raised = {"limit": {"epsilon": 9.0, "delta": 1e-6}, "reason": "Another study."}
+    [team, *_] = ledger.get("/v1/budgets").json()["items"]
+    _answered(201, ledger.post(f"/v1/accounts/{team['id']}/limit", raised, If_Match="*"))
     silent = _employed(ledger, "mimic/icu-team", "silent")
     silent.reserved((LOUD, 4))
     _answered(200, silent.steps())

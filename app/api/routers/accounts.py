@@ -38,7 +38,7 @@ def create_population(body: PopulationIn, request: Request, call: Asked, key: Id
             body.terms(),
             body.population(),
             identity(request, body, key),
-            lambda record: PopulationOut.of(record).model_dump_json(),
+            lambda view: PopulationOut.of(view).model_dump_json(),
         )
     )
 
@@ -54,8 +54,8 @@ def create_population(body: PopulationIn, request: Request, call: Asked, key: Id
 def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
     """Populations of the caller's organisation in the order of their creation."""
     found = budgets.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
-    shown, following = cut(found, limit, lambda record: record.account.id)
-    return tagged(request, PopulationPage(items=[PopulationOut.of(record) for record in shown], next=following))
+    shown, following = cut(found, limit, lambda view: view.record.account.id)
+    return tagged(request, PopulationPage(items=[PopulationOut.of(view) for view in shown], next=following))
 
 
 @routes.get(
@@ -81,14 +81,18 @@ def get_population(population_id: str, request: Request, call: Asked) -> Respons
     responses=responses(*OPENING, "name_taken", "not_found"),
 )
 def create_budget(body: BudgetIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
-    """Open a budget. It may promise more than its parent holds: every ancestor decides about every charge."""
+    """Open a budget. It may promise more than its parent holds: every ancestor decides about every charge.
+
+    Outside of its window, if it has one, nothing is taken from it. A block is the data that came in some time: a part
+    of a population that is composed in parallel.
+    """
     return created(
         budgets.create_budget(
             call,
             body.parent,
             body.terms(),
             identity(request, body, key),
-            lambda record: BudgetOut.of(record).model_dump_json(),
+            lambda view: BudgetOut.of(view).model_dump_json(),
         )
     )
 
@@ -121,8 +125,8 @@ def list_budgets(
         after=decode_cursor(after),
         limit=limit + 1,
     )
-    shown, following = cut(found, limit, lambda record: record.account.id)
-    return tagged(request, BudgetPage(items=[BudgetOut.of(record) for record in shown], next=following))
+    shown, following = cut(found, limit, lambda view: view.record.account.id)
+    return tagged(request, BudgetPage(items=[BudgetOut.of(view) for view in shown], next=following))
 
 
 @routes.get(

@@ -111,7 +111,7 @@ def open_attempt(run_id: str, body: AttemptIn, request: Request, call: Asked, ke
     status_code=201,
     response_model=HeldOut,
     responses=responses(
-        *(*_ENDING, *PRICING, "budget_exceeded", "attempt_superseded"),
+        *(*_ENDING, *PRICING, "budget_exceeded", "budget_window", "attempt_superseded"),
         *("idempotency_key_reused", "reservation_terminal"),
     ),
 )

@@ -20,18 +20,18 @@ routes = router()
 @routes.post(
     "/runs",
     operation_id="registerRun",
-    summary="Register a training run beneath a budget",
+    summary="Register a training run beneath a budget, or beneath several",
     tags=["runs"],
     status_code=201,
     response_model=RunOut,
     responses=responses(
         *OPENING,
-        *("account_quarantined", "budget_exceeded", "not_found"),
+        *("account_quarantined", "budget_exceeded", "budget_window", "not_found"),
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
 def register_run(body: RunIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
-    """Register a run; its steps will be charged to it, to its budget and to everything above."""
+    """Register a run; its steps will be charged to it, to its budgets and to everything above: to all, or to none."""
     return created(
         runs.register_run(
             call,
@@ -56,7 +56,7 @@ def list_runs(
     call: Asked,
     budget: Annotated[
         str | None,
-        Query(max_length=2000, description="Only those directly beneath this budget (id or path)."),
+        Query(max_length=2000, description="Only those that charge this budget (id or path) directly."),
     ] = None,
     status: Annotated[RunStatus | None, Query(description="Only those in this state.")] = None,
     limit: PageLimit = 50,

@@ -16,6 +16,7 @@ _STEP_RESPONSES = responses(
     *WRITING,
     *PRICING,
     "budget_exceeded",
+    "budget_window",
     "not_found",
     "run_state_conflict",
     "sequence_conflict",

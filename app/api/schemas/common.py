@@ -1,6 +1,6 @@
 """What several schemas share: strictness, names, limits."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -103,7 +103,17 @@ Reason = Annotated[
     Field(min_length=1, max_length=2000, description="Why, for whoever reads the record."),
     AfterValidator(_readable),
 ]
-Moment = Annotated[AwareDatetime, BeforeValidator(_text), Field(strict=False)]
+Statement = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_readable)]
+
+
+def _utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a moment lies within the years 1 and 9999") from None
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_utc), Field(strict=False)]
 Reference = Annotated[
     str, Field(min_length=1, max_length=2000, description="An id, or a path of names such as mimic/icu-team.")
 ]

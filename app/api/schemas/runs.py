@@ -1,8 +1,8 @@
 """Runs, their steps and their history on the wire."""
 
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.accounts import TermsIn, counted
@@ -27,6 +27,7 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
+from app.ledger.composition import MAX_BUDGETS
 from app.ledger.runs import RunStatus
 from app.service.budgets import Terms
 from app.service.numbers import finite
@@ -39,6 +40,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "path": "mimic/icu-team/mortality-model",
     "budget": EXAMPLE_BUDGET_ID,
     "budget_path": "mimic/icu-team",
+    "budgets": [EXAMPLE_BUDGET_ID],
     "population": EXAMPLE_POPULATION_ID,
     "privacy_unit": "patient",
     "neighboring_relation": "add_or_remove_one",
@@ -68,6 +70,7 @@ RUN_EXAMPLE: dict[str, Any] = {
 
 
 _OF_PLANS = {"plan", "lease_seconds"}
+_OF_BUDGETS = {"budget", "budgets"}
 
 
 class RunIn(TermsIn):
@@ -79,7 +82,12 @@ class RunIn(TermsIn):
         }
     )
 
-    budget: Reference
+    budget: Reference | None = None
+    budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
+        default=None,
+        description="In the place of `budget`: several, of one or of several populations. Each step is charged to all "
+        "of them, or to none; the limit of the first is the run's, if it has none of its own.",
+    )
     event: SentEvent | None = Field(default=None, description="What a step costs unless its request says otherwise.")
     limit: LimitIn | None = Field(default=None, description="A limit of its own, besides those above it.")
     privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
@@ -91,7 +99,18 @@ class RunIn(TermsIn):
     def _as_before_plans(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A registration without a plan is the request that it was before there were plans, also to its key."""
         written: dict[str, Any] = write(self)
-        return written if self.plan else {name: value for name, value in written.items() if name not in _OF_PLANS}
+        left_out = set() if self.plan else _OF_PLANS
+        return {
+            name: value
+            for name, value in written.items()
+            if name not in left_out and (name not in _OF_BUDGETS or value is not None)
+        }
+
+    @model_validator(mode="after")
+    def _charges_something(self) -> Self:
+        if (self.budget is None) == (self.budgets is None):
+            raise ValueError("send either `budget` or `budgets`: what the run's steps are charged to")
+        return self
 
     plan: CountedEvents = Field(
         default=[],
@@ -110,7 +129,7 @@ class RunIn(TermsIn):
 
     def _declaration(self) -> Declaration:
         return Declaration(
-            self.budget,
+            (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
             None if self.event is None else event_of(self.event),
             self.privacy_unit,
             relation_of(self.neighboring_relation),
@@ -126,8 +145,9 @@ class RunOut(AccountOut):
 
     model_config = ConfigDict(json_schema_extra={"examples": [RUN_EXAMPLE]})
 
-    budget: str
+    budget: str = Field(description="The first of `budgets`.")
     budget_path: str
+    budgets: list[str] = Field(description="All budgets that its steps are charged to, the first of them first.")
     population: str
     privacy_unit: str
     neighboring_relation: NeighboringRelation
@@ -149,13 +169,14 @@ class RunOut(AccountOut):
     def of(cls, record: RunRecord) -> "RunOut":
         """A run as it is read."""
         account, population = record.own.account, record.own.population
-        budget = record.path[-2].account
+        budget = record.budgets[0]
         return cls(
             id=account.id,
             name=account.name,
             path=account.path,
             budget=budget.id,
             budget_path=budget.path,
+            budgets=[each.id for each in record.budgets],
             population=account.population_id,
             privacy_unit=population.privacy_unit,
             neighboring_relation=population.relation,

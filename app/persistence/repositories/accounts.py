@@ -13,16 +13,18 @@ from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.composition import budgets_of
 from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.ledger.thresholds import Watch, holds_on, watch_of
+from app.ledger.windows import ALWAYS, Window
 from app.persistence.engine import writes
 from app.persistence.repositories import balances
 from app.persistence.repositories.balances import Since
 from app.persistence.repositories.events import PriceBook
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
 from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
-from app.persistence.tables import account_paths, accounts, populations
+from app.persistence.tables import account_paths, accounts, populations, run_budgets
 from app.persistence.tables import balances as kept_balances
 
 
@@ -99,7 +101,7 @@ _PATH = (
         accounts.c.organisation_id == bindparam("of_organisation"),
         account_paths.c.account_id == bindparam("of_account"),
     )
-    .order_by(account_paths.c.depth)
+    .order_by(account_paths.c.depth, account_paths.c.ancestor_id)
 )
 _MANY = _RECORDS.where(
     accounts.c.organisation_id == bindparam("of_organisation"),
@@ -121,7 +123,7 @@ def add(
         tx: the caller's transaction.
         organisation_id: whose account it is.
         account: new, nothing spent.
-        ancestors: root first; empty for a population.
+        ancestors: all of them, by depth and id; empty for a population.
         population: given for a population only.
         now: in UTC.
     """
@@ -143,6 +145,9 @@ def add(
             grid_version=account.grid_version,
             version=account.version,
             limit_revision=account.limit_revision,
+            partitions_per_unit=account.partitions_per_unit,
+            opens_at=account.window.opens_at,
+            closes_at=account.window.closes_at,
             created_at=now,
             updated_at=now,
         )
@@ -170,6 +175,15 @@ def add(
             for ancestor in (*ancestors, account)
         ],
     )
+    if account.kind is AccountKind.RUN:
+        charged = enumerate(budgets_of((*ancestors, account)))
+        tx.execute(
+            insert(run_budgets),
+            [
+                {"organisation_id": organisation_id, "run_id": account.id, "place": place, "budget_id": budget.id}
+                for place, budget in charged
+            ],
+        )
 
 
 def set_limit(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
@@ -212,11 +226,16 @@ def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountReco
     return None if row is None else _record(tx, PriceBook(), row)
 
 
-def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[AccountRecord]:
-    """The account and its ancestors, root first; a writer's transaction locks them until it ends.
+def lock_above(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> None:
+    """Lock several accounts and all above them at once, in the one global order."""
+    lock(tx, organisation_id, {above for each in account_ids for above in ids_above(tx, organisation_id, each)})
 
-    The order is the one global lock order: by depth, so that two charges that share accounts always
-    meet at the higher one first (ADR 0003).
+
+def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[AccountRecord]:
+    """The account and its ancestors, none above one beneath it; a writer's transaction locks them until it ends.
+
+    The order is the one global lock order: by depth and id, so that two charges that share accounts always
+    meet at the same one first (ADR 0003).
 
     Returns:
         Empty if the organisation has no such account.
@@ -308,6 +327,13 @@ def find_many(tx: Connection, book: PriceBook, organisation_id: str, account_ids
     return [_record(tx, book, row) for row in tx.execute(_MANY, asked).all()]
 
 
+def children(tx: Connection, organisation_id: str, parent_ids: Sequence[str]) -> list[AccountRecord]:
+    """The accounts directly beneath some others."""
+    book = PriceBook()
+    found = _of(organisation_id).where(accounts.c.parent_id.in_(parent_ids))
+    return [_record(tx, book, row) for row in tx.execute(found.order_by(accounts.c.id)).all()]
+
+
 def _of(organisation_id: str) -> Select[Any]:
     return _RECORDS.where(accounts.c.organisation_id == organisation_id)
 
@@ -333,6 +359,8 @@ def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         grid_version=row.grid_version,
         version=row.version,
         limit_revision=row.limit_revision,
+        partitions_per_unit=row.partitions_per_unit,
+        window=Window(row.opens_at, row.closes_at) if row.opens_at or row.closes_at else ALWAYS,
     )
     population = Population(row.privacy_unit, relation, row.size)
     tells = read_tells(row.alert_thresholds, row.forecast_days)

@@ -15,6 +15,7 @@ from app.persistence.tables import (
     decisions,
     reservation_items,
     reservations,
+    run_budgets,
     runs,
     step_events,
 )
@@ -239,11 +240,21 @@ def reserved(tx: Connection, organisation_id: str, reservation_id: str) -> tuple
 
 
 def ancestors(tx: Connection, organisation_id: str | None = None) -> dict[Key, list[str]]:
-    """The accounts that a charge to an account touches, root first and itself last, as the paths' table has them."""
+    """The accounts that a charge to an account touches, by depth and id, itself last, as the paths' table has them."""
     found: dict[Key, list[str]] = {}
-    in_order = select(account_paths).where(_of(account_paths, organisation_id)).order_by(*account_paths.primary_key)
+    order = (*list(account_paths.primary_key)[:2], account_paths.c.depth, account_paths.c.ancestor_id)
+    in_order = select(account_paths).where(_of(account_paths, organisation_id)).order_by(*order)
     for row in tx.execute(in_order):
         found.setdefault((row.organisation_id, row.account_id), []).append(row.ancestor_id)
+    return found
+
+
+def charged_budgets(tx: Connection, organisation_id: str | None = None) -> dict[Key, list[str]]:
+    """The budgets that each run charges, in order."""
+    found: dict[Key, list[str]] = {}
+    in_order = select(run_budgets).where(_of(run_budgets, organisation_id)).order_by(*run_budgets.primary_key)
+    for row in tx.execute(in_order):
+        found.setdefault((row.organisation_id, row.run_id), []).append(row.budget_id)
     return found
 
 

@@ -22,7 +22,7 @@ _PATHS = (
         account_paths.c.account_id.in_(bindparam("of_runs", expanding=True)),
         accounts.c.kind == str(AccountKind.RUN),
     )
-    .order_by(account_paths.c.account_id, account_paths.c.depth)
+    .order_by(account_paths.c.account_id, account_paths.c.depth, account_paths.c.ancestor_id)
 )
 
 # Ordered by depth and id: the one global lock order (ADR 0003).
@@ -36,6 +36,11 @@ _SEEN = (
 )
 # Against writers, and not against the foreign keys that point to the rows (FOR NO KEY UPDATE).
 _LOCKED = _SEEN.with_for_update(key_share=True)
+
+_SEEN_BENEATH = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine).where(
+    accounts.c.organisation_id == bindparam("of_organisation"),
+    accounts.c.parent_id.in_(bindparam("of_accounts", expanding=True)),
+)
 
 _GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine, accounts.c.limit_revision).where(
     accounts.c.organisation_id == bindparam("of_organisation"),
@@ -54,7 +59,7 @@ class Seen:
 
 
 def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The ids of each run's account and its ancestors, root first; a run that does not exist has none."""
+    """The ids of each run's account and its ancestors, by depth and id; a run that does not exist has none."""
     found: dict[str, tuple[str, ...]] = {}
     for row in tx.execute(_PATHS, {"of_organisation": organisation_id, "of_runs": run_ids}):
         found[row.account_id] = (*found.get(row.account_id, ()), row.ancestor_id)
@@ -68,6 +73,12 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
         Seen(row.id, row.version, row.updated_at, row.quarantine)
         for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
     ]
+
+
+def seen_beneath(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
+    """What lies directly beneath accounts that the caller has locked, unlocked: whoever charges it locks them, too."""
+    asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
+    return [Seen(row.id, row.version, row.updated_at, row.quarantine) for row in tx.execute(_SEEN_BENEATH, asked)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +100,11 @@ def glance(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> 
 
 
 def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
-    """The ids of an account and of its ancestors, root first; none if there is no such account."""
+    """The ids of an account and of its ancestors, by depth and id; none if there is no such account."""
     found = select(account_paths.c.ancestor_id).where(
         account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id
     )
-    return list(tx.execute(found.order_by(account_paths.c.depth)).scalars())
+    return list(tx.execute(found.order_by(account_paths.c.depth, account_paths.c.ancestor_id)).scalars())
 
 
 def ids_beneath(organisation_id: str, account_id: str) -> Select[tuple[str]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
@@ -13,7 +13,7 @@ from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, ReservationStatus
 from app.persistence.bulk import Bulk
 from app.persistence.repositories import events
-from app.persistence.tables import account_paths, dp_events, reservation_items, reservations
+from app.persistence.tables import account_paths, accounts, dp_events, reservation_items, reservations
 
 # Every step under a reservation reads its row; only an audit reads the curve, which follows from the plan.
 _RESERVATIONS = select(
@@ -143,10 +143,12 @@ def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = Non
 def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
     """What the active reservations beneath an account planned: what its held curve is the sum of.
 
+    Those that reach it through disjoint parts are left out: what these hold is no sum.
+
     Args:
         tx: the caller's transaction.
         organisation_id: whose ledger.
-        account_id: a population or a budget.
+        account_id: a population or a budget whose children are no parts.
         but: a reservation that does not count.
 
     Returns:
@@ -175,10 +177,35 @@ def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: 
             reservations.c.status == str(ReservationStatus.ACTIVE),
             reservations.c.id != but,
             account_paths.c.ancestor_id == account_id,
+            ~_through_parts(organisation_id, account_id),
         )
         .group_by(dp_events.c.canonical, dp_events.c.fingerprint)
     )
     return [(events.read_event(row.canonical, row.fingerprint), int(row.planned)) for row in tx.execute(found)]
+
+
+def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]:
+    """Whether a parallel account lies between a reservation's run and an account above it."""
+    above_run, above_parts = account_paths.alias("above_run"), account_paths.alias("above_parts")
+    between = (
+        select(above_run.c.ancestor_id)
+        .join(
+            accounts,
+            (accounts.c.organisation_id == above_run.c.organisation_id) & (accounts.c.id == above_run.c.ancestor_id),
+        )
+        .join(
+            above_parts,
+            (above_parts.c.organisation_id == above_run.c.organisation_id)
+            & (above_parts.c.account_id == above_run.c.ancestor_id),
+        )
+        .where(
+            above_run.c.organisation_id == organisation_id,
+            above_run.c.account_id == reservations.c.run_id,
+            above_parts.c.ancestor_id == account_id,
+            accounts.c.partitions_per_unit.is_not(None),
+        )
+    )
+    return between.correlate(reservations).exists()
 
 
 def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterable[int]]]) -> None:

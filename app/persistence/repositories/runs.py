@@ -11,7 +11,7 @@ from app.ledger.runs import Run, RunStatus
 from app.persistence.bulk import Bulk
 from app.persistence.repositories import events
 from app.persistence.repositories.locks import ids_beneath
-from app.persistence.tables import accounts, attempts, dp_events, runs
+from app.persistence.tables import attempts, dp_events, run_budgets, runs
 
 _RUNS = (
     select(runs, attempts.c.first_step.label("attempt_first_step"), dp_events.c.canonical)
@@ -94,9 +94,9 @@ def page(
         found = found.where(runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
     if budget_id is not None:
         found = found.join(
-            accounts,
-            (accounts.c.organisation_id == runs.c.organisation_id) & (accounts.c.id == runs.c.account_id),
-        ).where(accounts.c.parent_id == budget_id)
+            run_budgets,
+            (run_budgets.c.organisation_id == runs.c.organisation_id) & (run_budgets.c.run_id == runs.c.account_id),
+        ).where(run_budgets.c.budget_id == budget_id)
     if status is not None:
         found = found.where(runs.c.status == str(status))
     if after is not None:

@@ -20,10 +20,13 @@ from app.persistence.tables.tree import (
     account_paths,
     accounts,
     api_keys,
+    attestations,
     balances,
+    blocks,
     organisations,
     populations,
     replies,
+    run_budgets,
 )
 
 __all__ = [
@@ -37,8 +40,10 @@ __all__ = [
     "alerts",
     "api_keys",
     "attempts",
+    "attestations",
     "audit_entries",
     "balances",
+    "blocks",
     "checkpoints",
     "decisions",
     "deliveries",
@@ -52,6 +57,7 @@ __all__ = [
     "reservation_items",
     "reservations",
     "run_anchors",
+    "run_budgets",
     "runs",
     "step_events",
     "webhooks",

@@ -76,6 +76,9 @@ accounts = Table(
     Column("quarantine", Text),
     Column("alert_thresholds", Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
     Column("forecast_days", Integer, nullable=False, server_default="30"),
+    Column("partitions_per_unit", Integer),
+    Column("opens_at", UtcDateTime),
+    Column("closes_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
@@ -102,6 +105,9 @@ accounts = Table(
     CheckConstraint("quarantine <> ''", name="quarantine_said"),
     CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_said"),
     CheckConstraint("forecast_days >= 0", name="forecast_days_count"),
+    CheckConstraint("partitions_per_unit >= 1", name="partitions_count"),
+    CheckConstraint("kind <> 'run' OR partitions_per_unit IS NULL", name="runs_have_no_parts"),
+    CheckConstraint("closes_at > opens_at", name="window_holds_a_moment"),
     Index(
         "uq_accounts_path",
         "organisation_id",
@@ -139,11 +145,54 @@ account_paths = Table(
     id_column("account_id"),
     id_column("ancestor_id"),
     Column("depth", Integer, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "account_id", "depth"),
+    PrimaryKeyConstraint("organisation_id", "account_id", "ancestor_id"),
     UniqueConstraint("organisation_id", "ancestor_id", "account_id"),
     ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
     ForeignKeyConstraint(["organisation_id", "ancestor_id"], ["accounts.organisation_id", "accounts.id"]),
     CheckConstraint("depth >= 0", name="depth_counts"),
+)
+
+run_budgets = Table(
+    "run_budgets",
+    metadata,
+    id_column("organisation_id"),
+    id_column("run_id"),
+    Column("place", Integer, nullable=False),
+    id_column("budget_id"),
+    PrimaryKeyConstraint("organisation_id", "run_id", "place"),
+    UniqueConstraint("organisation_id", "budget_id", "run_id"),
+    ForeignKeyConstraint(["organisation_id", "run_id"], ["accounts.organisation_id", "accounts.id"]),
+    ForeignKeyConstraint(["organisation_id", "budget_id"], ["accounts.organisation_id", "accounts.id"]),
+    CheckConstraint("place >= 0", name="place_counts"),
+)
+
+attestations = Table(
+    "attestations",
+    metadata,
+    id_column("organisation_id"),
+    id_column("account_id"),
+    Column("attestation", Text, nullable=False),
+    Column("replaced_units", String(32)),
+    Column("attested_by", String(KEY_LENGTH), nullable=False),
+    Column("attested_at", UtcDateTime, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "account_id"),
+    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    CheckConstraint("attestation <> ''", name="attestation_given"),
+    CheckConstraint("replaced_units IN ('stay_in_their_parts', 'removal_is_bounded')", name="replaced_units_known"),
+)
+
+blocks = Table(
+    "blocks",
+    metadata,
+    id_column("organisation_id"),
+    id_column("account_id"),
+    Column("data_from", UtcDateTime, nullable=False),
+    Column("data_to", UtcDateTime, nullable=False),
+    Column("label", String(MAX_NAME_LENGTH)),
+    PrimaryKeyConstraint("organisation_id", "account_id"),
+    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    CheckConstraint("data_to > data_from", name="block_holds_a_moment"),
+    CheckConstraint("label <> ''", name="label_given"),
 )
 
 populations = Table(

@@ -9,6 +9,7 @@ from app.ledger.admission import Admission, Refusal, admit, first_that_fit, read
 from app.ledger.errors import SequenceConflictError
 from app.ledger.reservations import Reservation, Shortfall, has_lapsed, is_exact, take, taken_out
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
+from app.ledger.windows import require_open
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.alerts.telling import exhausted, overdrawn
 from app.service.charging.refusing import facts_of
@@ -38,6 +39,7 @@ def decide(work: WorkingSet, command: Command) -> Answered:
         SequenceGapError: the steps do not follow the last admitted one.
         AttemptSupersededError: another attempt of the run has begun.
         RunStateConflictError: the run is not active.
+        BudgetWindowError: an account of the path is not open.
         AccountQuarantinedError: verification found an account of the path wrong.
         UnpreparedError: something is to be done before the command is decided.
     """
@@ -115,6 +117,7 @@ def _under_reservation(
     """Charge what was set aside: only the run's own account moves, from held to spent."""
     organisation_id = command.organisation_id
     path = work.ancestors(organisation_id, run.account_id)
+    require_open(path, command.now)
     own = path[-1]
     priced = work.quote(organisation_id, own, steps, command.ready)
     cost = total_cost(priced)
@@ -143,6 +146,8 @@ def _by_the_accounts(
 ) -> Decision:
     """Ask every account of the path."""
     organisation_id, request, ready = command.organisation_id, command.request, command.ready
+    if request.mode is Mode.AUTHORIZE:  # what has happened is recorded whenever it is told
+        require_open(path, command.now)
     for account in path:
         if not account.weights_frozen:  # only accounts of an early release still have to price their plan
             ready.require(account, [step.event for step in account.planned])

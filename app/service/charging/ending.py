@@ -13,10 +13,12 @@ from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
 from app.ledger.audit import Asker
+from app.ledger.composition import of_children, through
 from app.ledger.errors import LedgerUnavailableError
+from app.ledger.exposure import without
 from app.ledger.reservations import Closing, Reservation, has_lapsed, is_exact, taken_out
 from app.ledger.runs import Run
-from app.persistence.repositories import reservations
+from app.persistence.repositories import accounts, parts, reservations
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.alerts.telling import forfeited
 from app.service.charging.working import WorkingSet
@@ -52,17 +54,16 @@ def end(
     spent_before = _cost(work, organisation_id, path[0], used)
     further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.forfeited))
     reserved = _cost(work, organisation_id, path[0], [StepEvent(item.event, item.count) for item in before.items])
-    above = [
-        account.settled(spent_before + further, _held_after(work, organisation_id, account, before.id, reserved))
-        for account in path[:-1]
-    ]
+    above = _above(work, organisation_id, path, before.id, spent_before + further, reserved)
     own = path[-1].settled(further, zero_curve(path[-1].grid_version))
     work.change(organisation_id, (*above, own), now)
     for outcome, steps in ((Outcome.ADMITTED, closing.charged), (Outcome.FORFEITED, closing.forfeited)):
         if steps:
             priced = _priced(work, organisation_id, path[0], steps)
+            after = work.path(organisation_id, before.run_id)
+            assert after is not None, "it has not been unlocked"
             ended = _Ended(before.id, asker, now)
-            work.append(organisation_id, run, _decision((*above, own), run, ended, outcome, priced))
+            work.append(organisation_id, run, _decision(after, run, ended, outcome, priced))
             run = work.run(organisation_id, before.run_id)
     work.move(organisation_id, replace(run, reservation_id=None))
     if closing.forfeited:
@@ -90,10 +91,66 @@ def _priced(work: WorkingSet, organisation_id: str, account: Account, steps: Seq
         ) from missing
 
 
+def _above(
+    work: WorkingSet,
+    organisation_id: str,
+    path: Sequence[Account],
+    ended_id: str,
+    spent: RdpCurve,
+    reserved: RdpCurve,
+) -> list[Account]:
+    """The accounts above a run after the end of one of its reservations, by depth and id.
+
+    Args:
+        work: has the run's whole path, locked.
+        organisation_id: whose ledger.
+        path: as it was before.
+        ended_id: the reservation.
+        spent: what was held for it and is spent now.
+        reserved: what was held for it.
+    """
+    composed = parts.topmost(
+        work.tx, organisation_id, [account.id for account in path[:-1] if account.partitions_per_unit is None]
+    )
+    after: dict[str, Account] = {}
+
+    def now(account_id: str) -> Account:
+        return after.get(account_id) or _as_kept(work, organisation_id, account_id)
+
+    for account in reversed(path[:-1]):
+        inner = through(path, account)
+        if account.partitions_per_unit is not None:
+            children = work.parts[organisation_id, account.id]
+            after[account.id] = of_children(account, map(now, children))
+        elif account.id not in composed:
+            held = _held_after(work, organisation_id, account, ended_id, reserved)
+            after[account.id] = account.settled(spent, held)
+        else:
+            held = _planned_beneath(work, organisation_id, account, ended_id)
+            for part in composed[account.id]:
+                held = held + now(part).held
+            moved = spent if inner is None else without(after[inner.id].spent, inner.spent)
+            after[account.id] = account.settled(moved, held)
+    return [after[account.id] for account in path[:-1]]
+
+
+def _as_kept(work: WorkingSet, organisation_id: str, account_id: str) -> Account:
+    """An account that nobody moves while the caller holds one above it."""
+    if (organisation_id, account_id) in work.accounts or (organisation_id, account_id) in work.beside:
+        return work.record(organisation_id, account_id).account
+    [record] = accounts.find_many(work.tx, work.memory.prices, organisation_id, [account_id])
+    return record.account
+
+
 def _held_after(work: WorkingSet, organisation_id: str, account: Account, ended_id: str, ended: RdpCurve) -> RdpCurve:
     """What an account above the run holds for the other reservations beneath it."""
     if is_exact(account.held, ()):
         return taken_out(account.held, ended)
+    return _planned_beneath(work, organisation_id, account, ended_id)
+
+
+def _planned_beneath(work: WorkingSet, organisation_id: str, account: Account, ended_id: str) -> RdpCurve:
+    """What the other reservations hold that reach an account by no disjoint parts."""
     total = zero_curve(account.grid_version)
     for event, count in reservations.planned_beneath(work.tx, organisation_id, account.id, ended_id):
         [one] = _priced(work, organisation_id, account, [StepEvent(event, 1)])

@@ -1,12 +1,14 @@
 """What a transaction needs is locked and read; what is remembered counts only where the lock confirms it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from app.ledger.plans import PlannedItem
 from app.persistence.repositories import accounts, decisions, locks, replies, reservations, runs
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.locks import Seen
 from app.service.call import Call
 from app.service.charging.memory import Key, Memory
 from app.service.charging.working import WorkingSet
@@ -49,6 +51,7 @@ def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet
         replies.lock_keys(tx, organisation_id, keys)
         _load_paths(work, organisation_id, {each.run_id for each in theirs})
         _load_accounts(work, organisation_id, theirs)
+        _load_parts(work, organisation_id)
         _load_runs(work, organisation_id)
         _load_pinned(work, organisation_id, list(keys))
     return work
@@ -112,17 +115,41 @@ def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Want
             remembered = work.memory.accounts.get(key)
             if remembered is not None and remembered.account.limit_revision != seen_above.limit_revision:
                 work.memory.accounts.forget(key)
+    for record in _as_seen(work, organisation_id, locks.lock(work.tx, organisation_id, ids)):
+        work.accounts[organisation_id, record.account.id] = record
+
+
+def _load_parts(work: WorkingSet, organisation_id: str) -> None:
+    """Read the parts of which locked accounts are composed: whoever charges one of them locks the whole, too."""
+    composed = [
+        account_id
+        for (owner, account_id), record in work.accounts.items()
+        if owner == organisation_id and record.account.partitions_per_unit is not None
+    ]
+    if not composed:
+        return
+    seen = locks.seen_beneath(work.tx, organisation_id, composed)
+    beside = [part for part in seen if (organisation_id, part.id) not in work.accounts]
+    for record in _as_seen(work, organisation_id, beside):
+        work.beside[organisation_id, record.account.id] = record
+    for part in seen:
+        parent = work.record(organisation_id, part.id).account.parent_id
+        assert parent is not None, "a part lies beneath an account"
+        work.parts.setdefault((organisation_id, parent), []).append(part.id)
+
+
+def _as_seen(work: WorkingSet, organisation_id: str, found: Iterable[Seen]) -> Iterator[AccountRecord]:
+    """Accounts as they are stored now: remembered, if that is what was seen of them."""
     stale = []
-    for seen in locks.lock(work.tx, organisation_id, ids):
+    for seen in found:
         record = work.memory.accounts.get((organisation_id, seen.id))
         if record is None or not record.is_what(seen):
             stale.append(seen.id)
         else:
-            work.accounts[organisation_id, seen.id] = record
+            yield record
     if stale:
         for record in accounts.find_many(work.tx, work.memory.prices, organisation_id, stale):
-            key = (organisation_id, record.account.id)
-            work.accounts[key] = record.after(work.memory.accounts.get(key))
+            yield record.after(work.memory.accounts.get((organisation_id, record.account.id)))
 
 
 def _load_runs(work: WorkingSet, organisation_id: str) -> None:

@@ -26,7 +26,7 @@ class Memory:
     """What need not be read again.
 
     Args:
-        paths: the accounts of a run, root first; a run is never moved.
+        paths: the accounts of a run, by depth and id; a run is never moved.
         accounts: as they were when they were last seen; they hold if the database names the same version and time of
             change (ADR 0009).
         prices: what was committed to the ledger's price list, where nothing is ever changed.

@@ -62,7 +62,7 @@ def remember(memory: Memory, work: WorkingSet) -> None:
         memory: of this process.
         work: committed.
     """
-    for key, record in work.accounts.items():
+    for key, record in (*work.beside.items(), *work.accounts.items()):
         memory.accounts.put(key, replace(record, since={}) if record.since is None else record)
     for (organisation_id, run_id), reservation in work.reservations.items():
         own = work.accounts[organisation_id, run_id]

@@ -1,6 +1,6 @@
 """What one transaction has read of the ledger, as it stands after the decisions made so far."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.composition import exposed
 from app.ledger.errors import AccountQuarantinedError, NotFoundError
 from app.ledger.reservations import Reservation, remaining_items
 from app.ledger.runs import Run
@@ -29,8 +30,10 @@ class WorkingSet:
     Args:
         tx: the transaction.
         memory: of this process.
-        paths: of each run that exists, root first.
+        paths: of each run that exists, by depth and id.
         accounts: those that were read; all of them locked if the transaction writes.
+        parts: the ids of the parts of each account of them that is composed of such.
+        beside: those of these parts that were not locked: they stay as they are while the whole is locked.
         stopped: paths of accounts in quarantine that were not locked.
         runs: by key.
         reservations: the active one of a run.
@@ -50,6 +53,8 @@ class WorkingSet:
     memory: Memory
     paths: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     accounts: dict[Key, AccountRecord] = field(default_factory=dict)
+    parts: dict[Key, list[str]] = field(default_factory=dict)
+    beside: dict[Key, AccountRecord] = field(default_factory=dict)
     stopped: dict[Key, str] = field(default_factory=dict)
     runs: dict[Key, Run] = field(default_factory=dict)
     reservations: dict[Key, Reservation] = field(default_factory=dict)
@@ -75,11 +80,16 @@ class WorkingSet:
             raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
         return found
 
+    def record(self, organisation_id: str, account_id: str) -> AccountRecord:
+        """An account that was read, as it stands."""
+        key = (organisation_id, account_id)
+        return self.accounts.get(key) or self.beside[key]
+
     def path(self, organisation_id: str, run_id: str) -> tuple[Account, ...] | None:
-        """A run's account and its ancestors as they stand, root first; None where only the run's own was locked.
+        """A run's account and its ancestors as they stand, by depth and id; None where only the run's own was locked.
 
         Raises:
-            AccountQuarantinedError: verification found one of them wrong.
+            AccountQuarantinedError: verification found one of them wrong, or a part of one of them.
         """
         path = self.paths[organisation_id, run_id]
         found = [self.accounts.get((organisation_id, at)) for at in path]
@@ -88,13 +98,20 @@ class WorkingSet:
             if record is not None and record.quarantine is not None:
                 stopped = record.account.path
             if stopped is not None:
-                raise AccountQuarantinedError(
-                    f"Nothing is charged to {stopped}: verification found that its balance does not follow "
-                    "from its charges. Run `epsilon-ledger verify`, and restore the rows that it names.",
-                    account=at,
-                )
+                raise _quarantined(stopped, at)
         whole = [record.account for record in found if record is not None]
-        return tuple(whole) if len(whole) == len(found) else None
+        if len(whole) != len(found):
+            return None
+        return exposed(whole, self._parts_of(organisation_id, path)) if self.parts else tuple(whole)
+
+    def _parts_of(self, organisation_id: str, path: Sequence[str]) -> Iterator[Account]:
+        """The parts of all accounts of a path that are composed of such."""
+        for at in path:
+            for part in self.parts.get((organisation_id, at), ()):
+                record = self.record(organisation_id, part)
+                if record.quarantine is not None:  # what the whole has spent is not proven either
+                    raise _quarantined(record.account.path, part)
+                yield record.account
 
     def ancestors(self, organisation_id: str, run_id: str) -> tuple[Account, ...]:
         """A run's account as it stands, below the accounts above it, which are only looked at for their limits."""
@@ -181,8 +198,13 @@ class WorkingSet:
     ) -> None:
         """Put accounts in the place of what they were before these steps were charged, maybe out of what was held."""
         for account in charged:
-            since = self.accounts[organisation_id, account.id].since
-            self._put(organisation_id, account, balances.charged(since, steps, from_held=from_held), now)
+            before = self.accounts[organisation_id, account.id]
+            since = before.since
+            if account.exposure is None:
+                since = balances.charged(since, steps, from_held=from_held)
+            elif (account.spent, account.held) != (before.account.spent, before.account.held):
+                since = None  # a largest one of parts is no sum of events
+            self._put(organisation_id, account, since, now)
 
     def change(self, organisation_id: str, changed: Iterable[Account], now: datetime) -> None:
         """Put accounts in the place of what they were; their curves are written whole."""
@@ -191,6 +213,8 @@ class WorkingSet:
 
     def _put(self, organisation_id: str, account: Account, since: Since | None, now: datetime) -> None:
         key = (organisation_id, account.id)
+        if account.exposure is not None:  # it holds for one run only
+            account = replace(account, exposure=None)
         self.accounts[key] = self.accounts[key].changed_to(account, now, since)
         self.changed.add(key)
 
@@ -217,3 +241,11 @@ class WorkingSet:
         key = (organisation_id, run.account_id)
         self.runs[key] = run
         self.moved.add(key)
+
+
+def _quarantined(path: str, account_id: str) -> AccountQuarantinedError:
+    return AccountQuarantinedError(
+        f"Nothing is charged to {path}: verification found that its balance does not follow "
+        "from its charges. Run `epsilon-ledger verify`, and restore the rows that it names.",
+        account=account_id,
+    )

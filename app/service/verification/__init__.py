@@ -6,9 +6,10 @@ from datetime import datetime
 from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
 from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import accounts, acts, checkpoints, entries
+from app.persistence.repositories import accounts, acts, checkpoints, entries, parts
 from app.service.budgets import account_facts
 from app.service.call import Call
+from app.service.parts import budget_facts, part_facts
 from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
@@ -44,6 +45,8 @@ def verify(db: Database, organisation_id: str | None = None, witnesses: Collecti
         read_prices(audit, organisation_id)
         _read_acts(audit, organisation_id, witnesses)
         audit.paths = entries.ancestors(tx, organisation_id)
+        audit.charged = entries.charged_budgets(tx, organisation_id)
+        audit.attested, audit.blocks = parts.everything(tx, organisation_id)
         audit.reservations = entries.kept_reservations(tx, organisation_id)
         for (owner, _), reservation in audit.reservations.items():
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
@@ -89,6 +92,8 @@ def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
         run = runs.pop(key, None)
         if audit.believes(key[0]):
             facts = account_facts(kept.account, kept.population) | ({"event": run.event} if run else {})
+            facts |= part_facts(audit.attested.get(key), audit.blocks.get(key))
+            facts |= budget_facts(audit.charged.get(key, ()))
             for detail in disagreements(kept.account, facts, audit.terms(key)):
                 audit.add(key, detail)
         if kept.account.kind is AccountKind.RUN:
@@ -96,6 +101,7 @@ def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
                 replay(audit, run)
             judge(audit, key)
             del audit.balances[key]
+    audit.know_children()
     for key in audit.balances:
         judge(audit, key)
 

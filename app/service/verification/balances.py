@@ -7,11 +7,12 @@ import numpy as np
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import AccountingError
 from app.accounting.orders import orders
-from app.ledger.accounts import Account, total_cost
+from app.ledger.accounts import Account, AccountKind, total_cost
 from app.ledger.filters import SET_ASIDE, FilterKind, adaptive_weights
 from app.ledger.limits import scaled
 from app.persistence.repositories.entries import Key
 from app.persistence.repositories.events import PriceList
+from app.service.verification.composing import value_of
 from app.service.verification.findings import Audit, Balance
 
 
@@ -23,9 +24,14 @@ def judge(audit: Audit, key: Key) -> None:
         key: of the account.
     """
     # Whom a charge touches is a table of its own: nobody above the account may be left out.
-    above = [balance.account.id for balance in audit.upwards(key)]
-    if audit.paths.pop(key, []) != above[::-1]:
+    account = audit.balances[key].account
+    above = [balance.account.id for balance in audit.above(key)]
+    if audit.paths.pop(key, []) != [*above, account.id]:
         audit.add(key, "the accounts that a charge to it touches are not those above it.")
+    if account.kind is AccountKind.RUN and audit.charged.pop(key, [])[:1] != [account.parent_id]:
+        audit.add(key, "the first budget that it charges is not the one that it lies beneath.")
+    if account.partitions_per_unit is not None and key not in audit.attested:
+        audit.add(key, "nobody has attested that its parts are disjoint.")
     for detail in _disagreements(audit, key, audit.balances[key]):
         audit.add(key, detail)
 
@@ -41,14 +47,15 @@ def can_be_read(account: Account) -> bool:
 
 def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
     account = balance.account
-    spent = audit.cost(key[0], account, balance.spent)
-    held = audit.cost(key[0], account, balance.held)
-    if spent is None or held is None:
+    value = value_of(audit, key)
+    if value is None:
         yield "an event without a sound price was charged to it or is held."
         return
-    if account.spent != spent:
-        yield "its spent curve is not the sum of its charges."
-    if account.held != held:
+    spent_agrees, held_agrees = value.is_kept(account)
+    whose = "those of its parts that have lost most" if account.partitions_per_unit else "its charges"
+    if not spent_agrees:
+        yield f"its spent curve is not the sum of {whose}."
+    if not held_agrees:
         yield "what is held is not what its active reservations hold."
     if account.filter is FilterKind.DECLARED and account.weights is not None:
         yield "it has a declared filter, and yet it has the weights of an adaptive one."
@@ -59,11 +66,11 @@ def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
         yield f"its limit is not the one under which decisions were made: {named}."
     elif balance.misread:
         yield "its filter does not read the epsilon that a decision under it has read."
-    if account.limit is not None and not (spent.is_zero and held.is_zero):
-        yield from _limit_problems(audit, key, balance, held)
+    if account.limit is not None and not (value.spent.is_zero and value.held.is_zero):
+        yield from _limit_problems(audit, key, balance, value.asked)
 
 
-def _limit_problems(audit: Audit, key: Key, balance: Balance, held: RdpCurve) -> Iterator[str]:
+def _limit_problems(audit: Audit, key: Key, balance: Balance, asked: RdpCurve) -> Iterator[str]:
     """What is wrong with the filter of an account that was charged, and with what it let through."""
     account = balance.account
     if not account.weights_frozen:
@@ -79,20 +86,17 @@ def _limit_problems(audit: Audit, key: Key, balance: Balance, held: RdpCurve) ->
         except AccountingError as error:
             yield f"what it planned cannot be priced: {error}"
     # What was reported happened unasked; everything else was let through, and fits without it.
-    asked = audit.cost(key[0], account, balance.spent - balance.reported)
-    assert asked is not None, "everything charged has a price"
     # If nothing was let through, nothing has to fit: a report may have chosen weights that let nothing through at all.
-    if asked.is_zero and held.is_zero:
+    if asked.is_zero:
         return
     # What was let through fitted under the limit then in force.
-    if not any(_fits(stage, asked, held) for stage in audit.stages(key) if stage.weights_frozen):
+    if not any(_fits(stage, asked) for stage in audit.stages(key) if stage.weights_frozen):
         yield "more is spent and held than its limit allows."
 
 
-def _fits(account: Account, asked: RdpCurve, held: RdpCurve) -> bool:
-    own_delta = asked.delta + held.delta
-    gate = account.gate(own_delta)
-    return own_delta <= gate.room and bool(np.any(gate.left(asked, held) >= 0))
+def _fits(account: Account, asked: RdpCurve) -> bool:
+    gate = account.gate(asked.delta)
+    return asked.delta <= gate.room and bool(np.any(gate.left(asked) >= 0))
 
 
 def _chosen_by_the_rule(audit: Audit, key: Key) -> bool:

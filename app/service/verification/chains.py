@@ -55,7 +55,7 @@ class _Walk:
 
 
 def replay(audit: Audit, run: KeptRun) -> None:
-    """Walk a run's chain, count its charges upwards to its population, and balance its reservations.
+    """Walk a run's chain, count its charges upwards to its populations, and balance its reservations.
 
     Args:
         audit: has the run's account and those above it.
@@ -80,11 +80,12 @@ def replay(audit: Audit, run: KeptRun) -> None:
         return
     _check_end(audit, key, run, walk)
     _check_epsilon(audit, key, walk)
-    own, *above = audit.upwards(key)
+    own = audit.balances[key]
     own.reported.update(reported)
-    for balance in above:
+    for balance in audit.adding(key):
         balance.spent.update(closed)
         balance.reported.update(reported)
+    for balance in audit.above(key):
         balance.workloads.update(closed)
     own.workloads.update(own.spent)
     _balance_reservations(audit, key, run, walk)
@@ -236,13 +237,13 @@ def _balance_reservations(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> 
     active = None
     for reservation in audit.plans.get(key, ()):
         _check_plan(audit, key, reservation, walk)
-        own, *above = audit.upwards(key)
-        for balance in (own, *above):
+        own = audit.balances[key]
+        for balance in (own, *audit.above(key)):
             balance.workloads.update(reservation.items)
         if reservation.status == ReservationStatus.ACTIVE:
             active = reservation.id
             _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
-            for balance in above:
+            for balance in audit.adding(key):
                 _add(balance.held, tuple((event, count) for event, (count, _) in reservation.items.items()))
     if run.reservation_id != active:
         audit.add(key, f"it names the reservation {run.reservation_id}, but its active one is {active}.")

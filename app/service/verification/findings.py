@@ -10,6 +10,7 @@ from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, zero_curve
 from app.persistence.repositories.entries import KeptReservation, Key
 from app.persistence.repositories.events import PriceBook, PriceList
+from app.persistence.repositories.parts import Attestation, Block
 from app.service.verification.terms import Terms, Told
 
 PRICES_AT_ONCE = 500
@@ -147,6 +148,10 @@ class Audit:
         balances: of populations and budgets whose row can be read, and of the run that is judged at the moment.
         paths: the accounts that a charge touches, by the account that is charged.
         told: what the acts of each organisation say.
+        charged: the budgets that each run charges, in order.
+        attested: why the children of accounts are disjoint parts.
+        blocks: the data that budgets stand for.
+        children: the budgets directly beneath an account, once all are read.
         reservations: every one.
         plans: the same, by run.
         faults: what does not agree.
@@ -159,6 +164,10 @@ class Audit:
     balances: dict[Key, Balance] = field(default_factory=dict)
     paths: dict[Key, list[str]] = field(default_factory=dict)
     told: dict[str, Told] = field(default_factory=dict)
+    charged: dict[Key, list[str]] = field(default_factory=dict)
+    attested: dict[Key, Attestation] = field(default_factory=dict)
+    blocks: dict[Key, Block] = field(default_factory=dict)
+    children: dict[Key, list[Key]] = field(default_factory=dict)
     reservations: dict[Key, KeptReservation] = field(default_factory=dict)
     plans: dict[Key, list[KeptReservation]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -194,13 +203,41 @@ class Audit:
         return organisation_id not in self.told or self.told[organisation_id].fault is None
 
     def upwards(self, key: Key) -> Iterator[Balance]:
-        """An account and those above it, by their parents."""
+        """An account and those above it, by their parents; of several budgets, above the first."""
         seen: set[str] = set()
         balance = self.balances.get(key)
         while balance is not None and balance.account.id not in seen:  # a damaged tree may hold a circle
             yield balance
             seen.add(balance.account.id)
             balance = self.balances.get((key[0], balance.account.parent_id or ""))
+
+    def above(self, key: Key) -> list[Balance]:
+        """The accounts that a charge to an account touches besides, by depth and id, from their parents."""
+        return self._reached(key, every=True)
+
+    def adding(self, key: Key) -> list[Balance]:
+        """Those of them whose spending is the sum of it: there are no disjoint parts between."""
+        return self._reached(key, every=False)
+
+    def _reached(self, key: Key, *, every: bool) -> list[Balance]:
+        found: dict[str, Balance] = {}
+        parent = self.balances[key].account.parent_id
+        wanted = [*self.charged.get(key, ()), parent]
+        while wanted:
+            balance = self.balances.get((key[0], wanted.pop() or ""))
+            if balance is None or balance.account.id in found:  # a damaged tree may hold a circle
+                continue
+            if every or balance.account.partitions_per_unit is None:
+                found[balance.account.id] = balance
+                wanted.append(balance.account.parent_id)
+        return sorted(found.values(), key=lambda one: (one.account.depth, one.account.id))
+
+    def know_children(self) -> None:
+        """Note what lies directly beneath each population and budget; all of them have been read."""
+        for key, balance in self.balances.items():
+            above = self.balances.get((key[0], balance.account.parent_id or ""))
+            if above is not None and above.account.depth < balance.account.depth:  # nobody falls in a circle for ever
+                self.children.setdefault((key[0], above.account.id), []).append(key)
 
     def cost(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> RdpCurve | None:
         """What repetitions of events cost under an account's rules, exactly; None if one has no sound price."""

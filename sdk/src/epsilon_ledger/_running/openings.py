@@ -32,7 +32,8 @@ class Opening:
 def register_run(  # noqa: PLR0913 - the members of the request, by name
     name: str,
     *,
-    budget: str,
+    budget: str | None = None,
+    budgets: Sequence[str] | None = None,
     event: Event | None = None,
     limit: Limit | None = None,
     privacy_filter: PrivacyFilter | None = None,
@@ -45,11 +46,13 @@ def register_run(  # noqa: PLR0913 - the members of the request, by name
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
 ) -> Opening:
-    """Register a training run, which charges a budget and all that lies above it.
+    """Register a training run, which charges a budget, or several, and all that lies above.
 
     Args:
         name: for people; it need not be unique.
         budget: id or path of the budget.
+        budgets: in its place, ids or paths of several, of one or of several populations: each step is charged to all
+            of them, or to none.
         event: what a step does unless `authorize` says otherwise.
         limit: the run's own limit, if it has one.
         privacy_filter: how the run's own limit is enforced.
@@ -74,6 +77,7 @@ def register_run(  # noqa: PLR0913 - the members of the request, by name
     body = {
         "name": name,
         "budget": budget,
+        "budgets": None if budgets is None else list(budgets),
         "event": event,
         "limit": None if limit is None else wire_limit(limit),
         "filter": privacy_filter,

@@ -1,15 +1,18 @@
 """What can be asked of the ledger besides steps: each function prepares a request and knows its answer's shape."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from urllib.parse import quote, urlencode
 
 from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.requests import Call, get, post
 from epsilon_ledger._wire.values import (
+    Block,
     Budget,
     History,
     Limit,
     NeighboringRelation,
+    Parts,
     Population,
     PrivacyFilter,
     Reservation,
@@ -17,7 +20,7 @@ from epsilon_ledger._wire.values import (
 )
 
 
-def create_population(
+def create_population(  # noqa: PLR0913 - the members of the request, by name
     name: str,
     *,
     privacy_unit: str,
@@ -26,6 +29,7 @@ def create_population(
     size: int | None = None,
     privacy_filter: PrivacyFilter | None = None,
     planned: Sequence[EventCount] | None = None,
+    parts: Parts | None = None,
 ) -> Call[Population]:
     """Create the root of a budget tree; it takes an admin's key.
 
@@ -37,6 +41,7 @@ def create_population(
         size: number of privacy units, if known; the limit's delta must be below 1 / size.
         privacy_filter: how the limit is enforced; the ledger's default is adaptive.
         planned: the workload that an adaptive filter is tuned for.
+        parts: that its budgets hold disjoint parts; None: what they spend adds up.
 
     Returns:
         The population.
@@ -52,17 +57,22 @@ def create_population(
         "size": size,
         "filter": privacy_filter,
         "planned": planned,
+        **_wire_parts(parts),
     }
     return Call(post("v1/populations", body), Population)
 
 
-def create_budget(
+def create_budget(  # noqa: PLR0913 - as above
     name: str,
     *,
     parent: str,
     limit: Limit,
     privacy_filter: PrivacyFilter | None = None,
     planned: Sequence[EventCount] | None = None,
+    parts: Parts | None = None,
+    opens_at: datetime | None = None,
+    closes_at: datetime | None = None,
+    block: Block | None = None,
 ) -> Call[Budget]:
     """Create a budget under a population or another budget; it takes an admin's key.
 
@@ -72,6 +82,10 @@ def create_budget(
         limit: the most that all runs under it may spend together.
         privacy_filter: how the limit is enforced; the ledger's default is adaptive.
         planned: the workload that an adaptive filter is tuned for.
+        parts: that the budgets beneath it hold disjoint parts; None: what they spend adds up.
+        opens_at: an aware moment; nothing is taken from the budget before.
+        closes_at: as `opens_at`; nothing is taken from it from then on.
+        block: the data that it stands for; its parent has parts.
 
     Returns:
         The budget.
@@ -85,8 +99,32 @@ def create_budget(
         "limit": wire_limit(limit),
         "filter": privacy_filter,
         "planned": planned,
+        "opens_at": _moment(opens_at),
+        "closes_at": _moment(closes_at),
+        "block": None if block is None else _wire_block(block),
+        **_wire_parts(parts),
     }
     return Call(post("v1/budgets", body), Budget)
+
+
+def _wire_parts(parts: Parts | None) -> dict[str, object]:
+    if parts is None:
+        return {}
+    return {
+        "composition": "parallel",
+        "attestation": parts.attestation,
+        "max_partitions_per_unit": parts.max_partitions_per_unit,
+        "replaced_units": parts.replaced_units,
+    }
+
+
+def _wire_block(block: Block) -> dict[str, object]:
+    told: dict[str, object] = {"data_from": _moment(block.data_from), "data_to": _moment(block.data_to)}
+    return told if block.label is None else told | {"label": block.label}
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
 
 
 def get_run(run_id: str) -> Call[RunState]:

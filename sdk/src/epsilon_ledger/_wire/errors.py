@@ -8,6 +8,7 @@
   + StepsAlreadyTakenError        another process holds these very steps
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
     · BudgetExceededError         budget_exceeded
+    · BudgetWindowError           budget_window
     · SequenceConflictError       sequence_conflict
     · SequenceGapError            sequence_gap
     · RunStateConflictError       run_state_conflict

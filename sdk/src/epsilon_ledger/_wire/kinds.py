@@ -27,6 +27,34 @@ class _Ended:
     reservation_status: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    account_path: str
+    opens_at: str | None
+    closes_at: str | None
+
+
+class BudgetWindowError(ProblemError):
+    """A budget is not open yet, or not any more: nothing was charged, and nothing may be released.
+
+    Args:
+        problem: the answer.
+
+    Raises:
+        MalformedError: the answer does not say whose window it is.
+    """
+
+    codes = ("budget_window",)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        closed = _Closed(**members(_Closed, problem.members))
+        self.account_path = closed.account_path
+        # Moments in ISO 8601; None where the window has no such end.
+        self.opens_at = closed.opens_at
+        self.closes_at = closed.closes_at
+
+
 class SequenceConflictError(ProblemError):
     """Other events were admitted under these step numbers: another process is using this run."""
 
@@ -179,6 +207,7 @@ class NotFoundError(ProblemError):
 
 _KINDS: tuple[type[ProblemError], ...] = (
     BudgetExceededError,
+    BudgetWindowError,
     SequenceConflictError,
     SequenceGapError,
     RunStateConflictError,

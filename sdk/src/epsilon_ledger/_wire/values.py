@@ -8,6 +8,7 @@ from epsilon_ledger._wire.events import Event, EventCount
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
 PrivacyFilter: TypeAlias = Literal["adaptive", "declared"]
+ReplacedUnits: TypeAlias = Literal["stay_in_their_parts", "removal_is_bounded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,41 @@ class Limit:
 
     epsilon: float
     delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """That the budgets beneath an account hold disjoint parts of its population: what counts is who lost most.
+
+    Args:
+        attestation: why they are disjoint, and chosen independently of the data.
+        max_partitions_per_unit: in how many of them one privacy unit may lie.
+        replaced_units: what becomes of a unit that is replaced; needed under replace_one, and said there only.
+    """
+
+    attestation: str
+    max_partitions_per_unit: int = 1
+    replaced_units: ReplacedUnits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What the people of a population have lost in all, whatever windows and blocks there were."""
+
+    population: str
+    population_path: str
+    epsilon: float
+    delta: float
+    epsilon_limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The data that came in some time, from the first moment of it to the first behind it."""
+
+    data_from: datetime
+    data_to: datetime
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +77,8 @@ class Population:
     weights_frozen: bool
     created_at: datetime
     updated_at: datetime
+    composition: str | None = None
+    max_partitions_per_unit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +98,12 @@ class Budget:
     weights_frozen: bool
     created_at: datetime
     updated_at: datetime
+    composition: str | None = None
+    max_partitions_per_unit: int | None = None
+    opens_at: datetime | None = None
+    closes_at: datetime | None = None
+    block: Block | None = None
+    lifetime: Lifetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +132,7 @@ class RunState:
     created_at: datetime
     updated_at: datetime
     reservation: str | None = None
+    budgets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,167 @@
+"""Composition: what an account makes of what lies beneath it.
+
+By default what is spent beneath an account adds up. The children of a *parallel* account hold disjoint parts of its
+population: nobody loses more than those parts lose in which they are (ADR 0017).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.errors import InvalidInputError
+from app.ledger.exposure import Exposure, largest, of_parts, without
+
+MAX_PARTS = 64
+"""How many parts a parallel account may have."""
+
+MAX_BUDGETS = 8
+"""How many budgets a run may charge."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """How a charge reaches an account.
+
+    Args:
+        exposure: how it grows.
+        parallel: the topmost parallel account through which the charge comes, or itself; None: it is added to it.
+        inner: how that one grows.
+    """
+
+    exposure: Exposure
+    parallel: Account | None = None
+    inner: Exposure | None = None
+
+
+def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account, ...]:
+    """A path, each of its accounts with how it grows by a charge of the run at its end.
+
+    Args:
+        path: the run and every account above it, the run last, none above one that lies beneath it.
+        parts: the children of every parallel account of the path; those of the path may be among them.
+
+    Returns:
+        The path; the very same accounts where nothing on it is parallel.
+    """
+    if all(account.partitions_per_unit is None for account in path):
+        return tuple(path)
+    on_path = {account.id for account in path}
+    others: dict[str, list[tuple[RdpCurve, RdpCurve]]] = {}
+    for part in parts:
+        if part.id not in on_path and part.parent_id is not None:
+            others.setdefault(part.parent_id, []).append((part.spent, part.spent + part.held))
+    reached: dict[str, _Reached] = {}
+    grown = [path[-1]]
+    for account in reversed(path[:-1]):
+        beneath = [reached[child.id] for child in grown if child.parent_id == account.id and child.id in reached]
+        here = _reached(account, beneath, others.get(account.id, ()))
+        reached[account.id] = here
+        grown.append(account if here.parallel is None else replace(account, exposure=here.exposure))
+    return tuple(reversed(grown))
+
+
+def _reached(account: Account, beneath: Sequence[_Reached], others: Sequence[tuple[RdpCurve, RdpCurve]]) -> _Reached:
+    """How a charge reaches an account, by how it reaches the children through which it comes; none: it comes first."""
+    if account.parts_that_count is not None:
+        assert beneath, "nothing but a part of it lies beneath a parallel account"
+        whole = of_parts([each.exposure for each in beneath], others, account.parts_that_count)
+        return _Reached(whole, account, whole)
+    through = [each for each in beneath if each.parallel is not None]
+    if not through:
+        return _Reached(Exposure.once(account.spent, account.held))
+    assert len(beneath) == 1, "a charge reaches what adds up in one way"
+    [below] = through
+    assert below.parallel is not None, "it was chosen so"
+    assert below.inner is not None, "a parallel account grows somehow"
+    rest = without(account.spent, below.parallel.spent)
+    total = without(account.spent + account.held, below.parallel.spent + below.parallel.held)
+    return _Reached(below.inner.beside(rest, total), below.parallel, below.inner)
+
+
+def of_children(account: Account, children: Iterable[Account]) -> Account:
+    """A parallel account as its parts make it now.
+
+    Args:
+        account: parallel.
+        children: all of its parts.
+
+    Returns:
+        The account, changed.
+    """
+    assert account.parts_that_count is not None, "it has parts"
+    beneath = list(children)
+    spent = largest([part.spent for part in beneath], account.parts_that_count)
+    total = largest([part.spent + part.held for part in beneath], account.parts_that_count)
+    return account.composed(spent, total)
+
+
+def through(path: Sequence[Account], account: Account) -> Account | None:
+    """The topmost parallel account of a path beneath one that is not parallel; None: what is charged is added to it."""
+    beneath = {account.id}
+    for other in path:
+        if other.parent_id in beneath:
+            if other.partitions_per_unit is not None:
+                return other
+            beneath.add(other.id)
+    return None
+
+
+def budgets_of(path: Sequence[Account]) -> tuple[Account, ...]:
+    """The budgets that a run charges, the first of them first: those of its path that have none beneath them.
+
+    Args:
+        path: as for `exposed`.
+
+    Returns:
+        At least one; the others in the order of the path.
+    """
+    above = {account.parent_id for account in path[:-1]}
+    found = [account for account in path[:-1] if account.id not in above]
+    return tuple(sorted(found, key=lambda account: account.id != path[-1].parent_id))
+
+
+def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
+    """Refuse budgets that one run cannot charge at once.
+
+    Args:
+        paths: of each budget its accounts, root first and itself last, by the budget's path of names.
+
+    Raises:
+        InvalidInputError: one of them lies above another, or a charge would reach an account in two ways.
+    """
+    for name, path in paths.items():
+        for other, beneath in paths.items():
+            if name != other and any(account.id == path[-1].id for account in beneath[:-1]):
+                raise InvalidInputError(
+                    f"{name} lies above {other}, so a charge to {other} is charged to it anyway. Name only {other}."
+                )
+    ways: dict[str, tuple[str | None, str]] = {}
+    for name, path in paths.items():
+        through: Account | None = None
+        for account in reversed(path):
+            if account.partitions_per_unit is not None:
+                through = account
+                continue
+            way = (None if through is None else through.id, name)
+            first, earlier = ways.setdefault(account.id, way)
+            if first != way[0]:
+                raise InvalidInputError(
+                    f"One run cannot charge both {earlier} and {name}: it would charge {account.path} through disjoint "
+                    "parts and beside them, or through parts of two kinds. Register two runs, or name parts of one "
+                    "parallel account."
+                )
+
+
+def require_charged_directly(account: Account, what: str) -> None:
+    """Refuse a run directly beneath a population, or beneath an account whose children are parts.
+
+    Raises:
+        InvalidInputError: it is one.
+    """
+    if account.kind is not AccountKind.BUDGET:
+        raise InvalidInputError(f"{what!r} is a population; register the run beneath one of its budgets.")
+    if account.partitions_per_unit is not None:
+        raise InvalidInputError(
+            f"{what!r} is composed in parallel, and a run charges its parts: register the run beneath some of them."
+        )
