@@ -201,7 +201,7 @@ TOO_MANY: dict[str, dict[str, object]] = {
 WITHOUT_EVENTS = {
     *("planLaplace", "completeRun", "abortRun", "openAttempt", "commitReservation"),
     *("createKey", "rotateKey", "revokeKey", "changeLimit", "approveProposal", "rejectProposal"),
-    *("createWebhook", "rotateWebhookSecret"),
+    *("createWebhook", "rotateWebhookSecret", "setAlertSettings"),
 }
 each_with_events = pytest.mark.parametrize(
     "operation", [one for one in WITH_BODY if one.id not in WITHOUT_EVENTS], ids=lambda operation: operation.id
