@@ -187,12 +187,12 @@ def reading_of(path: Sequence[Account]) -> Reading:
     Returns:
         Read by the filter of the nearest account with a limit: the leaf itself, or an ancestor.
     """
-    governing = _governing(path)
+    governing = governing_of(path)
     assert governing.limit is not None
     return Reading(governing.epsilon(path[-1].spent), governing.limit.delta, governing.limit.epsilon)
 
 
-def _governing(path: Sequence[Account]) -> Account:
+def governing_of(path: Sequence[Account]) -> Account:
     """The nearest account with a limit: the leaf, or one above it; of several budgets, above the first."""
     wanted: str | None = path[-1].id
     for account in reversed(path):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.admission import reading_of
+from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.filters import FilterKind
 from app.ledger.roles import Permission
@@ -71,7 +71,7 @@ def run_statement(call: Call, run_id: str, signer: Signer) -> dict[str, Any]:
         events, kinds, steps = tallies.charged_events(tx, call.organisation_id, run_id, MOST_EVENTS)
         own = path[-1]
         touched = [record.account for record in path]
-        governing = next(account for account in reversed(touched) if account.limit is not None)
+        governing = governing_of(touched)
         payload = {
             **_head(call, "run_statement"),
             "run": {
@@ -119,9 +119,9 @@ def population_statement(call: Call, population_id: str, signer: Signer) -> dict
         InsufficientScopeError: it is out of the caller's reach.
         AccountQuarantinedError: verification found it wrong.
     """
-    get_account(call, AccountKind.POPULATION, population_id)  # or whatever is to be said of it
+    record = get_account(call, AccountKind.POPULATION, population_id).record
     with call.db.read(call.organisation_id) as tx:
-        [record] = accounts.path_of(tx, call.organisation_id, population_id)
+        [record] = accounts.path_of(tx, call.organisation_id, record.account.id)
         _require_proven([record])
         ids, count = tallies.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
         trained = [_trained(tx, call, run_id) for run_id in ids]

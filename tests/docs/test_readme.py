@@ -30,9 +30,8 @@ SEPARATOR = "\x1e"
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each bash block wrote, by its text."""
-    readme, *further = (
-        [fence for fence in page if fence.language == "bash"] for page in (BY_HAND, FURTHER, ALERTS, TREES)
-    )
+    pages = (BY_HAND, FURTHER, ALERTS, TREES)
+    readme, *further = ([fence for fence in page if fence.language == "bash"] for page in pages)
     told = ran(readme, tmp_path_factory.mktemp("by-hand"))
     for page in further:
         told |= ran([*readme[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
