@@ -292,7 +292,9 @@ def main() -> None:
     except ValidationError as error:
         wrong = error.errors()[0]
         why = wrong["msg"].removeprefix("Value error, ")
-        _fail(f"EPSILON_LEDGER_{str(wrong['loc'][0]).upper()} is not right: {why}.")
+        # What concerns several settings names them itself.
+        named = f"EPSILON_LEDGER_{str(wrong['loc'][0]).upper()} is not right: " if wrong["loc"] else ""
+        _fail(f"{named}{why}.")
 
 
 def _say(*, as_json: bool, text: str, facts: Mapping[str, object]) -> None:

@@ -78,6 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
             for placement in placements:
                 signing = keep_checkpoints(placement.database, app.state.signer, settings.checkpoint_seconds)
                 looking.append(asyncio.create_task(signing))
+        looking.append(asyncio.create_task(app.state.keys.keep_provider_fresh()))
         async with placements.at_work(allow_private=settings.webhooks_allow_private):
             yield
             for look in looking:
@@ -96,7 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.placements = placements
-    app.state.keys = KeyRing(placements.databases)
+    app.state.keys = KeyRing(placements.databases, settings.openid)
     app.state.signer = signer_of(settings.signing_key_file)
     app.state.rates = asking_rates(
         settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second

@@ -3,13 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.persistence.engine import POOL_SIZE
 from app.service.access import DEFAULT_PLACEMENT
+from app.service.openid.terms import Grant, OpenIdTerms, check_issuer, check_url, read_roles
 
 
 def _placements(given: object) -> object:
@@ -37,6 +38,8 @@ OTHERS: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TORT
 
 PlacementName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
+Claim = Annotated[str, Field(min_length=1, max_length=300)]
+
 
 class Settings(BaseSettings):
     """What can be configured; each by an environment variable with the prefix EPSILON_LEDGER_.
@@ -52,6 +55,14 @@ class Settings(BaseSettings):
         checkpoint_seconds: how often the history of each organisation is signed, if there is a key; 0: when asked only.
         placements: further databases, each with organisations of its own: a JSON object of names and URLs.
         webhooks_allow_private: whether webhooks may lead to addresses that are not public, and by http.
+        openid_issuer: the OpenID Connect provider whose tokens people may send, as these name it; None: no tokens.
+        openid_audience: what tokens for this service are made out to.
+        openid_jwks_url: where its keys are; None: where its /.well-known/openid-configuration says.
+        openid_organisation: id or name of the organisation whose people it knows; or instead
+        openid_organisation_claim: the claim that holds that.
+        openid_roles: a JSON object from a group to its role and, if that is bound to an account, a scope.
+        openid_groups_claim: the claim that lists a person's groups.
+        openid_subject_claim: the claim that names a person, and never another one.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
@@ -68,6 +79,51 @@ class Settings(BaseSettings):
     ]
 
     webhooks_allow_private: bool = False
+    openid_issuer: Annotated[str, AfterValidator(check_issuer)] | None = None
+    openid_audience: Claim | None = None
+    openid_jwks_url: str | None = None
+    openid_organisation: Claim | None = None
+    openid_organisation_claim: Claim | None = None
+    openid_roles: Annotated[dict[str, Grant], NoDecode, BeforeValidator(read_roles), Field(default_factory=dict)]
+    openid_groups_claim: Claim = "groups"
+    openid_subject_claim: Claim = "sub"
+
+    @model_validator(mode="after")
+    def _openid_is_whole(self) -> Self:
+        """Refuse half of what is to be agreed with a provider: who forgot a part would let in too many, or nobody."""
+        given = [name for name in self.model_fields_set if name.startswith("openid_") and getattr(self, name)]
+        if not given:
+            return self
+        for name in ("openid_issuer", "openid_audience", "openid_roles"):
+            if name not in given:
+                raise ValueError(f"{_variable(min(given))} is set, but {_variable(name)} is not")
+        if bool(self.openid_organisation) == bool(self.openid_organisation_claim):
+            raise ValueError(
+                f"set either {_variable('openid_organisation')} or {_variable('openid_organisation_claim')}, "
+                "so that it is plain whose people the provider knows"
+            )
+        if self.openid_jwks_url is not None and self.openid is not None:
+            try:
+                check_url(self.openid_jwks_url, by_http=self.openid.by_http)
+            except ValueError as error:
+                raise ValueError(f"{_variable('openid_jwks_url')} is not right: {error}") from None
+        return self
+
+    @property
+    def openid(self) -> OpenIdTerms | None:
+        """What is agreed with an OpenID Connect provider; None: people have API keys, too."""
+        if self.openid_issuer is None or self.openid_audience is None:
+            return None
+        return OpenIdTerms(
+            issuer=self.openid_issuer,
+            audience=self.openid_audience,
+            organisation=self.openid_organisation,
+            organisation_claim=self.openid_organisation_claim,
+            roles=self.openid_roles,
+            jwks_url=self.openid_jwks_url,
+            groups_claim=self.openid_groups_claim,
+            subject_claim=self.openid_subject_claim,
+        )
 
     @property
     def database_urls(self) -> dict[str, str]:
@@ -75,9 +131,13 @@ class Settings(BaseSettings):
         return {DEFAULT_PLACEMENT: self.database_url, **self.placements}
 
 
+def _variable(name: str) -> str:
+    return f"{PREFIX}{name.upper()}"
+
+
 def known_variables() -> list[str]:
     """The environment variables that are settings of the service."""
-    return [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+    return [_variable(name) for name in Settings.model_fields]
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

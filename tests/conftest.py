@@ -223,7 +223,7 @@ def signing_key() -> tuple[Path, Path]:
 
 
 @contextmanager
-def open_ledger(folder: Path, database_url: str | None = None, **more: float | str) -> Iterator[Ledger]:
+def open_ledger(folder: Path, database_url: str | None = None, **more: object) -> Iterator[Ledger]:
     """An application on a new database with two organisations, each with a key of every role.
 
     Whoever knocks without a key is not held up, unless further settings say so: tests knock often.

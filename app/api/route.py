@@ -144,7 +144,11 @@ def _check_query(request: Request, known: set[str]) -> None:
 
 def router() -> APIRouter:
     """A router under /v1 all of whose routes need an API key."""
-    bearer = HTTPBearer(scheme_name="ApiKey", description="A key from `epsilon-ledger keys create`.", auto_error=False)
+    described = (
+        "A key from `epsilon-ledger keys create`; where the service knows an OpenID Connect provider, also one of its "
+        "tokens."
+    )
+    bearer = HTTPBearer(scheme_name="ApiKey", description=described, auto_error=False)
     return APIRouter(prefix="/v1", route_class=LedgerRoute, dependencies=[Security(bearer)])
 
 

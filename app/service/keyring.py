@@ -3,11 +3,9 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from threading import Lock
 from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,7 +15,12 @@ from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.recent import Recent
 from app.persistence.repositories import keys
 from app.service.access import Caller, KeyRefusedError, authenticate, caller_of
-from app.service.sign_ins import Failures
+from app.service.doors import Doors
+from app.service.openid.people import People, Person
+from app.service.openid.provider import RETRIED_SECONDS
+from app.service.openid.terms import OpenIdTerms
+from app.service.openid.tokens import token_in
+from app.service.sign_ins import Failures, Tried
 
 BELIEVED_SECONDS = 1.0
 """For how long a caller is believed to be who the database said: so long a withdrawn key may still open."""
@@ -38,52 +41,22 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass
-class _Door:
-    """The way to one database: while it does not answer, one caller at a time tries, and the others are told at once.
-
-    So those who wait for a database that is gone do not take all threads from those who need another one.
-    """
-
-    db: Database
-    shut: bool = False
-    _knocking: Lock = field(default_factory=Lock)
-
-    @contextmanager
-    def passed(self) -> Iterator[Database]:
-        """The database, and a note of whether it answered."""
-        knocks = self.shut
-        if knocks and not self._knocking.acquire(blocking=False):
-            raise LedgerUnavailableError("The database does not answer. Repeat the request in a moment.")
-        try:
-            yield self.db
-        except (SQLAlchemyError, LedgerUnavailableError):
-            self.shut = True
-            raise
-        except AuthenticationError:  # an answer as well
-            self.shut = False
-            raise
-        else:
-            self.shut = False
-        finally:
-            if knocks:
-                self._knocking.release()
-
-
-@dataclass
 class _Known:
     """A caller; all moments by the monotonic clock.
 
     Args:
-        caller: as the database said.
-        seen_at: before the database was asked.
+        caller: as the database, or the identity provider, said.
+        seen_at: before it was asked.
         used_at: of the last request.
-        written_at: when the use was written.
+        written_at: when the use was written; that of tokens is not.
+        person: who has a token; None: it is a key.
     """
 
     caller: Caller
     seen_at: float
     used_at: float
     written_at: float = 0.0
+    person: Person | None = None
 
 
 class KeyRing:
@@ -91,13 +64,15 @@ class KeyRing:
 
     Args:
         databases: by the name of their placement, the default one first.
+        openid: what is agreed with an identity provider; None: there is none.
     """
 
-    def __init__(self, databases: Mapping[str, Database]) -> None:
-        self._doors = {placement: _Door(db) for placement, db in databases.items()}
+    def __init__(self, databases: Mapping[str, Database], openid: OpenIdTerms | None = None) -> None:
+        self._doors = Doors(databases)
         self._known: dict[bytes, _Known] = {}
         self._ever: Recent[bytes, bool] = Recent(MOST_CALLERS)
         self._failures = Failures()
+        self._people = None if openid is None else People(openid, self._doors, self._failures)
 
     def find(self, authorization: str | None) -> Caller | None:
         """The caller, if this header was authenticated a moment ago."""
@@ -129,32 +104,33 @@ class KeyRing:
             The caller.
 
         Raises:
-            AuthenticationError: no key, or none that this ledger knows.
-            LedgerUnavailableError: a database does not answer, and no other one knows the key.
+            AuthenticationError: no key or token, or one that opens nothing.
+            LedgerUnavailableError: a database does not answer, and no other one knows the key; or the identity provider
+                does not.
             SQLAlchemyError: as before.
         """
         header = _fingerprint(authorization)
+        token = token_in(authorization)
+        if token is not None:
+            return self._authenticate_person(token, header, request_id)
         last = self._known.get(header)
         failure: Exception | None = None
-        for placement in self._order(last.caller.placement if last else None):
+        for placement in self._doors.in_order(last.caller.placement if last else None):
             asked = monotonic()
             try:
                 with self._doors[placement].passed() as db:
                     caller = authenticate(db, authorization, datetime.now(UTC), placement)
             except KeyRefusedError as error:
-                self._known.pop(header, None)
-                self._ever.forget(header)
-                self._failures.note(self._doors[placement].db, error, request_id)
+                self._forget(header)
+                tried = Tried("key.refused", error.key.organisation_id, error.key.id)
+                self._failures.note(self._doors[placement].db, tried, error.why, request_id)
                 raise
             except AuthenticationError as error:
                 failure = failure or error
             except (SQLAlchemyError, LedgerUnavailableError) as error:
                 failure = error  # that database may know the key
             else:
-                if len(self._known) >= MOST_CALLERS:
-                    self._known = {}
-                self._known[header] = _Known(caller, asked, asked)
-                self._ever.put(header, True)  # noqa: FBT003 - that it is there says it
+                self._remember(header, _Known(caller, asked, asked))
                 return caller
         assert failure is not None, "there is a default placement"
         raise failure
@@ -170,13 +146,25 @@ class KeyRing:
             except Exception:
                 _logger.exception("The keys of the placement %s could not be looked up", placement)
 
+    async def keep_provider_fresh(self) -> None:
+        """Fetch the keys of the identity provider now and then, until cancelled."""
+        while self._people is not None:
+            try:
+                await asyncio.to_thread(self._people.renew)
+            except LedgerUnavailableError:  # a request does so already
+                pass
+            except Exception:
+                _logger.exception("The keys of the identity provider could not be fetched")
+            await asyncio.sleep(RETRIED_SECONDS)
+
     def refresh(self, placement: str) -> None:
         """Look up anew whoever has asked of a database lately, and write when their keys were used."""
         asked = monotonic()
         here = [(header, known) for header, known in list(self._known.items()) if known.caller.placement == placement]
         for header, known in here:
-            if asked - known.used_at > IDLE_SECONDS and known.written_at >= known.used_at:
+            if asked - known.used_at > IDLE_SECONDS and (known.person or known.written_at >= known.used_at):
                 self._known.pop(header, None)
+        here = self._refresh_people(here, asked)
         db = self._doors[placement].db
         self._failures.flush(db)
         if not here:
@@ -187,16 +175,47 @@ class KeyRing:
         for header, known in here:
             record = found.get(known.caller.actor)
             if record is None or record.trouble(now) is not None:
-                self._known.pop(header, None)
-                self._ever.forget(header)
+                self._forget(header)
             else:
                 known.caller, known.seen_at = caller_of(record, placement), asked
         self._write_use(db, [known for _, known in here], asked, now)
 
     def close(self) -> None:
-        """Note what was gathered of keys that opened nothing."""
-        for door in self._doors.values():
+        """Note what was gathered of keys and tokens that opened nothing."""
+        for door in self._doors:
             self._failures.flush(door.db, all_of_them=True)
+
+    def _authenticate_person(self, token: str, header: bytes, request_id: str | None) -> Caller:
+        if self._people is None:
+            raise AuthenticationError("This service takes no tokens of people; send an API key.")
+        asked = monotonic()
+        try:
+            person = self._people.authenticate(token, request_id)
+        except AuthenticationError:
+            self._forget(header)
+            raise
+        self._remember(header, _Known(person.caller, asked, asked, person=person))
+        return person.caller
+
+    def _refresh_people(self, here: list[tuple[bytes, _Known]], asked: float) -> list[tuple[bytes, _Known]]:
+        """Look whether tokens still hold, without asking anybody; the rest, which are keys."""
+        for header, known in here:
+            if known.person is not None and self._people is not None:
+                if self._people.still_known(known.person):
+                    known.seen_at = asked
+                else:
+                    self._forget(header)
+        return [(header, known) for header, known in here if known.person is None]
+
+    def _remember(self, header: bytes, known: _Known) -> None:
+        if len(self._known) >= MOST_CALLERS:
+            self._known = {}
+        self._known[header] = known
+        self._ever.put(header, True)  # noqa: FBT003 - that it is there says it
+
+    def _forget(self, header: bytes) -> None:
+        self._known.pop(header, None)
+        self._ever.forget(header)
 
     def _write_use(self, db: Database, callers: list[_Known], asked: float, now: datetime) -> None:
         due = [
@@ -213,10 +232,6 @@ class KeyRing:
                 keys.used(tx, when)
             for known in due:
                 known.written_at = asked
-
-    def _order(self, last: str | None) -> list[str]:
-        doors = self._doors
-        return sorted(doors, key=lambda placement: (placement != last, doors[placement].shut))
 
 
 def _fingerprint(authorization: str | None) -> bytes:

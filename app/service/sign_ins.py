@@ -1,6 +1,7 @@
-"""Keys that were tried and opened nothing: noted in their organisation's chain, a flood of them as a number."""
+"""Keys and tokens that were tried and opened nothing: noted in their organisation's chain, a flood as a number."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Lock
@@ -11,57 +12,73 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.audit import Asker
 from app.ledger.errors import LedgerError
 from app.persistence.engine import Database, said_by
-from app.persistence.repositories.keys import KeyRecord
-from app.service.access import KeyRefusedError
 from app.service.acts import Act, append
 
 GATHERED_SECONDS = 60.0
-"""After the first failure of a key, how long further ones are counted before they are noted together."""
+"""After the first failure of a key or a person, how long further ones are counted before they are noted together."""
 
 NOBODY = "unauthenticated"
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass
-class _Further:
-    """Failures of a key after one that was noted.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What was tried.
 
     Args:
-        key: as it is stored.
+        action: "key.refused" or "token.refused".
+        organisation_id: in whose chain that is noted.
+        subject: the key, or the person.
+        facts: what else is kept of it.
+    """
+
+    action: str
+    organisation_id: str
+    subject: str
+    facts: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass
+class _Further:
+    """Failures after one that was noted.
+
+    Args:
+        tried: what.
         db: where.
         until: when they are noted, by the monotonic clock.
         why: how often, by what was wrong.
     """
 
-    key: KeyRecord
+    tried: Tried
     db: Database
     until: float
     why: dict[str, int] = field(default_factory=dict)
 
 
 class Failures:
-    """What is to be noted of keys that opened nothing."""
+    """What is to be noted of keys and tokens that opened nothing."""
 
     def __init__(self) -> None:
-        self._further: dict[str, _Further] = {}
+        self._further: dict[Tried, _Further] = {}
         self._lock = Lock()
 
-    def note(self, db: Database, error: KeyRefusedError, request_id: str | None) -> None:
-        """Note a failure: at once if it is the first of its key for a while, else together with others.
+    def note(self, db: Database, tried: Tried, why: str, request_id: str | None) -> None:
+        """Note a failure: at once if it is the first of its key or person for a while, else together with others.
 
         Args:
-            db: where the key's organisation lives.
-            error: what was wrong.
+            db: where the organisation lives.
+            tried: what opened nothing.
+            why: in a word.
             request_id: of the HTTP request.
         """
         with self._lock:
-            further = self._further.get(error.key.id)
+            further = self._further.get(tried)
             if further is not None:
-                further.why[error.why] = further.why.get(error.why, 0) + 1
+                further.why[why] = further.why.get(why, 0) + 1
                 return
-            self._further[error.key.id] = _Further(error.key, db, monotonic() + GATHERED_SECONDS)
-        self._write(db, error.key, {error.why: 1}, request_id)
+            self._further[tried] = _Further(tried, db, monotonic() + GATHERED_SECONDS)
+        self._write(db, tried, {why: 1}, request_id)
 
     def flush(self, db: Database, *, all_of_them: bool = False) -> None:
         """Note what was gathered for long enough, on one database."""
@@ -70,19 +87,19 @@ class Failures:
                 each for each in self._further.values() if each.db is db and (all_of_them or monotonic() >= each.until)
             ]
             for each in due:
-                del self._further[each.key.id]
+                del self._further[each.tried]
         for each in due:
             if each.why:
-                self._write(db, each.key, each.why, None)
+                self._write(db, each.tried, each.why, None)
 
-    def _write(self, db: Database, key: KeyRecord, why: dict[str, int], request_id: str | None) -> None:
-        act = Act("key.refused", key.id, after={"times": dict(why)})
+    def _write(self, db: Database, tried: Tried, why: dict[str, int], request_id: str | None) -> None:
+        act = Act(tried.action, tried.subject, after={**tried.facts, "times": dict(why)})
 
         def write() -> None:
-            with db.write(key.organisation_id) as tx:
-                append(tx, key.organisation_id, Asker(NOBODY, request_id), act, datetime.now(UTC))
+            with db.write(tried.organisation_id) as tx:
+                append(tx, tried.organisation_id, Asker(NOBODY, request_id), act, datetime.now(UTC))
 
         try:
             db.retried(write)
-        except (SQLAlchemyError, LedgerError) as error:  # who tried is told that the key opens nothing all the same
-            _logger.warning("A refused key %s could not be noted (%s): %s", key.id, why, said_by(error))
+        except (SQLAlchemyError, LedgerError) as error:  # who tried is told that it opens nothing all the same
+            _logger.warning("A %s could not be noted (%s): %s", tried.action, why, said_by(error))

@@ -1,0 +1,167 @@
+"""An OpenID Connect provider in a thread, which signs whatever a test wants."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any, ClassVar
+
+from joserfc import jws
+from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
+
+from tests.conftest import Ledger
+
+AUDIENCE = "https://ledger.example"
+ALGORITHMS = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
+
+
+class _AnyHeader(JWSRegistry):
+    max_header_length = 1 << 20
+    max_payload_length = 1 << 20
+
+    def get_alg(self, name: str) -> Any:  # noqa: ANN401 - as the service's own
+        return self.algorithms[name]
+
+
+_REGISTRY = _AnyHeader(algorithms=[*ALGORITHMS, "RS512"], strict_check_header=False)
+
+
+def key_of(algorithm: str, number: int = 0) -> Key:
+    """A key for an algorithm; made once, since RSA takes its time."""
+    return _key_of(algorithm, number)
+
+
+@cache
+def _key_of(algorithm: str, number: int) -> Key:
+    del number
+    if algorithm in {"RS256", "PS256", "RS512"}:
+        return RSAKey.generate_key(2048)
+    if algorithm == "EdDSA":
+        return OKPKey.generate_key("Ed25519")
+    return ECKey.generate_key("P-256" if algorithm == "ES256" else "P-384")
+
+
+def signed(key: Key, header: dict[str, Any], claims: object) -> str:
+    """A token with exactly this header and these claims."""
+    return jws.serialize_compact(header, json.dumps(claims), key, registry=_REGISTRY)
+
+
+def public(key: Key, **more: str) -> dict[str, Any]:
+    """A key as a provider publishes it."""
+    return key.as_dict(private=False) | more
+
+
+@dataclass
+class IdentityProvider:
+    """A provider; what it publishes can be changed at any moment."""
+
+    issuer: str = ""
+    published: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    down: bool = False
+    content: bytes | None = None
+    location: str | None = None
+    silent: Event | None = None
+
+    @property
+    def jwks_url(self) -> str:
+        return f"{self.issuer}/keys"
+
+    def fetches(self) -> int:
+        """How often its keys were asked for."""
+        return len([path for path in self.asked if path.endswith("/keys")])
+
+    def publish(self, *algorithms: str, number: int = 0) -> None:
+        """Publish a key for each of these algorithms, and no other one; its id is the algorithm and the number."""
+        self.published = [
+            public(key_of(algorithm, number), kid=f"{algorithm}-{number}", use="sig") for algorithm in algorithms
+        ]
+
+    def claims(self, **changed: object) -> dict[str, object]:
+        """What a token says by default; a claim that is None is left out."""
+        now = int(time.time())
+        claims: dict[str, object] = {
+            "iss": self.issuer,
+            "aud": AUDIENCE,
+            "sub": "marie",
+            "exp": now + 600,
+            "iat": now,
+            "email": "marie.curie@hospital.example",
+            "groups": ["officers"],
+        }
+        return {name: value for name, value in (claims | changed).items() if value is not None}
+
+    def token(self, algorithm: str = "RS256", number: int = 0, header: object = None, **changed: object) -> str:
+        """A token; with other claims, and with another header, if they are given."""
+        head: dict[str, Any] = {"alg": algorithm, "kid": f"{algorithm}-{number}", "typ": "JWT"}
+        head |= header if isinstance(header, dict) else {}
+        kept = {name: value for name, value in head.items() if value is not None}
+        return signed(key_of(algorithm, number), kept, self.claims(**changed))
+
+    def wait_for(self, ledger: Ledger) -> None:
+        """Wait until a service has the keys: it fetches them when it starts."""
+        people = ledger.http.app.state.keys._people  # type: ignore[attr-defined]
+        until = time.monotonic() + 10
+        while not people._provider.publishes(key_of("RS256").thumbprint()):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def settings(self, **changed: object) -> dict[str, Any]:
+        """The service's settings for it."""
+        roles = {"officers": {"role": "privacy_officer"}, "planners": {"role": "planner"}}
+        chosen: dict[str, Any] = {
+            "openid_issuer": self.issuer,
+            "openid_audience": AUDIENCE,
+            "openid_organisation": "hospital",
+            "openid_roles": json.dumps(roles),
+        }
+        return chosen | changed
+
+
+class _Handler(BaseHTTPRequestHandler):
+    provider: ClassVar[IdentityProvider]
+
+    def do_GET(self) -> None:
+        provider = self.provider
+        provider.asked.append(self.path)
+        if provider.silent is not None:
+            provider.silent.wait(30)
+        if self.path.endswith("/.well-known/openid-configuration"):
+            content = json.dumps({"issuer": provider.issuer, "jwks_uri": provider.jwks_url}).encode()
+        else:
+            content = json.dumps({"keys": provider.published}).encode()
+        if provider.content is not None:
+            content = provider.content
+        self.send_response(503 if provider.down else 302 if provider.location else 200)
+        if provider.location:
+            self.send_header("Location", provider.location)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def identity_provider() -> Iterator[IdentityProvider]:
+    """A provider with a key for each algorithm, for a while."""
+    provider = IdentityProvider()
+    handler = type("Handler", (_Handler,), {"provider": provider})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    provider.issuer = f"http://127.0.0.1:{server.server_port}/realms/hospital"
+    provider.publish(*ALGORITHMS)
+    serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    serving.start()
+    try:
+        yield provider
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
