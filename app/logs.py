@@ -10,7 +10,7 @@ _SECRETS: Final = re.compile(
     r"""
       \bkey_\w+ (?: \. | %2e ) [\w-]+                 # an API key, also a mistyped one
     | (?: (?<![\w-]) | (?<=%2e) ) [\w-]{43} (?![\w-])  # its secret alone: 32 random bytes in base64
-    | \beyJ[\w-]+ (?: (?: \. | %2e ) [\w-]+ ){1,2}       # a JSON web token
+    | \beyJ[\w-]{10,} (?: (?: \. | %2e ) [\w-]+ ){0,2}   # a JSON web token, or a part of it
     | \be[wy][\w-]{10,} (?: \. | %2e ) [\w-]{10,} (?: \. | %2e ) [\w-]*  # one whose JSON is written with spaces
     | \b(?: bearer | basic | digest ) (?: \s+ | %20 | \+ ) [^\s'",;&]{8,}
     | (?<=://) [^\s/@'"]* : [^\s/'"]* (?=@)           # user and password in a URL

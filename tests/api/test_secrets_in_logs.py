@@ -15,10 +15,13 @@ from app.logs import HIDDEN, keep_secrets, without_secrets
 from tests.api.loud_server import SABOTAGED
 from tests.api.operations import NOWHERE, OPERATIONS
 from tests.conftest import LiveServer
+from tests.identity_provider import identity_provider
 
 PASSWORD = "hush-Hush%21hush"
 KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
 WEB_TOKEN = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzb21lYm9keSJ9.c2lnbmF0dXJl"
+SPACED_TOKEN = "eyAiYWxnIjogIm5vbmUiIH0.eyAic3ViIjogInNvbWVib2R5IiB9"
+"""A token whose parts are JSON with spaces in it."""
 
 
 def _places(key: str) -> Iterator[dict[str, object]]:
@@ -120,6 +123,8 @@ def test_a_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path, lo
         ("host=db password='x' dbname=l", "host=db password='x' dbname=l"),
         ("host=db password=x dbname=l", f"host=db password={HIDDEN} dbname=l"),
         (f"token={WEB_TOKEN}", f"token={HIDDEN}"),
+        (f"token={SPACED_TOKEN}.", f"token={HIDDEN}"),
+        (f"token={SPACED_TOKEN}.c2lnbmF0dXJl, newest.version", f"token={HIDDEN}, newest.version"),
         ("run_01a200683e8aec2fccf356aaf8dc", "run_01a200683e8aec2fccf356aaf8dc"),
         ("key_01a200683e8aec2fccf356aaf8dc is known", "key_01a200683e8aec2fccf356aaf8dc is known"),
         ("a" * 64, "a" * 64),
@@ -128,6 +133,34 @@ def test_a_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path, lo
 )
 def test_what_is_hidden(text: str, left: str) -> None:
     assert without_secrets(text) == left
+
+
+def test_neither_a_persons_token_nor_what_it_says_is_logged(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with identity_provider() as provider, pytest.MonkeyPatch.context() as patch:
+        patch.delenv("EPSILON_LEDGER_PLACEMENTS", raising=False)  # of the other server
+        server = LiveServer(tmp_path_factory.mktemp("people"), module="tests.api.loud_server")
+        server.key("admin")
+        for name, value in provider.settings().items():
+            patch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
+        patch.setenv("EPSILON_LEDGER_RATE_LIMIT_FAILURES_PER_SECOND", "0")
+        server.start()
+        tokens = [provider.token(), provider.token(exp=1), provider.token("ES256", iss="https://other.example")]
+        tokens += [provider.token(header={"kid": "unknown"}), provider.token(groups=["strangers-of-the-house"])]
+        apart = httpx2.Limits(max_keepalive_connections=0)
+        with httpx2.Client(base_url=server.url, timeout=60, trust_env=False, limits=apart) as http:
+            seen = set()
+            for token in tokens:
+                for place in _places(token):
+                    for method, path in (("GET", "/v1/runs"), ("POST", SABOTAGED)):
+                        seen.add(http.request(method, path, **place).status_code)  # type: ignore[arg-type]
+        server.stop()
+    assert {200, 401, 500} <= seen
+    log = unquote(server.log())
+    assert HIDDEN in log
+    for token in tokens:
+        assert not [part for part in token.split(".") if part in log]
+    for said in ("marie.curie", "strangers-of-the-house", "other.example"):
+        assert said not in log
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> str:
