@@ -9,9 +9,11 @@ from fastapi.testclient import TestClient
 
 from app.main import create_app
 from app.service.alerts.forecasting import take_readings
+from app.service.checkpoints import sign_due
+from app.service.signing import signer_of
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
-from tests.conftest import Ledger
+from tests.conftest import Ledger, signing_key
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
 RANDOMIZED = {"type": "epsilon_delta", "epsilon": 0.01, "delta": 1e-9}
@@ -58,6 +60,9 @@ def fill(ledger: Ledger) -> Trainer:
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
     take_readings(ledger.database, datetime.now(UTC))
+    signer = signer_of(str(signing_key()[0]))
+    assert signer is not None
+    assert sign_due(ledger.database, signer, 3600, datetime.now(UTC)) > 0
     return trainer
 
 
