@@ -197,4 +197,6 @@ def test_beneath_a_population_of_the_first_grid_such_a_limit_is_refused(ledger: 
     assert (reply.status_code, reply.json()["code"]) == (422, "limit_too_small")
     assert reply.json()["smallest_epsilon"] > 0.003
     assert ledger.post("/v1/budgets", body | {"limit": {"epsilon": 0.01, "delta": 1e-5}}).status_code == 201
-    assert verify(ledger.database).sound
+    [problem] = verify(ledger.database).problems
+    assert problem.startswith("mimic (")
+    assert "it is not as it was opened: grid_version" in problem
