@@ -41,6 +41,24 @@ def decode_cursor(cursor: str | None) -> str | None:
     return place
 
 
+def decode_position(cursor: str | None, start: int) -> int:
+    """The place in a list whose items are numbered.
+
+    Args:
+        cursor: of the page before; None or empty: from the start.
+        start: the place before the first item.
+
+    Raises:
+        InvalidInputError: it is no cursor of such a list.
+    """
+    place = decode_cursor(cursor)
+    if place is None:
+        return start
+    if not place.isdecimal():
+        raise InvalidInputError(f"{cursor!a} is not a cursor of this list; send the `next` of an earlier page.")
+    return int(place)
+
+
 def cut(found: Sequence[T], limit: int, place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
     """A page of what was found with `limit + 1`, and the cursor of the next one.
 

@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.roles import ISSUES, Permission, Role
 from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import keys, locks, tenants
+from app.persistence.repositories import keys, tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.service.access import COMMAND_LINE, secret_hash
 from app.service.acts import Act, append
-from app.service.budgets import find_account
+from app.service.budgets import find_account, require_reach
 from app.service.call import Call
 from app.service.idempotency import Answer, Identity, Pinned, create_once, require_no_key
 from app.service.ids import new_id
@@ -309,4 +309,7 @@ def _require_lendable(tx: Connection, call: Call, role: Role, scope: str | None)
 
 
 def _require_in_reach(tx: Connection, call: Call, scope: str | None) -> None:
-    call.require_reach([] if scope is None else locks.ids_above(tx, call.organisation_id, scope))
+    if scope is None:
+        call.require_reach([])
+    else:
+        require_reach(tx, call, scope)

@@ -2,12 +2,11 @@
 
 from fastapi import Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.paging import After, PageLimit, cut, decode_position
 from app.api.problems import GUARDED, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, Signing, created, identity, router, tagged
 from app.api.schemas.checkpoints import CheckpointOut, CheckpointPage, SigningKeyOut
 from app.api.schemas.common import Nothing
-from app.ledger.errors import InvalidInputError
 from app.service import checkpoints
 from app.service.signing import required
 
@@ -53,9 +52,6 @@ def make_checkpoint(request: Request, call: Asked, signer: Signing, key: Idempot
 )
 def list_checkpoints(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
     """Checkpoints in the order of their making. Whoever could rewrite the ledger could rewrite these: keep copies."""
-    known = decode_cursor(after) or "0"
-    if after and not known.isdecimal():
-        raise InvalidInputError(f"{after!a} is not a cursor of this list; send the `next` of an earlier page.")
-    found = checkpoints.list_checkpoints(call, after=int(known), limit=limit + 1)
+    found = checkpoints.list_checkpoints(call, after=decode_position(after, 0), limit=limit + 1)
     shown, following = cut(found, limit, lambda checkpoint: str(checkpoint.acts))
     return tagged(request, CheckpointPage.of(list(shown), following))

@@ -6,11 +6,10 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
 from pydantic import AwareDatetime
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
+from app.api.paging import After, PageLimit, cut, decode_position
 from app.api.problems import GUARDED, reads, responses
 from app.api.route import Asked, router, tagged
 from app.api.schemas.governance import ActOut, ActPage, VerificationOut
-from app.ledger.errors import InvalidInputError
 from app.persistence.repositories.acts import Wanted
 from app.persistence.tables import ACTOR_LENGTH
 from app.service import auditing
@@ -67,9 +66,6 @@ def list_acts(
     after: After = None,
 ) -> Response:
     """The organisation's own chain: every act of governance, and every key that was tried and opened nothing."""
-    known = decode_cursor(after) or "-1"
-    if after and not known.isdecimal():
-        raise InvalidInputError(f"{after!a} is not a cursor of this list; send the `next` of an earlier page.")
-    found = auditing.read_acts(call, wanted, after=int(known), limit=limit + 1)
+    found = auditing.read_acts(call, wanted, after=decode_position(after, -1), limit=limit + 1)
     shown, following = cut(found, limit, lambda kept: str(kept.entry.position))
     return tagged(request, ActPage(items=[ActOut.of(kept) for kept in shown], next=following))
