@@ -9,6 +9,8 @@ from fastapi import Query
 from app.ledger.errors import InvalidInputError
 
 MAX_PAGE = 200
+MAX_DIGITS = 18
+"""Of a place in a numbered list: what has more, no database counts to."""
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ def decode_position(cursor: str | None, start: int) -> int:
     place = decode_cursor(cursor)
     if place is None:
         return start
-    if not place.isdecimal():
+    if not place.isdecimal() or len(place) > MAX_DIGITS:
         raise InvalidInputError(f"{cursor!a} is not a cursor of this list; send the `next` of an earlier page.")
     return int(place)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.api.paging import encode_cursor
 from app.ledger.audit import act_hash, acts_genesis
 from app.persistence.engine import EVERYONE
 from app.persistence.repositories import acts
@@ -82,6 +83,12 @@ def test_filters_tell_one_act_from_another(home: House) -> None:
 @pytest.mark.parametrize("query", ["?since=yesterday", "?since=2026-01-01T00:00:00", "?action=", "?who=x", "?after=x"])
 def test_a_query_that_means_nothing_is_refused(house: House, query: str) -> None:
     reply = house.ledger.get(f"/v1/audit{query}", "auditor")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize("path", ["/v1/audit", "/v1/checkpoints"])
+def test_a_cursor_that_no_database_counts_to_is_refused(house: House, path: str) -> None:
+    reply = house.ledger.get(f"{path}?after={encode_cursor('9' * 19)}", "auditor")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
 
 
