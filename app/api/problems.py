@@ -26,6 +26,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "budget_window": (403, "The budget is not open now"),
     "budget_exceeded": (403, "The budget does not allow these steps"),
     "insufficient_scope": (403, "The key's role does not allow this"),
+    "policy_violation": (403, "A policy does not allow this"),
     "not_found": (404, "There is no such thing"),
     "method_not_allowed": (405, "This path does not take this method"),
     "proposal_decided": (409, "The proposal was decided before"),
@@ -64,7 +65,11 @@ READING: Final = (*GUARDED, "insufficient_scope", "not_found", "invalid_request"
 SENDING: Final = (*GUARDED, "request_too_large", "unsupported_media_type", "invalid_request")
 WRITING: Final = (*SENDING, "insufficient_scope")
 PRICING: Final = ("invalid_event", "unsupported_event")
-OPENING: Final = (*WRITING, *PRICING, "delta_too_large", "idempotency_key_reused", "limit_too_small")
+OPENING: Final = (
+    *WRITING,
+    *PRICING,
+    *("delta_too_large", "idempotency_key_reused", "limit_too_small", "policy_violation"),
+)
 """What an operation that opens an account may answer."""
 
 _BY_STATUS: Final = {

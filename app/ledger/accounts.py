@@ -24,6 +24,7 @@ from app.ledger.filters import (
     smallest_useful_epsilon,
 )
 from app.ledger.gates import Gate, gate_of
+from app.ledger.policies import Policy
 from app.ledger.windows import ALWAYS, Window
 
 MAX_DEPTH = 8
@@ -106,6 +107,9 @@ class Account:
             are no parts, and what they spend adds up.
         window: when something may be charged to it.
         exposure: how it grows with a charge from the place beneath it that is looked at; None: by the charge itself.
+        policy: what was set for it and all beneath it; None: nothing.
+        house_policy: the organisation's, which each of its populations has; None: nothing.
+        policy_revision: counts the changes of its own policy.
     """
 
     id: str
@@ -128,6 +132,9 @@ class Account:
     partitions_per_unit: int | None = None
     window: Window = ALWAYS
     exposure: Exposure | None = field(default=None, compare=False)
+    policy: Policy | None = None
+    house_policy: Policy | None = None
+    policy_revision: int = 0
 
     @property
     def parts_that_count(self) -> int | None:

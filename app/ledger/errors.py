@@ -6,6 +6,7 @@
      ├─ NotFoundError                 not_found
      ├─ AuthenticationError           unauthenticated
      ├─ InsufficientScopeError        insufficient_scope
+     ├─ PolicyViolationError          policy_violation
      ├─ InvalidInputError             invalid_request
      ├─ RequestTooLargeError          request_too_large
      ├─ RateLimitedError              rate_limited
@@ -68,6 +69,12 @@ class InsufficientScopeError(LedgerError):
     """The key's role does not allow this."""
 
     code = "insufficient_scope"
+
+
+class PolicyViolationError(LedgerError):
+    """A policy of the organisation, or of a part of its trees, does not allow this."""
+
+    code = "policy_violation"
 
 
 class InvalidInputError(LedgerError):

@@ -1,6 +1,6 @@
 """Populations and the budgets beneath them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -8,11 +8,12 @@ from sqlalchemy import Connection
 from app.accounting.events import NeighboringRelation
 from app.accounting.orders import GRID_VERSION
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind, StepEvent, check_limit, zero_curve
+from app.ledger.conformity import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.roles import Permission
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.repositories import accounts, locks, parts
+from app.persistence.repositories import accounts, locks, parts, tenants
 from app.persistence.repositories.accounts import AccountRecord, Population, Wanted, planned_sha256
 from app.persistence.repositories.parts import Block
 from app.service.acts import Act
@@ -73,12 +74,14 @@ def create_population(
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
+        PolicyViolationError: a policy does not allow it.
     """
     call.require_everywhere(Permission.TREE)
 
     def create(tx: Connection, ready: Prepared) -> str:
         proposed = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
         account = checked(proposed, population, ready)
+        require_opening([account], population)
         return render(_open(tx, call, account, [], population, terms))
 
     return create_once(call, identity, create)
@@ -107,6 +110,7 @@ def create_budget(
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
+        PolicyViolationError: a policy does not allow it.
     """
     call.require(Permission.TREE)
 
@@ -118,7 +122,9 @@ def create_budget(
         ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
         proposed = new_account(tx, call, AccountKind.BUDGET, above.account, terms, above.account.relation)
         account = checked(proposed, above.population, ready)
-        return render(_open(tx, call, account, [record.account for record in ancestors], None, terms))
+        path = [record.account for record in ancestors]
+        require_opening([*path, account], above.population)
+        return render(_open(tx, call, account, path, None, terms))
 
     return create_once(call, identity, create)
 
@@ -277,6 +283,7 @@ def new_account(
         grid_version=grid_version,
         partitions_per_unit=terms.parallel.partitions_per_unit if terms.parallel else None,
         window=terms.window,
+        house_policy=None if parent else tenants.policy(tx, call.organisation_id)[0],
     )
 
 
@@ -309,6 +316,23 @@ def checked(account: Account, population: Population, ready: Prepared) -> Accoun
             "fewer repetitions, or leave `planned` out."
         )
     return account if workload.is_zero else account.with_workload(workload)
+
+
+def require_opening(path: Sequence[Account], population: Population) -> None:
+    """Let an account be opened that every policy above it allows.
+
+    Args:
+        path: its ancestors, root first, and itself.
+        population: at the root.
+
+    Raises:
+        PolicyViolationError: the relation, the limit's delta, or what is planned is not allowed.
+    """
+    sources, account = sources_of(path), path[-1]
+    require_relation(sources, population.relation)
+    if account.limit is not None:
+        require_limit_allowed(sources, account.limit, population.size)
+    require_steps(sources, population.relation, [step.event for step in account.planned])
 
 
 def _open(

@@ -1,22 +1,23 @@
 """Changing a limit: an act with a reason, and, where it lets more through, of two persons."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import AccountKind
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import canonical
+from app.ledger.conformity import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
-    PreconditionRequiredError,
     VersionConflictError,
 )
 from app.ledger.filters import Limit
 from app.ledger.limits import is_raised, limited
-from app.ledger.roles import Permission
+from app.ledger.policies import effective
+from app.ledger.roles import PERMISSIONS, Permission
 from app.ledger.thresholds import reached
 from app.persistence.repositories import accounts, alerts, proposals
 from app.persistence.repositories.accounts import AccountRecord
@@ -28,6 +29,7 @@ from app.service.budgets import checked, find_account
 from app.service.call import Call
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
+from app.service.preconditions import require_seen
 from app.service.pricing import Prepared
 
 OK = 200
@@ -101,19 +103,22 @@ def change_limit(
         InvalidInputError: the account has that limit, or an open proposal.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
+        PolicyViolationError: a policy does not allow the limit.
     """
     call.require(Permission.PLAN)
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
         record = _with_limit(find_account(tx, call, request.account))
-        record = accounts.path_of(tx, call.organisation_id, record.account.id)[-1]
-        _require_seen(record, request.tag)
+        path = accounts.path_of(tx, call.organisation_id, record.account.id)
+        record = path[-1]
+        require_seen("limit", tag_of(record), request.tag, limit_revision=record.account.limit_revision)
         limit = record.account.limit
         assert limit is not None, "it was looked for"
         if limit == request.limit:
             raise InvalidInputError("The account has this limit already.")
         checked(limited(record.account, request.limit), record.population, ready)
-        if is_raised(limit, request.limit):
+        _require_allowed(path, request.limit)
+        if is_raised(limit, request.limit) and not _one_is_enough(call, [each.account for each in path]):
             return Pinned(proposed(_propose(tx, call, record, request)), CREATED)
         call.require(Permission.TREE)
         return Pinned(changed(apply(tx, call, record, request.limit, request.reason, ready)), OK)
@@ -132,8 +137,10 @@ def approve_limit(tx: Connection, call: Call, proposal: Proposal, ready: Prepare
 
     Raises:
         VersionConflictError: the limit was changed since it was proposed.
+        PolicyViolationError: a policy does not allow the limit.
     """
-    record = accounts.path_of(tx, call.organisation_id, proposal.account_id)[-1]
+    path = accounts.path_of(tx, call.organisation_id, proposal.account_id)
+    record = path[-1]
     facts = json.loads(proposal.facts)
     if record.account.limit_revision != facts["revision"]:
         raise VersionConflictError(
@@ -141,6 +148,7 @@ def approve_limit(tx: Connection, call: Call, proposal: Proposal, ready: Prepare
             limit_revision=record.account.limit_revision,
         )
     limit = Limit(facts["limit"]["epsilon"], facts["limit"]["delta"])
+    _require_allowed(path, limit)
     apply(tx, call, record, limit, proposal.reason, ready)
 
 
@@ -212,20 +220,20 @@ def _propose(tx: Connection, call: Call, record: AccountRecord, request: LimitRe
     return proposal
 
 
+def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
+    """Let an account have a limit that the policies above it allow, as if it were opened with it."""
+    own, sources = path[-1], sources_of([record.account for record in path])
+    require_limit_allowed(sources, limit, own.population.size)
+    if own.account.kind is AccountKind.RUN:
+        require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
+
+
+def _one_is_enough(call: Call, path: Sequence[Account]) -> bool:
+    """Whether the policy lets one person raise a limit, and the caller is one who could approve it."""
+    return effective(sources_of(path)).persons_to_raise == 1 and Permission.APPROVE in PERMISSIONS[call.caller.role]
+
+
 def _with_limit(record: AccountRecord) -> AccountRecord:
     if record.account.limit is None:
         raise NotFoundError(f"The {AccountKind.RUN} {record.account.id} has no limit of its own.")
     return record
-
-
-def _require_seen(record: AccountRecord, tag: str | None) -> None:
-    if tag is None:
-        raise PreconditionRequiredError(
-            "Send the ETag of the limit that you have seen as If-Match, so that nobody's change is undone unawares."
-        )
-    tags = {each.strip().removeprefix("W/") for each in tag.split(",")}
-    if tag_of(record) not in tags and "*" not in tags:
-        raise VersionConflictError(
-            "The limit was changed since you have seen it; read it again, and look whether your change is still right.",
-            limit_revision=record.account.limit_revision,
-        )

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
+from app.ledger.conformity import require_steps, sources_of
 from app.ledger.errors import NotFoundError, ReservationConflictError
 from app.ledger.plans import plan_of
 from app.ledger.reservations import Reservation, ReservationStatus, commit, forfeit, has_lapsed
@@ -109,6 +110,7 @@ def reserve(
         InvalidInputError: of the one before, fewer steps were executed than were authorised, or more than were planned.
         BudgetWindowError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
+        PolicyViolationError: a policy does not allow an event of the plan.
     """
     call.require(Permission.CHARGE)
 
@@ -178,6 +180,7 @@ def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepare
         if not account.weights_frozen:
             ready.require(account, [step.event for step in account.planned])
     items = plan_of(request.steps)
+    require_steps(sources_of(path), path[0].relation, [item.event for item in items])
     priced = work.quote(organisation_id, path[0], [StepEvent(item.event, item.count) for item in items], ready)
     holding = hold(path, priced, ready.noise_that_fits)
     if isinstance(holding, Refusal):

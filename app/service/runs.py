@@ -26,6 +26,7 @@ from app.service.budgets import Terms, account_facts, checked, find_parent, new_
 from app.service.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
+from app.service.conforming import conforming
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.parts import budget_facts
 from app.service.pricing import Prepared, prepared, quote
@@ -123,6 +124,7 @@ def register_run(
         UnsupportedEventError: an event has no sound bound under the relation.
         DeltaTooLargeError: the run's own delta is 1/size or more.
         LimitTooSmallError: the run's own limit could never admit anything.
+        PolicyViolationError: a policy does not allow it.
     """
     call.require(Permission.RUNS)
     declaration, terms = registration.declaration, registration.terms
@@ -142,6 +144,9 @@ def register_run(
             account = checked(account, budget.record.population, ready)
         if declaration.event is not None:
             ready.require(account, [declaration.event])
+        path = [*ancestors, account]
+        for budget in charged:
+            conforming(path, budget.record.population, declaration.event, registration.plan, ready)
         before = tx.begin_nested()
         accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
         head = genesis(call.organisation_id, account.id)

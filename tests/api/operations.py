@@ -94,6 +94,8 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "takeSteps": {"event": SAMPLED},
         "openAttempt": {},
         "changeLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},
+        "putPolicies": {"policy": {"max_delta": 0.25}, "reason": "The board has met."},
+        "putPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},
         "createKey": {"name": name, "role": "viewer"},
         "reserve": {"plan": [{"event": SAMPLED}]},
         "commitReservation": {"steps_executed": 0},
@@ -112,4 +114,4 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
 
 def valid_headers(operation: Operation) -> dict[str, str]:
     """Headers without which the operation does nothing."""
-    return {"If-Match": "*"} if operation.id == "changeLimit" else {}
+    return {"If-Match": "*"} if operation.id in {"changeLimit", "putPolicies", "putPolicy"} else {}

@@ -8,7 +8,7 @@ from tests.api.operations import READS, Operation
 UNMOVED = {
     *("listKeys", "getKey", "listActs", "getLimit", "listProposals", "getProposal", "getReservation"),
     *("listAlerts", "getAlertSettings", "listWebhooks", "getWebhook", "listDeliveries"),
-    *("getSigningKey", "listCheckpoints"),
+    *("getSigningKey", "listCheckpoints", "getPolicies", "getPolicy"),
 }
 """What a charge does not change, unless it reaches a threshold."""
 

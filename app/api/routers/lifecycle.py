@@ -112,7 +112,7 @@ def open_attempt(run_id: str, body: AttemptIn, request: Request, call: Asked, ke
     response_model=HeldOut,
     responses=responses(
         *(*_ENDING, *PRICING, "budget_exceeded", "budget_window", "attempt_superseded"),
-        *("idempotency_key_reused", "reservation_terminal"),
+        *("idempotency_key_reused", "policy_violation", "reservation_terminal"),
     ),
 )
 def reserve(run_id: str, body: ReservationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:

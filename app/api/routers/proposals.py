@@ -45,7 +45,7 @@ def get_limit(account_id: str, request: Request, call: Asked) -> Response:
         **responses(
             *WRITING,
             *("not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
-            *("precondition_required", "version_conflict"),
+            *("policy_violation", "precondition_required", "version_conflict"),
         ),
     },
 )
@@ -114,7 +114,15 @@ def get_proposal(proposal_id: str, request: Request, call: Asked) -> Response:
     summary="Let what was proposed come true",
     tags=["governance"],
     responses=responses(
-        *WRITING, "not_found", "proposal_decided", "version_conflict", "delta_too_large", "limit_too_small"
+        *WRITING,
+        *(
+            "not_found",
+            "proposal_decided",
+            "version_conflict",
+            "delta_too_large",
+            "limit_too_small",
+            "policy_violation",
+        ),
     ),
 )
 def approve_proposal(proposal_id: str, call: Asked, body: DecisionIn | None = None) -> ProposalOut:

@@ -24,6 +24,7 @@ from app.persistence.repositories.balances import Since
 from app.persistence.repositories.events import PriceBook
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
 from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
+from app.persistence.repositories.tenants import policy_text, read_policy
 from app.persistence.tables import account_paths, accounts, populations, run_budgets
 from app.persistence.tables import balances as kept_balances
 
@@ -148,6 +149,9 @@ def add(
             partitions_per_unit=account.partitions_per_unit,
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
+            policy=policy_text(account.policy),
+            house_policy=policy_text(account.house_policy),
+            policy_revision=account.policy_revision,
             created_at=now,
             updated_at=now,
         )
@@ -201,6 +205,29 @@ def set_limit(tx: Connection, organisation_id: str, account: Account, now: datet
             updated_at=now,
         )
     )
+
+
+def set_policy(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
+    """Write an account's policies and their revision; the caller has locked its path."""
+    tx.execute(
+        update(accounts)
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
+        .values(
+            policy=policy_text(account.policy),
+            house_policy=policy_text(account.house_policy),
+            policy_revision=account.policy_revision,
+            version=account.version,
+            updated_at=now,
+        )
+    )
+
+
+def populations_of(tx: Connection, organisation_id: str) -> list[Account]:
+    """Every population of an organisation, locked in the one global order if the transaction writes."""
+    ids = tx.execute(select(populations.c.account_id).where(populations.c.organisation_id == organisation_id))
+    found = list(ids.scalars())
+    lock(tx, organisation_id, found)
+    return [record.account for record in find_many(tx, PriceBook(), organisation_id, found)]
 
 
 def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord | None:
@@ -361,6 +388,9 @@ def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         limit_revision=row.limit_revision,
         partitions_per_unit=row.partitions_per_unit,
         window=Window(row.opens_at, row.closes_at) if row.opens_at or row.closes_at else ALWAYS,
+        policy=read_policy(row.policy),
+        house_policy=read_policy(row.house_policy),
+        policy_revision=row.policy_revision,
     )
     population = Population(row.privacy_unit, relation, row.size)
     tells = read_tells(row.alert_thresholds, row.forecast_days)

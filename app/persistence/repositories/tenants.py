@@ -1,9 +1,13 @@
-"""Organisations."""
+"""Organisations, and their policies."""
 
+import json
 from datetime import datetime
+from functools import lru_cache
 
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, insert, select, text, update
 
+from app.ledger.audit import canonical
+from app.ledger.policies import Policy, facts_of, policy_of
 from app.persistence.tables import organisations
 
 
@@ -39,3 +43,27 @@ def lock(tx: Connection, organisation_id: str) -> None:
     """
     locked = select(organisations.c.id).where(organisations.c.id == organisation_id)
     tx.execute(locked.with_for_update(key_share=True))
+
+
+def policy(tx: Connection, organisation_id: str) -> tuple[Policy | None, int]:
+    """An organisation's own policy, and how often it was changed."""
+    found = select(organisations.c.policy, organisations.c.policy_revision).where(organisations.c.id == organisation_id)
+    row = tx.execute(found).one()
+    return read_policy(row.policy), row.policy_revision
+
+
+def set_policy(tx: Connection, organisation_id: str, changed: Policy, revision: int) -> None:
+    """Write an organisation's policy; the caller has locked the organisation, and writes it to its populations, too."""
+    here = update(organisations).where(organisations.c.id == organisation_id)
+    tx.execute(here.values(policy=policy_text(changed), policy_revision=revision))
+
+
+def policy_text(kept: Policy | None) -> str | None:
+    """A policy as it is kept."""
+    return None if kept is None else canonical(facts_of(kept))
+
+
+@lru_cache(maxsize=1024)
+def read_policy(kept: str | None) -> Policy | None:
+    """A policy that is kept."""
+    return None if kept is None else policy_of(json.loads(kept))

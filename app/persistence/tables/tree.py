@@ -24,8 +24,11 @@ organisations = Table(
     metadata,
     Column("id", String(ID_LENGTH), primary_key=True),
     Column("name", String(MAX_NAME_LENGTH), nullable=False, unique=True),
+    Column("policy", Text),
+    Column("policy_revision", Integer, nullable=False, server_default="0"),
     Column("created_at", UtcDateTime, nullable=False),
     CheckConstraint("name <> ''", name="name_given"),
+    CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
 )
 
 api_keys = Table(
@@ -72,6 +75,9 @@ accounts = Table(
     Column("grid_version", Integer, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("limit_revision", Integer, nullable=False, server_default="0"),
+    Column("policy", Text),
+    Column("house_policy", Text),
+    Column("policy_revision", Integer, nullable=False, server_default="0"),
     Column("charged_since", Text, nullable=False, server_default="{}"),
     Column("quarantine", Text),
     Column("alert_thresholds", Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
@@ -102,6 +108,9 @@ accounts = Table(
     CheckConstraint("filter = 'adaptive' OR weights IS NULL", name="weights_only_if_adaptive"),
     CheckConstraint("version >= 0", name="version_counts"),
     CheckConstraint("limit_revision >= 0", name="limit_revision_counts"),
+    CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
+    CheckConstraint("kind <> 'run' OR policy IS NULL", name="policy_above_runs"),
+    CheckConstraint("kind = 'population' OR house_policy IS NULL", name="house_policy_of_populations"),
     CheckConstraint("quarantine <> ''", name="quarantine_said"),
     CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_said"),
     CheckConstraint("forecast_days >= 0", name="forecast_days_count"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
+from app.ledger.conformity import require_reporter, require_steps, sources_of
 from app.ledger.errors import SequenceConflictError
 from app.ledger.reservations import Reservation, Shortfall, has_lapsed, is_exact, take, taken_out
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
@@ -41,6 +42,7 @@ def decide(work: WorkingSet, command: Command) -> Answered:
         RunStateConflictError: the run is not active.
         BudgetWindowError: an account of the path is not open.
         AccountQuarantinedError: verification found an account of the path wrong.
+        PolicyViolationError: a policy of the path does not allow it.
         UnpreparedError: something is to be done before the command is decided.
     """
     request = command.request
@@ -146,6 +148,7 @@ def _by_the_accounts(
 ) -> Decision:
     """Ask every account of the path."""
     organisation_id, request, ready = command.organisation_id, command.request, command.ready
+    _require_allowed(command, path, steps)
     if request.mode is Mode.AUTHORIZE:  # what has happened is recorded whenever it is told
         require_open(path, command.now)
     for account in path:
@@ -180,6 +183,17 @@ def _tell(work: WorkingSet, command: Command, run: Run, charged: Admission) -> N
         work.tell(command.organisation_id, [overdrawn(own, charged.binding, command.now)])
     elif not charged.overdrawn and not charged.steps_remaining:
         work.tell(command.organisation_id, [exhausted(charged.binding, own, command.now)])
+
+
+def _require_allowed(command: Command, path: tuple[Account, ...], steps: tuple[StepEvent, ...]) -> None:
+    """Let pass what the policies of the path allow; what has happened is not judged, but who may tell of it."""
+    sources = sources_of(path)
+    if not sources:
+        return
+    if command.request.mode is Mode.REPORT:
+        require_reporter(sources, command.call.caller.role)
+    else:
+        require_steps(sources, path[0].relation, [step.event for step in steps])
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:

@@ -14,7 +14,7 @@ from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
 from app.service.verification.prices import read_prices
-from app.service.verification.terms import disagreements, read_acts
+from app.service.verification.terms import disagreements, policy_disagreement, read_acts
 from app.service.verification.turns import turn
 from app.service.verification.witnesses import Witness, contradictions, document_fault, kept_witness
 
@@ -96,6 +96,9 @@ def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
             facts |= budget_facts(audit.charged.get(key, ()))
             for detail in disagreements(kept.account, facts, audit.terms(key)):
                 audit.add(key, detail)
+            policy = policy_disagreement(kept.account, key[0], audit.policies(key[0]))
+            if policy is not None:
+                audit.add(key, policy)
         if kept.account.kind is AccountKind.RUN:
             if run is not None:
                 replay(audit, run)

@@ -192,6 +192,10 @@ class Audit:
         told = self.told.get(key[0])
         return told.anchors.get(key[1], {}) if told is not None and told.fault is None else {}
 
+    def policies(self, organisation_id: str) -> Mapping[str, str]:
+        """The policies that acts have set, as canonical JSON, by the id of their subject."""
+        return self.told[organisation_id].policies if organisation_id in self.told else {}
+
     def stages(self, key: Key) -> list[Account]:
         """An account under each limit that it has had, with the weights that its filter then had; itself last."""
         account, terms = self.balances[key].account, self.terms(key)

@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.ledger.accounts import Account
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import ActEntry, act_hash, acts_genesis, canonical
 from app.ledger.filters import FilterWeights, Limit
+from app.ledger.policies import facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import acts
 
@@ -55,6 +56,7 @@ class Told:
         terms: by the account's id.
         anchors: by the run's id, the hash (hex) of its chain after so many decisions.
         heads: the hash of the chain after so many acts, where somebody wants to know it.
+        policies: that were set, as canonical JSON, by the id of the account or of the organisation itself.
     """
 
     acts: int = 0
@@ -62,6 +64,7 @@ class Told:
     terms: dict[str, Terms] = field(default_factory=dict)
     anchors: dict[str, dict[int, str]] = field(default_factory=dict)
     heads: dict[int, bytes] = field(default_factory=dict)
+    policies: dict[str, str] = field(default_factory=dict)
     head: bytes = b""
 
 
@@ -114,6 +117,24 @@ def disagreements(account: Account, facts: Mapping[str, Any], terms: Terms | Non
         yield "its limit is not the one that its organisation's acts gave it."
 
 
+def policy_disagreement(account: Account, organisation_id: str, policies: Mapping[str, str]) -> str | None:
+    """What is wrong with an account's policies, held against what acts have set; None: nothing.
+
+    Args:
+        account: as it is kept.
+        organisation_id: whose.
+        policies: that acts have set, as canonical JSON, by their subject.
+    """
+    kept = {account.id: account.policy}
+    if account.kind is AccountKind.POPULATION:
+        kept[organisation_id] = account.house_policy
+    if any(
+        policies.get(of) != (None if policy is None else canonical(facts_of(policy))) for of, policy in kept.items()
+    ):
+        return "its policy is not the one that its organisation's acts gave it."
+    return None
+
+
 def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) -> str | None:
     """What is wrong with a run's status, held against acts and reports; None: nothing."""
     if terms is None:
@@ -136,9 +157,10 @@ def _fault(told: Told, act: acts.KeptAct) -> str | None:
 
 
 def _note(told: Told, entry: ActEntry) -> None:
-    terms = told.terms
-    after = json.loads(entry.after) if entry.after else {}
-    if entry.action in OPENING_ACTS:
+    after, terms = json.loads(entry.after) if entry.after else {}, told.terms
+    if entry.action == "policy.changed":
+        told.policies[entry.subject] = canonical(after["policy"])
+    elif entry.action in OPENING_ACTS:
         status = after.get("status", RunStatus.ACTIVE)
         terms[entry.subject] = Terms(fixed_facts(after), [Stage(_limit(after["limit"]))], status)
     elif entry.action.endswith(".limit_changed") and entry.subject in terms:

@@ -23,6 +23,7 @@
     · RequestTooLargeError        request_too_large
     · AuthenticationError         401
     · PermissionDeniedError       insufficient_scope
+      - PolicyViolationError      policy_violation
     · NotFoundError               404
 
 Only the return of `Run.authorize` allows a noisy release: every exception here means "do not release".

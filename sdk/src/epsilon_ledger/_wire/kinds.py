@@ -198,6 +198,12 @@ class PermissionDeniedError(ProblemError):
     statuses = (403,)
 
 
+class PolicyViolationError(PermissionDeniedError):
+    """A policy of the organisation does not allow this; `members` name the policy, the rule and the value."""
+
+    codes = ("policy_violation",)
+
+
 class NotFoundError(ProblemError):
     """There is no such object, or it belongs to another organisation."""
 
@@ -218,6 +224,7 @@ _KINDS: tuple[type[ProblemError], ...] = (
     IdempotencyKeyReusedError,
     NameTakenError,
     InvalidRequestError,
+    PolicyViolationError,
     UnsupportedEventError,
     RequestTooLargeError,
     AuthenticationError,

@@ -1,0 +1,133 @@
+"""Policies on the wire."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID
+from app.ledger.policies import Policy, facts_of, policy_of
+from app.service.policies import PolicyRecord
+
+_WHY = "The board of 12 November: DP-SGD only, and a plan for every run."
+_POLICY: dict[str, Any] = {
+    "max_epsilon": 2.0,
+    "require_plan": True,
+    "mechanisms": ["gaussian"],
+    "min_noise_multiplier": 0.8,
+    "approval_above_epsilon": 1.0,
+}
+_SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
+    "delta_below_one_over_size": False,
+    "require_limit": False,
+}
+
+Epsilon = Annotated[float, Field(gt=0, le=10_000)]
+Mechanism = Annotated[
+    Literal[
+        "adaptive_clipping",
+        "discrete_gaussian",
+        "epsilon_delta",
+        "exponential",
+        "gaussian",
+        "laplace",
+        "randomized_response",
+        "tree_aggregation",
+        "zcdp",
+    ],
+    Field(),
+]
+RoleName = Annotated[
+    Literal["viewer", "trainer", "planner", "budget_admin", "privacy_officer", "auditor", "admin"], Field()
+]
+
+
+class PolicyIn(Input):
+    """What runs may do; what is left out is not said here."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_POLICY]})
+
+    max_epsilon: Epsilon | None = Field(
+        default=None,
+        description="The largest epsilon of a run: of its own limit, else of its plan, else of the limit above it.",
+    )
+    max_delta: Delta | None = Field(default=None, description="The largest delta of a run, and of any limit.")
+    delta_below_one_over_size: bool = Field(
+        default=False, description="The population's size must be known, and every delta be below 1/size."
+    )
+    require_limit: bool = Field(default=False, description="A run needs a limit of its own.")
+    require_plan: bool = Field(default=False, description="A run needs a `plan`, or a `planned` workload.")
+    mechanisms: list[Mechanism] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=20,
+        description="The only mechanisms that are allowed, also inside samples, compositions and schedules.",
+    )
+    neighboring_relations: list[Relation] | None = Field(
+        default=None, min_length=1, max_length=3, description="The only neighboring relations that are allowed."
+    )
+    min_noise_multiplier: Annotated[float, Field(ge=1e-3, le=1e6)] | None = Field(
+        default=None, description="The smallest noise multiplier of every mechanism that has one, also inside others."
+    )
+    approval_above_epsilon: Epsilon | None = Field(
+        default=None, description="A run of a larger epsilon takes no steps before another person approves it."
+    )
+    report_roles: list[RoleName] | None = Field(
+        default=None, min_length=1, max_length=7, description='Who may tell of steps that have happened ("report").'
+    )
+    persons_to_raise: Annotated[int, Field(ge=1, le=2)] | None = Field(
+        default=None,
+        description="How many persons it takes to raise a limit; 2 unless the organisation's policy says 1.",
+    )
+    deviations: Literal["flag", "refuse"] | None = Field(
+        default=None, description="What becomes of steps that differ from what their run has declared; else `flag`."
+    )
+
+    def domain(self) -> Policy:
+        """The policy as the ledger knows it."""
+        said = self.model_dump(exclude_none=True)
+        return policy_of(said)
+
+
+class PolicyChangeIn(Body):
+    """Another policy, the whole of it, and why."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"policy": _POLICY, "reason": _WHY}]})
+
+    policy: PolicyIn
+    reason: Reason
+
+
+class PolicyOut(Output):
+    """A policy; its ETag changes with it, and not with the policies above it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "account": EXAMPLE_BUDGET_ID,
+                    "path": "mimic/icu-team",
+                    "policy": _POLICY,
+                    "effective": _SAID | _POLICY | {"max_delta": 1e-6, "persons_to_raise": 2, "deviations": "flag"},
+                    "revision": 1,
+                }
+            ]
+        }
+    )
+
+    account: str | None = Field(description="Null for the organisation's own.")
+    path: str = Field(description="Of the account, or `organisation`.")
+    policy: dict[str, Any] = Field(description="What was said here.")
+    effective: dict[str, Any] = Field(description="What holds here: the strictest of this and of all above it.")
+    revision: int = Field(description="Counts the changes of this policy.")
+
+    @classmethod
+    def of(cls, record: PolicyRecord, *, account: bool) -> Self:
+        """A policy as it is read."""
+        return cls(
+            account=record.subject if account else None,
+            path=record.path,
+            policy=facts_of(record.policy),
+            effective=_SAID | facts_of(record.effective),
+            revision=record.revision,
+        )

@@ -1,0 +1,170 @@
+"""Policies: what an organisation, or a part of one of its trees, lets runs do; beneath, they only get stricter."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import lru_cache, reduce
+from typing import Any, Final
+
+from app.accounting.events import NeighboringRelation
+from app.ledger.errors import InvalidInputError
+from app.ledger.roles import Role
+
+PERSONS: Final = 2
+"""How many persons it takes to raise a limit, unless the organisation says otherwise."""
+
+ORGANISATION: Final = "organisation"
+"""Stands for a path where the organisation's own policy is meant."""
+
+LEAVES: Final = (
+    *("adaptive_clipping", "discrete_gaussian", "epsilon_delta", "exponential", "gaussian", "laplace"),
+    *("randomized_response", "tree_aggregation", "zcdp"),
+)
+"""Mechanisms that a policy may allow: the types of events that hold no other."""
+
+
+class Deviations(StrEnum):
+    """What becomes of steps that differ from what their run has declared."""
+
+    FLAG = "flag"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What runs may do; None: nothing is said about it.
+
+    Args:
+        max_epsilon: the largest epsilon of a run.
+        max_delta: the largest delta of a run, and of an account's limit.
+        delta_below_one_over_size: whether the population's size must be known, and every delta be below 1/size.
+        require_limit: whether a run needs a limit of its own.
+        require_plan: whether a run needs a plan, or a planned workload.
+        mechanisms: the only ones that are allowed, also inside other events.
+        neighboring_relations: the only ones that are allowed.
+        min_noise_multiplier: the smallest of every mechanism that has one, also inside other events.
+        approval_above_epsilon: a run of a larger epsilon takes no steps before another person approves it.
+        report_roles: who may tell of steps that have happened (`mode: "report"`).
+        persons_to_raise: how many persons it takes to raise a limit, 1 or 2.
+        deviations: what becomes of steps that differ from the run's declaration.
+
+    Raises:
+        InvalidInputError: a list of what is allowed is empty, or names something twice.
+    """
+
+    max_epsilon: float | None = None
+    max_delta: float | None = None
+    delta_below_one_over_size: bool = False
+    require_limit: bool = False
+    require_plan: bool = False
+    mechanisms: frozenset[str] | None = None
+    neighboring_relations: frozenset[NeighboringRelation] | None = None
+    min_noise_multiplier: float | None = None
+    approval_above_epsilon: float | None = None
+    report_roles: frozenset[Role] | None = None
+    persons_to_raise: int | None = None
+    deviations: Deviations | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names that nothing has: they would seem to allow something."""
+        unknown = (self.mechanisms or frozenset()) - set(LEAVES)
+        if unknown:
+            raise InvalidInputError(f"{min(unknown)!a} is no mechanism; allow some of {', '.join(LEAVES)}.")
+
+
+NOTHING_SAID: Final = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A policy, and where it was set.
+
+    Args:
+        path: of the account, or "organisation".
+        policy: as it was set there.
+    """
+
+    path: str
+    policy: Policy
+
+
+def _either(one: bool, other: bool) -> bool:  # noqa: FBT001 - they are two values of one kind
+    return one or other
+
+
+def _refused_if_ever(one: Deviations, other: Deviations) -> Deviations:
+    return Deviations.REFUSE if Deviations.REFUSE in {one, other} else Deviations.FLAG
+
+
+_STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "max_epsilon": min,
+    "max_delta": min,
+    "delta_below_one_over_size": _either,
+    "require_limit": _either,
+    "require_plan": _either,
+    "mechanisms": frozenset.intersection,
+    "neighboring_relations": frozenset.intersection,
+    "min_noise_multiplier": max,
+    "approval_above_epsilon": min,
+    "report_roles": frozenset.intersection,
+    "persons_to_raise": max,
+    "deviations": _refused_if_ever,
+}
+
+
+def stricter(one: Policy, other: Policy) -> Policy:
+    """What both policies together let through: rule by rule the stricter of the two.
+
+    It is associative and commutative, and `NOTHING_SAID` changes nothing: the order of a path does not matter.
+    """
+    together = {}
+    for name, choose in _STRICTER.items():
+        first, second = getattr(one, name), getattr(other, name)
+        together[name] = second if first is None else first if second is None else choose(first, second)
+    return Policy(**together)
+
+
+@lru_cache(maxsize=4096)
+def effective(sources: tuple[Source, ...]) -> Policy:
+    """What holds where these policies hold: the strictest of all.
+
+    Args:
+        sources: of the organisation and of the accounts of a path, in any order.
+
+    Returns:
+        One policy. How many persons raise a limit, and what becomes of deviations, is always said. One person is
+        enough only where the organisation says so: beneath, a policy makes nothing looser than it would be without it.
+    """
+    house = next((source.policy for source in sources if source.path == ORGANISATION), NOTHING_SAID)
+    base = Policy(persons_to_raise=house.persons_to_raise or PERSONS, deviations=Deviations.FLAG)
+    beneath = [
+        source.policy if source.path != ORGANISATION else replace(source.policy, persons_to_raise=None)
+        for source in sources
+    ]
+    return reduce(stricter, beneath, base)
+
+
+def facts_of(policy: Policy) -> dict[str, Any]:
+    """A policy as JSON: what it says, and nothing of what it does not."""
+    facts: dict[str, Any] = {}
+    for field in fields(policy):
+        value = getattr(policy, field.name)
+        if value is not None and value is not False:
+            facts[field.name] = sorted(map(str, value)) if isinstance(value, frozenset) else value
+    return facts
+
+
+def policy_of(facts: Mapping[str, Any]) -> Policy:
+    """A policy that was written by `facts_of`."""
+    kinds: Mapping[str, Callable[[Any], Any]] = {
+        "mechanisms": frozenset,
+        "neighboring_relations": lambda names: frozenset(map(NeighboringRelation, names)),
+        "report_roles": lambda names: frozenset(map(Role, names)),
+        "deviations": Deviations,
+    }
+    return Policy(**{name: kinds[name](value) if name in kinds else value for name, value in facts.items()})
+
+
+def named(sources: Sequence[Source], path: str) -> Policy:
+    """The policy that was set at a path; nothing said, if there is none."""
+    return next((source.policy for source in sources if source.path == path), NOTHING_SAID)

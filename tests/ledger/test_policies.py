@@ -1,0 +1,216 @@
+"""Policies: the strictest of all holds, whatever the order, and what it forbids is what one of them forbids."""
+
+from collections.abc import Callable
+from itertools import permutations
+from math import sqrt
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting.events import (
+    AdaptiveClipping,
+    Composed,
+    Decay,
+    DpEvent,
+    EpsilonDelta,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+    RepeatAndSelect,
+    SelfComposed,
+    Zcdp,
+)
+from app.ledger.conformity import (
+    Size,
+    leaves,
+    require_limit_allowed,
+    require_relation,
+    require_reporter,
+    require_run,
+    require_steps,
+    smallest_noise,
+)
+from app.ledger.errors import InvalidInputError, PolicyViolationError
+from app.ledger.filters import Limit
+from app.ledger.policies import (
+    LEAVES,
+    NOTHING_SAID,
+    ORGANISATION,
+    PERSONS,
+    Deviations,
+    Policy,
+    Source,
+    effective,
+    facts_of,
+    policy_of,
+    stricter,
+)
+from app.ledger.roles import Role
+
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def _maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+POLICIES = st.builds(
+    Policy,
+    max_epsilon=_maybe(st.floats(0.1, 10)),
+    max_delta=_maybe(st.floats(1e-9, 1e-3)),
+    delta_below_one_over_size=st.booleans(),
+    require_limit=st.booleans(),
+    require_plan=st.booleans(),
+    mechanisms=_maybe(st.frozensets(st.sampled_from(LEAVES))),
+    neighboring_relations=_maybe(st.frozensets(st.sampled_from(NeighboringRelation))),
+    min_noise_multiplier=_maybe(st.floats(0.1, 10)),
+    approval_above_epsilon=_maybe(st.floats(0.1, 10)),
+    report_roles=_maybe(st.frozensets(st.sampled_from(Role))),
+    persons_to_raise=_maybe(st.sampled_from([1, 2])),
+    deviations=_maybe(st.sampled_from(Deviations)),
+)
+EVENTS: st.SearchStrategy[DpEvent] = st.sampled_from(
+    [
+        Gaussian(1.0),
+        PoissonSampled(0.1, Gaussian(3.0)),
+        Laplace(2.0),
+        Composed((Gaussian(5.0), Laplace(0.7))),
+        Zcdp(0.1),
+        RepeatAndSelect(PoissonSampled(0.1, Gaussian(8.0)), 3.0, 1.0),
+    ]
+)
+
+
+def _allows(policy: Policy, check: Callable[[tuple[Source, ...]], None]) -> bool:
+    try:
+        check((Source("p", policy),))
+    except PolicyViolationError:
+        return False
+    return True
+
+
+CHECKS: st.SearchStrategy[Callable[[tuple[Source, ...]], None]] = st.one_of(
+    st.builds(lambda event: lambda sources: require_steps(sources, ADD, [event]), EVENTS),
+    st.builds(
+        lambda relation: lambda sources: require_relation(sources, relation), st.sampled_from(NeighboringRelation)
+    ),
+    st.builds(lambda role: lambda sources: require_reporter(sources, role), st.sampled_from(Role)),
+    st.builds(
+        lambda delta, size: lambda sources: require_limit_allowed(sources, Limit(1.0, delta), size),
+        st.floats(1e-9, 1e-3),
+        _maybe(st.integers(1, 10**6)),
+    ),
+    st.builds(
+        lambda epsilon, delta, limited, planned: (
+            lambda sources: require_run(sources, Size(epsilon, delta), limited=limited, planned=planned)
+        ),
+        st.floats(0.1, 10),
+        st.floats(1e-9, 1e-3),
+        st.booleans(),
+        st.booleans(),
+    ),
+)
+
+
+@given(POLICIES, POLICIES, POLICIES)
+def test_the_order_in_which_policies_are_put_together_does_not_matter(a: Policy, b: Policy, c: Policy) -> None:
+    assert stricter(stricter(a, b), c) == stricter(a, stricter(b, c))
+    assert stricter(a, b) == stricter(b, a)
+    assert stricter(a, a) == a == stricter(a, NOTHING_SAID)
+
+
+@given(st.lists(POLICIES, min_size=1, max_size=3), st.booleans())
+def test_what_holds_is_the_same_in_every_order(policies: list[Policy], house: bool) -> None:  # noqa: FBT001 - drawn
+    sources = [Source(ORGANISATION if house and not at else f"p{at}", each) for at, each in enumerate(policies)]
+    assert len({effective(tuple(order)) for order in permutations(sources)}) == 1
+
+
+@given(POLICIES, POLICIES, CHECKS)
+def test_both_policies_together_forbid_what_one_of_them_forbids_and_nothing_else(
+    a: Policy, b: Policy, check: Callable[[tuple[Source, ...]], None]
+) -> None:
+    both = _allows(a, check) and _allows(b, check)
+    assert _allows(stricter(a, b), check) == both
+    if both:
+        check((Source("p/a", a), Source("p/b", b)))
+        return
+    with pytest.raises(PolicyViolationError) as caught:
+        check((Source("p/a", a), Source("p/b", b)))
+    assert caught.value.members["policy"] in {"p/a", "p/b"}
+    assert caught.value.members["rule"] in Policy.__dataclass_fields__
+
+
+@given(POLICIES, POLICIES, POLICIES)
+def test_a_further_policy_beneath_makes_nothing_looser(house: Policy, a: Policy, b: Policy) -> None:
+    before = effective((Source(ORGANISATION, house), Source("p", a)))
+    after = effective((Source(ORGANISATION, house), Source("p", a), Source("p/b", b)))
+    assert stricter(before, after) == after
+
+
+@given(POLICIES)
+def test_a_policy_is_read_as_it_was_written(policy: Policy) -> None:
+    assert policy_of(facts_of(policy)) == policy
+
+
+def test_one_person_is_enough_only_where_the_organisation_says_so() -> None:
+    one = Policy(persons_to_raise=1)
+    assert effective(()).persons_to_raise == PERSONS
+    assert effective((Source("p", one),)).persons_to_raise == 2
+    assert effective((Source(ORGANISATION, one),)).persons_to_raise == 1
+    assert effective((Source(ORGANISATION, one), Source("p", one))).persons_to_raise == 1
+
+
+def test_a_part_of_an_organisation_asks_for_two_where_one_is_enough_elsewhere() -> None:
+    one, two = Policy(persons_to_raise=1), Policy(persons_to_raise=2)
+    assert effective((Source(ORGANISATION, one), Source("p", two))).persons_to_raise == 2
+
+
+def test_no_policy_allows_what_there_is_not() -> None:
+    with pytest.raises(InvalidInputError, match="poisson_sampled"):
+        Policy(mechanisms=frozenset({"poisson_sampled"}))
+
+
+@pytest.mark.parametrize(
+    ("event", "noise"),
+    [
+        (Gaussian(1.5), 1.5),
+        (PoissonSampled(0.1, Gaussian(1.5)), 1.5),
+        (Composed((Gaussian(3.0), PoissonSampled(0.1, Laplace(0.5)), Zcdp(0.1))), 0.5),
+        (SelfComposed(Composed((Gaussian(3.0), Gaussian(2.0))), 5), 2.0),
+        (GroupPrivacy(3, Gaussian(4.0)), 4.0),
+        (RepeatAndSelect(Gaussian(4.0), 3.0, None), 4.0),
+        (AdaptiveClipping(noise_multiplier=1.2), 1.2),
+        (AdaptiveClipping(gradient_noise_multiplier=1.0, count_noise_stddev=0.5), 1 / sqrt(2)),
+        (Decay("time", 1.0, 3, Gaussian(6.0)), 2.0),
+        (Decay("step", 0.5, 2, PoissonSampled(0.1, Gaussian(8.0)), 1), 2.0),
+        (Zcdp(0.1), None),
+        (EpsilonDelta(1.0, 1e-9), None),
+    ],
+)
+def test_the_smallest_noise_is_found_however_deep_it_lies(event: DpEvent, noise: float | None) -> None:
+    assert smallest_noise(event) == (None if noise is None else pytest.approx(noise))
+
+
+def test_mechanisms_are_found_however_deep_they_lie() -> None:
+    event = PoissonSampled(0.5, Composed((SelfComposed(Gaussian(1.0), 3), Laplace(2.0))))
+    assert leaves(event) == [Gaussian(1.0), Laplace(2.0)]
+    sources = (Source("a", Policy(mechanisms=frozenset({"gaussian"}))),)
+    with pytest.raises(PolicyViolationError) as caught:
+        require_steps(sources, ADD, [event])
+    assert caught.value.members == {"policy": "a", "rule": "mechanisms", "value": "laplace", "allowed": ["gaussian"]}
+    assert caught.value.detail == "The policy of a does not allow this: mechanisms is gaussian, and this is laplace."
+
+
+def test_of_two_policies_that_forbid_it_the_one_higher_up_is_named() -> None:
+    sources = (
+        Source(ORGANISATION, Policy(min_noise_multiplier=1.0)),
+        Source("mimic", Policy(min_noise_multiplier=2.0)),
+    )
+    for noise, policy, allowed in ((0.5, ORGANISATION, 1.0), (1.5, "mimic", 2.0)):
+        with pytest.raises(PolicyViolationError) as caught:
+            require_steps(sources, ADD, [Gaussian(noise)])
+        assert (caught.value.members["policy"], caught.value.members["allowed"]) == (policy, allowed)
