@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import hypot
+from math import hypot, inf
 from typing import Final
 
 import numpy as np
@@ -43,7 +43,7 @@ class Violation:
             f"{whose} does not allow this: {self.rule} is {_told(self.allowed)}, and this is {_told(self.value)}.",
             policy=self.path,
             rule=self.rule,
-            value=self.value,
+            value=None if self.value == inf else self.value,
             allowed=self.allowed,
         )
 

@@ -8,8 +8,9 @@ from app.ledger.errors import AttemptSupersededError, RunStateConflictError, Seq
 
 
 class RunStatus(StrEnum):
-    """Where a run is in its life."""
+    """Where a run is in its life; a pending one waits for another person's word on its registration."""
 
+    PENDING = "pending"
     ACTIVE = "active"
     PAUSED = "paused"
     COMPLETED = "completed"
@@ -78,11 +79,13 @@ def after(status: RunStatus, action: RunAction) -> RunStatus:
         The new state; the same if the action's state is reached already, so that a retry is harmless.
 
     Raises:
-        RunStateConflictError: a completed or aborted run stays what it is, and an overdrawn one can only be ended.
+        RunStateConflictError: a completed or aborted run stays what it is, an overdrawn one can only be ended, and a
+            pending one only aborted.
     """
     reached = _REACHED[action]
     ended = status in TERMINAL and status is not reached
-    if ended or (status is RunStatus.OVERDRAWN and action not in ENDS):
+    unapproved = status is RunStatus.PENDING and action is not RunAction.ABORT
+    if ended or unapproved or (status is RunStatus.OVERDRAWN and action not in ENDS):
         raise RunStateConflictError(
             f"The run is {status}; it cannot be told to {action}. {_way_on(status)}", run_status=str(status)
         )
@@ -96,7 +99,7 @@ def require_active(run: Run) -> None:
         run: as it is now.
 
     Raises:
-        RunStateConflictError: it is paused, completed, aborted or overdrawn.
+        RunStateConflictError: it is pending, paused, completed, aborted or overdrawn.
     """
     if run.status is not RunStatus.ACTIVE:
         raise RunStateConflictError(
@@ -112,11 +115,11 @@ def require_going(run: Run) -> None:
         run: as it is now.
 
     Raises:
-        RunStateConflictError: it is completed, aborted or overdrawn.
+        RunStateConflictError: it is pending, completed, aborted or overdrawn.
     """
     if run.status not in {RunStatus.ACTIVE, RunStatus.PAUSED}:
         raise RunStateConflictError(
-            f"The run is {run.status}; only a run that has not ended goes on in a new attempt. {_way_on(run.status)}",
+            f"The run is {run.status}; only an active or paused run goes on in a new attempt. {_way_on(run.status)}",
             run_status=str(run.status),
         )
 
@@ -159,6 +162,8 @@ def require_no_gap(run: Run, first_step: int | None) -> None:
 
 
 def _way_on(status: RunStatus) -> str:
+    if status is RunStatus.PENDING:
+        return "Its registration waits for another person's approval; /v1/proposals has it."
     if status is RunStatus.PAUSED:
         return "Resume it first."
     if status is RunStatus.OVERDRAWN:

@@ -1,15 +1,25 @@
 """Does a new run conform to the policies above it, and does it need another person's word?"""
 
+import json
 from collections.abc import Sequence
+from math import inf
+
+from sqlalchemy import Connection
 
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.events import DpEvent
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
+from app.ledger.audit import canonical
 from app.ledger.conformity import Size, require_run, require_steps, sources_of
 from app.ledger.policies import effective
+from app.persistence.repositories import proposals
 from app.persistence.repositories.accounts import Population
+from app.persistence.repositories.proposals import Kind, Proposal, Status
+from app.service.acts import Act
 from app.service.budgets import require_opening
+from app.service.call import Call
+from app.service.ids import new_id
 from app.service.pricing import Prepared
 
 
@@ -65,3 +75,46 @@ def needs_approval(path: Sequence[Account], size: Size) -> bool:
     """Whether a run of this size takes no steps before another person approves it."""
     most = effective(sources_of(path)).approval_above_epsilon
     return most is not None and size.epsilon > most
+
+
+def propose_run(tx: Connection, call: Call, path: Sequence[Account], size: Size, *, planned: bool) -> None:
+    """Let a registration wait for another person's word.
+
+    Args:
+        tx: the transaction that registers it.
+        call: who registers it.
+        path: its ancestors, root first, and its own account.
+        size: how much it may spend.
+        planned: whether it says what it plans.
+    """
+    own, most = path[-1], effective(sources_of(path)).approval_above_epsilon
+    facts = {
+        "epsilon": None if size.epsilon == inf else size.epsilon,
+        "delta": size.delta,
+        "limited": own.limit is not None,
+        "planned": planned,
+        "approval_above_epsilon": most,
+    }
+    proposal = Proposal(
+        id=new_id("prp", call.now),
+        kind=Kind.RUN,
+        account_id=own.id,
+        facts=canonical(facts),
+        status=Status.OPEN,
+        reason=f"{own.path} may spend epsilon {size.epsilon:.4g}; above {most:g} another person has to approve it.",
+        proposed_by=call.caller.actor,
+        proposed_at=call.now,
+    )
+    proposals.add(tx, call.organisation_id, proposal)
+    call.record(tx, Act("run.proposed", proposal.id, None, facts | {"account": own.id}, proposal.reason))
+
+
+def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
+    """Let a run that waited be approved only if the policies that hold now allow it.
+
+    Raises:
+        PolicyViolationError: they do not.
+    """
+    facts = json.loads(proposal.facts)
+    size = Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"])
+    require_run(sources_of(path), size, limited=facts["limited"], planned=facts["planned"])

@@ -7,8 +7,9 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import InvalidInputError
 from app.ledger.roles import Permission
-from app.ledger.runs import ENDS, Run, RunAction, after, require_attempt, require_going
-from app.persistence.repositories import runs, tenants
+from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_attempt, require_going
+from app.persistence.repositories import proposals, runs, tenants
+from app.persistence.repositories.proposals import Status, Wanted
 from app.service.acts import Act
 from app.service.call import Call
 from app.service.charging.loading import load_for
@@ -62,10 +63,12 @@ def change_state(
                 require_attempt(run, attempt)
             reached = after(run.status, action)
             if reached is not run.status:
+                if run.status is RunStatus.PENDING:
+                    _supersede(tx, call, run_id)
                 if action in ENDS:
                     needed = action is RunAction.COMPLETE
                     end_with_the_run(work, call, run_id, steps_executed, attested_only=needed)
-                _go_on(work, call, replace(work.run(call.organisation_id, run_id), status=reached))
+                go_on(work, call, replace(work.run(call.organisation_id, run_id), status=reached))
                 done = Act(f"run.{_DONE[action]}", run_id, {"status": run.status}, {"status": reached})
                 call.record(tx, done)
             elif steps_executed is not None:
@@ -119,7 +122,7 @@ def open_attempt(
             )
         opened = replace(run, attempt=run.attempt + 1, next_step=start, attempt_first_step=start)
         runs.add_attempt(tx, call.organisation_id, opened, call.now)
-        _go_on(work, call, opened)
+        go_on(work, call, opened)
         before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
         call.record(tx, Act("run.attempt_opened", run_id, before, now))
         return render(read_run(tx, call, run_id, ready))
@@ -127,9 +130,19 @@ def open_attempt(
     return create_once(call, identity, create)
 
 
-def _go_on(work: WorkingSet, call: Call, run: Run) -> None:
+def go_on(work: WorkingSet, call: Call, run: Run) -> None:
     """Write a run as it is now, and a new version of its account, so that nobody believes an older one."""
     own = work.accounts[call.organisation_id, run.account_id].account
     work.move(call.organisation_id, run)
     work.change(call.organisation_id, [replace(own, version=own.version + 1)], call.now)
     save(work)
+
+
+def _supersede(tx: Connection, call: Call, run_id: str) -> None:
+    """Nobody has to decide any more about a registration whose run is aborted."""
+    wanted = Wanted(account_id=run_id, status=Status.OPEN)
+    for waiting in proposals.page(tx, call.organisation_id, wanted, after=None, limit=1):
+        decided = replace(waiting, status=Status.SUPERSEDED, decided_by=call.caller.actor, decided_at=call.now)
+        proposals.decide(tx, call.organisation_id, decided)
+        before, now = ({"status": str(each.status)} for each in (waiting, decided))
+        call.record(tx, Act(f"{waiting.kind}.{decided.status}", waiting.id, before, now))

@@ -11,6 +11,7 @@ from app.ledger.roles import Permission
 from app.persistence.repositories import keys, proposals, tenants
 from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
 from app.service.acts import Act
+from app.service.approvals import approve_run, reject_run
 from app.service.budgets import require_reach
 from app.service.call import Call
 from app.service.limits import approve_limit
@@ -19,7 +20,10 @@ from app.service.pricing import Prepared, prepared
 MOST_ISSUERS: Final = 100
 """How far back the issuers of a key are followed."""
 
-_APPROVE: Final[Mapping[Kind, Callable[[Connection, Call, Proposal, Prepared], None]]] = {Kind.LIMIT: approve_limit}
+_APPROVE: Final[Mapping[Kind, Callable[[Connection, Call, Proposal, Prepared], None]]] = {
+    Kind.LIMIT: approve_limit,
+    Kind.RUN: approve_run,
+}
 
 
 def get_proposal(call: Call, proposal_id: str) -> Proposal:
@@ -76,6 +80,7 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
             from the proposer, or has issued the proposer's.
         ProposalDecidedError: it is not open any more.
         VersionConflictError: what it is about was changed since.
+        PolicyViolationError: a policy that holds now does not allow it.
     """
     call.require(Permission.APPROVE)
 
@@ -104,9 +109,11 @@ def reject(call: Call, proposal_id: str, reason: str | None) -> Proposal:
     """
     call.require(Permission.READ)
 
-    def work(_: Connection, proposal: Proposal, __: Prepared) -> None:
+    def work(tx: Connection, proposal: Proposal, _: Prepared) -> None:
         if proposal.proposed_by != call.caller.actor:
             call.require(Permission.APPROVE)
+        if proposal.kind is Kind.RUN:
+            reject_run(tx, call, proposal)
 
     return _decide(call, proposal_id, Status.REJECTED, reason, work)
 

@@ -26,7 +26,7 @@ from app.service.budgets import Terms, account_facts, checked, find_parent, new_
 from app.service.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
-from app.service.conforming import conforming
+from app.service.conforming import conforming, needs_approval, propose_run
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.parts import budget_facts
 from app.service.pricing import Prepared, prepared, quote
@@ -86,7 +86,7 @@ class Registration:
     Args:
         declaration: budgets, default event, privacy unit, relation.
         terms: name, optional limit of its own, filter, planned workload.
-        plan: what is to be set aside for it at once; empty: nothing.
+        plan: what is to be set aside for it at once, unless it waits for an approval; empty: nothing.
         lease_seconds: how long its trainer may be silent about the plan.
     """
 
@@ -104,6 +104,9 @@ def register_run(
     refuse: Callable[[Refusal], Pinned],
 ) -> Answer:
     """Register a training run beneath a budget, or beneath several: each of its steps is charged to all or to none.
+
+    A run that needs another person's approval is pending, and nothing is set aside for it: its lease would run out
+    while it waits, and what nobody may release would be forfeited.
 
     Args:
         call: needs RUNS.
@@ -145,15 +148,21 @@ def register_run(
         if declaration.event is not None:
             ready.require(account, [declaration.event])
         path = [*ancestors, account]
-        for budget in charged:
+        sizes = [
             conforming(path, budget.record.population, declaration.event, registration.plan, ready)
+            for budget in charged
+        ]
+        status = RunStatus.PENDING if needs_approval(path, sizes[0]) else RunStatus.ACTIVE
         before = tx.begin_nested()
         accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
         head = genesis(call.organisation_id, account.id)
-        run = Run(account.id, RunStatus.ACTIVE, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
+        run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
         runs.add(tx, call.organisation_id, run, call.now)
-        _record_registration(tx, call, account, [budget.record.account.id for budget in charged], declaration)
-        if registration.plan:
+        budget_ids = [budget.record.account.id for budget in charged]
+        _record_registration(tx, call, account, budget_ids, declaration, status)
+        if status is RunStatus.PENDING:
+            propose_run(tx, call, path, sizes[0], planned=bool(registration.plan or terms.planned))
+        elif registration.plan:
             refusal = _hold_plan(tx, call, account.id, registration, ready)
             if refusal is not None:
                 before.rollback()
@@ -265,11 +274,16 @@ def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRec
 
 
 def _record_registration(
-    tx: Connection, call: Call, account: Account, budgets: Sequence[str], declaration: Declaration
+    tx: Connection,
+    call: Call,
+    account: Account,
+    budgets: Sequence[str],
+    declaration: Declaration,
+    status: RunStatus,
 ) -> None:
     facts = account_facts(account, None) | budget_facts(budgets)
     event = declaration.event and fingerprint(declaration.event)
-    call.record(tx, Act("run.registered", account.id, after=facts | {"event": event}))
+    call.record(tx, Act("run.registered", account.id, after=facts | {"event": event, "status": str(status)}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Organisations, populations and budgets have policies."""
+"""Organisations, populations and budgets have policies; runs may wait for another person's approval."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,6 +14,11 @@ CHECKS = {
     "house_policy_of_populations": "kind = 'population' OR house_policy IS NULL",
 }
 
+STATUSES_BEFORE = "status IN ('active', 'paused', 'completed', 'aborted', 'overdrawn')"
+STATUSES = "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')"
+NOT_BEGUN = "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)"
+
+runs = sa.table("runs", sa.column("status"))
 organisations = sa.table("organisations", sa.column("policy"))
 accounts = sa.table("accounts", sa.column("policy"))
 
@@ -29,6 +34,10 @@ def upgrade() -> None:
     with op.batch_alter_table("accounts") as batch:
         for name, check in CHECKS.items():
             batch.create_check_constraint(op.f(f"ck_accounts_{name}"), check)
+    with op.batch_alter_table("runs") as batch:
+        batch.drop_constraint(op.f("ck_runs_status_known"), type_="check")
+        batch.create_check_constraint(op.f("ck_runs_status_known"), STATUSES)
+        batch.create_check_constraint(op.f("ck_runs_pending_has_not_begun"), NOT_BEGUN)
 
 
 def downgrade() -> None:
@@ -41,6 +50,13 @@ def downgrade() -> None:
                 f"There are {found} policies in {table.name}, which the version before does not enforce; "
                 "nothing was changed."
             )
+    pending = bind.scalar(sa.select(sa.func.count()).select_from(runs).where(runs.c.status == "pending"))
+    if pending:
+        raise RuntimeError(f"There are {pending} runs that wait for an approval; nothing was changed.")
+    with op.batch_alter_table("runs") as batch:
+        batch.drop_constraint(op.f("ck_runs_pending_has_not_begun"), type_="check")
+        batch.drop_constraint(op.f("ck_runs_status_known"), type_="check")
+        batch.create_check_constraint(op.f("ck_runs_status_known"), STATUSES_BEFORE)
     with op.batch_alter_table("accounts") as batch:
         for name in CHECKS:
             batch.drop_constraint(op.f(f"ck_accounts_{name}"), type_="check")

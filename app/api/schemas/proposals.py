@@ -95,7 +95,9 @@ class ProposalOut(Output):
     id: str
     kind: Kind
     account: str
-    proposed: dict[str, Any] = Field(description="A limit, and the revision of the one that it would replace.")
+    proposed: dict[str, Any] = Field(
+        description="A limit, and the revision of the one that it would replace; or how much a run may spend."
+    )
     status: Status
     reason: str
     proposed_by: str

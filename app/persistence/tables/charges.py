@@ -75,7 +75,10 @@ runs = Table(
         name="fk_runs_reservation",
         use_alter=True,  # the two tables refer to each other
     ),
-    CheckConstraint("status IN ('active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"),
+    CheckConstraint(
+        "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
+    ),
+    CheckConstraint("status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_has_not_begun"),
     CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
     CheckConstraint("attempt >= 1", name="attempt_counts"),
     CheckConstraint("next_step >= 0", name="next_step_counts"),

@@ -12,7 +12,7 @@ from app.ledger.policies import facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import acts
 
-STATUS_ACTS: Final = frozenset({"run.paused", "run.resumed", "run.completed", "run.aborted"})
+STATUS_ACTS: Final = frozenset({"run.activated", "run.paused", "run.resumed", "run.completed", "run.aborted"})
 OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
 APART: Final = ("limit", "status")
 """Facts of an account that later acts change."""

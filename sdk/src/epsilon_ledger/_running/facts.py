@@ -61,7 +61,7 @@ class RunFacts:
 
     @property
     def status(self) -> str:
-        """`active`, `paused`, `overdrawn`, `completed` or `aborted`."""
+        """`pending`, `active`, `paused`, `overdrawn`, `completed` or `aborted`."""
         return self.state.status
 
     @property

@@ -1,0 +1,59 @@
+"""Another person's word on a run that waits for it."""
+
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import VersionConflictError
+from app.ledger.runs import RunStatus
+from app.persistence.repositories.proposals import Proposal
+from app.service.acts import Act
+from app.service.call import Call
+from app.service.charging.loading import load_for
+from app.service.conforming import require_still_allowed
+from app.service.lifecycle import go_on
+from app.service.pricing import Prepared
+
+
+def approve_run(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+    """Let a run that waited take steps.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        call: who approves.
+        proposal: open, of another person.
+        ready: not needed.
+
+    Raises:
+        VersionConflictError: the run does not wait any more.
+        PolicyViolationError: the policies that hold now do not allow it.
+    """
+    del ready
+    _end_waiting(tx, call, proposal, RunStatus.ACTIVE, "run.activated")
+
+
+def reject_run(tx: Connection, call: Call, proposal: Proposal) -> None:
+    """End a run that waited in vain.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        call: who rejects, or withdraws.
+        proposal: open.
+
+    Raises:
+        VersionConflictError: the run does not wait any more.
+    """
+    _end_waiting(tx, call, proposal, RunStatus.ABORTED, "run.aborted")
+
+
+def _end_waiting(tx: Connection, call: Call, proposal: Proposal, reached: RunStatus, action: str) -> None:
+    work = load_for(tx, call, proposal.account_id)
+    run = work.run(call.organisation_id, proposal.account_id)
+    if run.status is not RunStatus.PENDING:
+        raise VersionConflictError(f"The run is {run.status}; it does not wait any more.", run_status=str(run.status))
+    if reached is RunStatus.ACTIVE:
+        path = work.path(call.organisation_id, proposal.account_id)
+        assert path is not None, "the whole path is locked"
+        require_still_allowed(path, proposal)
+    go_on(work, call, replace(run, status=reached))
+    call.record(tx, Act(action, run.account_id, {"status": str(run.status)}, {"status": str(reached)}))

@@ -1,0 +1,140 @@
+"""A run above the threshold of a policy takes no steps before another person approves it."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.service.verification import verify
+from tests.api.conftest import House
+from tests.api.test_policies import GAUSSIAN, LIMIT, put, violation
+from tests.conftest import SAMPLED
+
+
+@pytest.fixture
+def watched(home: House) -> House:
+    """A house whose budget wants an approval above epsilon 0.4."""
+    assert put(home, {"approval_above_epsilon": 0.4}, home.budget).status_code == 200
+    return home
+
+
+def _register(home: House, role: str = "trainer", **terms: object) -> dict[str, Any]:
+    body = {"name": "large", "budget": "mimic/icu-team", "event": SAMPLED, "limit": LIMIT} | terms
+    reply = home.ledger.post("/v1/runs", body, role)
+    assert reply.status_code == 201, reply.text
+    made: dict[str, Any] = reply.json()
+    return made
+
+
+def _proposal(home: House, run: str) -> dict[str, Any]:
+    (found,) = home.ledger.get(f"/v1/proposals?account={run}").json()["items"]
+    told: dict[str, Any] = found
+    return told
+
+
+def _decide(home: House, run: str, what: str, role: str = "privacy_officer") -> httpx2.Response:
+    return home.ledger.post(f"/v1/proposals/{_proposal(home, run)['id']}/{what}", {"reason": "Seen."}, role)
+
+
+def _status(home: House, run: str) -> str:
+    return str(home.ledger.get(f"/v1/runs/{run}").json()["status"])
+
+
+def test_it_waits_and_another_person_lets_it_begin(watched: House) -> None:
+    made = _register(watched)
+    run, steps = made["id"], f"/v1/runs/{made['id']}/steps"
+    assert made["status"] == "pending"
+    told = _proposal(watched, run)
+    assert (told["kind"], told["status"]) == ("run", "open")
+    assert told["proposed"] == {
+        "epsilon": 0.5,
+        "delta": 1e-6,
+        "approval_above_epsilon": 0.4,
+        "limited": True,
+        "planned": False,
+    }
+    before = watched.rows()
+    for refused in (
+        watched.ledger.post(steps, {}, "trainer"),
+        watched.ledger.post(f"{steps}?dry_run=true", {}, "trainer"),
+        watched.ledger.post(f"/v1/runs/{run}/reservations", {"plan": [{"event": SAMPLED}]}, "trainer"),
+        watched.ledger.post(f"/v1/runs/{run}/attempts", {}, "trainer"),
+        *(watched.ledger.post(f"/v1/runs/{run}/{action}", None, "admin") for action in ("pause", "resume", "complete")),
+    ):
+        assert (refused.status_code, refused.json()["run_status"]) == (409, "pending")
+    assert _decide(watched, run, "approve", "trainer").status_code == 403
+    assert watched.rows() == before
+    assert verify(watched.ledger.database).problems == ()
+    assert _decide(watched, run, "approve").status_code == 200
+    assert _status(watched, run) == "active"
+    assert watched.ledger.post(steps, {"event": GAUSSIAN}, "trainer").status_code == 200
+    acts = watched.ledger.get(f"/v1/audit?subject={run}", "auditor").json()["items"]
+    assert [act["action"] for act in acts] == ["run.registered", "run.activated"]
+    assert verify(watched.ledger.database).problems == ()
+
+
+def test_nobody_approves_the_run_that_they_registered(watched: House) -> None:
+    run = _register(watched, "admin")["id"]
+    assert _decide(watched, run, "approve", "admin").status_code == 403
+    assert _status(watched, run) == "pending"
+
+
+@pytest.mark.parametrize(("role", "status"), [("privacy_officer", "rejected"), ("trainer", "withdrawn")])
+def test_rejected_or_withdrawn_it_is_aborted(watched: House, role: str, status: str) -> None:
+    run = _register(watched)["id"]
+    reply = _decide(watched, run, "reject", role)
+    assert (reply.status_code, reply.json()["status"]) == (200, status)
+    assert _status(watched, run) == "aborted"
+    assert verify(watched.ledger.database).problems == ()
+
+
+def test_aborted_while_it_waits_its_proposal_is_superseded(watched: House) -> None:
+    run = _register(watched)["id"]
+    assert watched.ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
+    assert _proposal(watched, run)["status"] == "superseded"
+    assert _decide(watched, run, "approve").status_code == 409
+    assert verify(watched.ledger.database).problems == ()
+
+
+def test_its_plan_is_not_set_aside_while_it_waits(watched: House) -> None:
+    plan = [{"event": SAMPLED, "count": 1000}]
+    made = _register(watched, limit=None, plan=plan)
+    assert (made["status"], made["reservation"]) == ("pending", None)
+    assert _proposal(watched, made["id"])["proposed"]["planned"] is True
+    assert _decide(watched, made["id"], "approve").status_code == 200
+    path = f"/v1/runs/{made['id']}/reservations"
+    assert watched.ledger.post(path, {"plan": [{"event": SAMPLED, "count": 10}]}, "trainer").status_code == 201
+    assert verify(watched.ledger.database).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("terms", "status"),
+    [
+        ({"limit": {"epsilon": 0.4, "delta": 1e-6}}, "active"),
+        ({"limit": None}, "pending"),  # nothing but its budget's limit holds it
+        ({"limit": None, "plan": [{"event": GAUSSIAN, "count": 2}]}, "active"),
+        ({"limit": None, "planned": [{"event": GAUSSIAN, "count": 2}]}, "active"),
+        ({"limit": None, "planned": [{"event": GAUSSIAN | {"noise_multiplier": 0.01}, "count": 1}]}, "pending"),
+    ],
+    ids=str,
+)
+def test_what_a_run_may_spend_is_its_limit_or_its_plan_or_its_budgets_limit(
+    watched: House, terms: dict[str, Any], status: str
+) -> None:
+    assert _register(watched, **terms)["status"] == status
+
+
+def test_a_policy_that_is_stricter_by_now_holds_for_the_approval(watched: House) -> None:
+    run = _register(watched)["id"]
+    assert put(watched, {"max_epsilon": 0.3}).status_code == 200
+    assert violation(_decide(watched, run, "approve")) == ("organisation", "max_epsilon", 0.5, 0.3)
+    assert (_status(watched, run), _proposal(watched, run)["status"]) == ("pending", "open")
+    assert _decide(watched, run, "reject").status_code == 200
+
+
+def test_what_has_happened_is_recorded_also_of_a_run_that_waits(watched: House) -> None:
+    run = _register(watched)["id"]
+    report = {"mode": "report", "event": GAUSSIAN}
+    assert watched.ledger.post(f"/v1/runs/{run}/steps", report, "trainer").status_code == 200
+    assert _status(watched, run) == "pending"
+    assert verify(watched.ledger.database).problems == ()
