@@ -8,6 +8,10 @@ from app.ledger.runs import Run, RunAction, RunStatus, after, require_active, re
 
 S, A = RunStatus, RunAction
 TABLE = {
+    (S.PENDING, A.PAUSE): None,
+    (S.PENDING, A.RESUME): None,
+    (S.PENDING, A.COMPLETE): None,
+    (S.PENDING, A.ABORT): S.ABORTED,
     (S.ACTIVE, A.PAUSE): S.PAUSED,
     (S.ACTIVE, A.RESUME): S.ACTIVE,
     (S.ACTIVE, A.COMPLETE): S.COMPLETED,
