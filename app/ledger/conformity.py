@@ -3,17 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import hypot, inf
+from math import inf
 from typing import Final
 
-import numpy as np
-
-from app.accounting.events import AdaptiveClipping, Decay, DpEvent, NeighboringRelation, type_name
-from app.accounting.formulas.schedules import decayed
+from app.accounting.events import DpEvent, NeighboringRelation, type_name
 from app.ledger.accounts import Account
+from app.ledger.deviations import Deviation
 from app.ledger.errors import PolicyViolationError
+from app.ledger.events import leaves, smallest_noise
 from app.ledger.filters import Limit
-from app.ledger.policies import ORGANISATION, Policy, Source
+from app.ledger.policies import ORGANISATION, Deviations, Policy, Source
 from app.ledger.roles import Role
 
 Found = tuple[object, object]
@@ -101,6 +100,23 @@ def require_steps(sources: tuple[Source, ...], relation: NeighboringRelation, ev
             raise found.error()
 
 
+def require_declared(sources: tuple[Source, ...], found: Sequence[Deviation]) -> None:
+    """Let steps pass that are as their run has declared them, where a policy wants that.
+
+    Args:
+        sources: the policies that hold.
+        found: in what the steps differ.
+
+    Raises:
+        PolicyViolationError: they differ, and a policy refuses that.
+    """
+    if found:
+        first = found[0]
+        told = f"{first.kind} {first.observed} where {first.declared} was declared"
+        refused = (told, str(Deviations.REFUSE))
+        _raise_first(sources, "deviations", lambda policy: refused if policy.deviations is Deviations.REFUSE else None)
+
+
 def require_reporter(sources: tuple[Source, ...], role: Role) -> None:
     """Let those tell of steps that have happened who may.
 
@@ -149,32 +165,6 @@ def require_run(sources: tuple[Source, ...], size: Size, *, limited: bool, plann
     _raise_first(sources, "require_plan", lambda policy: _missing(planned, policy.require_plan))
     _raise_first(sources, "max_epsilon", lambda policy: _above(size.epsilon, policy.max_epsilon))
     _raise_first(sources, "max_delta", lambda policy: _above(size.delta, policy.max_delta))
-
-
-def leaves(event: DpEvent) -> list[DpEvent]:
-    """The mechanisms in an event: itself, or those in it, however deep."""
-    inside = getattr(event, "events", None) or ([event.event] if hasattr(event, "event") else [])
-    return [leaf for each in inside for leaf in leaves(each)] if inside else [event]
-
-
-def smallest_noise(event: DpEvent) -> float | None:
-    """The smallest noise multiplier in an event; None: nothing in it has one.
-
-    Of adaptive clipping it is that of gradients and count together (arXiv 1905.03871, Theorem 1), of a decay its last.
-    """
-    if isinstance(event, Decay):
-        first = smallest_noise(event.event)
-        assert first is not None, "a decay holds a mechanism with noise"
-        last = np.array([event.first_step + event.steps - 1])
-        return float(decayed(event.mode, first, event.decay_rate, last)[0])
-    if isinstance(event, AdaptiveClipping) and event.noise_multiplier is None:
-        assert event.gradient_noise_multiplier is not None
-        assert event.count_noise_stddev is not None
-        return 1 / hypot(1 / event.gradient_noise_multiplier, 1 / (2 * event.count_noise_stddev))
-    inside = getattr(event, "events", None) or ([event.event] if hasattr(event, "event") else [])
-    if inside:
-        return min((noise for each in inside if (noise := smallest_noise(each)) is not None), default=None)
-    return getattr(event, "noise_multiplier", None)
 
 
 @lru_cache(maxsize=8192)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.accounting.events import DpEvent
+from app.ledger.deviations import Deviation
 from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
 
 
@@ -55,6 +56,9 @@ class Run:
         chain_head: the hash of the last of them, or of the chain's beginning.
         reservation_id: the active reservation under which its steps are taken, if there is one.
         attempt_first_step: the number of the current attempt's first step.
+        declared_steps: how many it has planned; None: it has not said.
+        declared_steps_per_hour: how fast it goes at the most; None: it has not said.
+        deviations: in what its steps differed from what it declared, of each kind the first.
     """
 
     account_id: str
@@ -66,6 +70,9 @@ class Run:
     chain_head: bytes
     reservation_id: str | None = None
     attempt_first_step: int = 0
+    declared_steps: int | None = None
+    declared_steps_per_hour: float | None = None
+    deviations: tuple[Deviation, ...] = ()
 
 
 def after(status: RunStatus, action: RunAction) -> RunStatus:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
-from app.ledger.conformity import require_steps, sources_of
+from app.ledger.conformity import require_declared, require_steps, sources_of
 from app.ledger.errors import NotFoundError, ReservationConflictError
 from app.ledger.plans import plan_of
 from app.ledger.reservations import Reservation, ReservationStatus, commit, forfeit, has_lapsed
@@ -20,6 +20,7 @@ from app.service.call import Call
 from app.service.charging.ending import end
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
+from app.service.charging.watching import deviating
 from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
@@ -180,7 +181,12 @@ def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepare
         if not account.weights_frozen:
             ready.require(account, [step.event for step in account.planned])
     items = plan_of(request.steps)
-    require_steps(sources_of(path), path[0].relation, [item.event for item in items])
+    sources = sources_of(path)
+    if sources:
+        planned = [StepEvent(item.event, item.count) for item in items]
+        require_steps(sources, path[0].relation, [step.event for step in planned])
+        run = work.run(organisation_id, request.run_id)
+        require_declared(sources, deviating(work, organisation_id, run, planned, call.now))
     priced = work.quote(organisation_id, path[0], [StepEvent(item.event, item.count) for item in items], ready)
     holding = hold(path, priced, ready.noise_that_fits)
     if isinstance(holding, Refusal):

@@ -1,7 +1,7 @@
 """Runs: registration, reading, and the steps of their life."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -42,12 +42,14 @@ class Declaration:
         event: what a step costs unless the request says otherwise.
         privacy_unit: what the trainer protects; None: whatever the population's is.
         relation: what its mechanism is calibrated for; None: whatever the population's is.
+        steps_per_hour: how fast it goes at the most; None: it does not say.
     """
 
     budgets: tuple[str, ...]
     event: DpEvent | None
     privacy_unit: str | None
     relation: NeighboringRelation | None
+    steps_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,11 @@ def register_run(
         accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
         head = genesis(call.organisation_id, account.id)
         run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
+        run = replace(
+            run,
+            declared_steps=sum(step.count for step in registration.plan or terms.planned) or None,
+            declared_steps_per_hour=declaration.steps_per_hour,
+        )
         runs.add(tx, call.organisation_id, run, call.now)
         budget_ids = [budget.record.account.id for budget in charged]
         _record_registration(tx, call, account, budget_ids, declaration, status)

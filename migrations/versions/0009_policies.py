@@ -1,4 +1,6 @@
-"""Organisations, populations and budgets have policies; runs may wait for another person's approval."""
+"""Organisations, populations and budgets have policies; runs may wait for an approval, and declare their steps."""
+
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,6 +16,15 @@ CHECKS = {
     "house_policy_of_populations": "kind = 'population' OR house_policy IS NULL",
 }
 
+NEW_OF_RUNS: dict[str, sa.types.TypeEngine[Any]] = {
+    "declared_steps": sa.BigInteger(),
+    "declared_steps_per_hour": sa.Float(precision=53),
+    "deviations": sa.Text(),
+}
+CHECKS_OF_RUNS = {
+    "declared_steps_count": "declared_steps >= 1",
+    "declared_steps_per_hour_count": "declared_steps_per_hour > 0",
+}
 STATUSES_BEFORE = "status IN ('active', 'paused', 'completed', 'aborted', 'overdrawn')"
 STATUSES = "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')"
 NOT_BEGUN = "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)"
@@ -34,7 +45,11 @@ def upgrade() -> None:
     with op.batch_alter_table("accounts") as batch:
         for name, check in CHECKS.items():
             batch.create_check_constraint(op.f(f"ck_accounts_{name}"), check)
+    for name, kind in NEW_OF_RUNS.items():
+        op.add_column("runs", sa.Column(name, kind, nullable=True))
     with op.batch_alter_table("runs") as batch:
+        for name, check in CHECKS_OF_RUNS.items():
+            batch.create_check_constraint(op.f(f"ck_runs_{name}"), check)
         batch.drop_constraint(op.f("ck_runs_status_known"), type_="check")
         batch.create_check_constraint(op.f("ck_runs_status_known"), STATUSES)
         batch.create_check_constraint(op.f("ck_runs_pending_has_not_begun"), NOT_BEGUN)
@@ -57,6 +72,10 @@ def downgrade() -> None:
         batch.drop_constraint(op.f("ck_runs_pending_has_not_begun"), type_="check")
         batch.drop_constraint(op.f("ck_runs_status_known"), type_="check")
         batch.create_check_constraint(op.f("ck_runs_status_known"), STATUSES_BEFORE)
+        for name in CHECKS_OF_RUNS:
+            batch.drop_constraint(op.f(f"ck_runs_{name}"), type_="check")
+        for name in NEW_OF_RUNS:
+            batch.drop_column(name)
     with op.batch_alter_table("accounts") as batch:
         for name in CHECKS:
             batch.drop_constraint(op.f(f"ck_accounts_{name}"), type_="check")

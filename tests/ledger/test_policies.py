@@ -26,15 +26,14 @@ from app.accounting.events import (
 )
 from app.ledger.conformity import (
     Size,
-    leaves,
     require_limit_allowed,
     require_relation,
     require_reporter,
     require_run,
     require_steps,
-    smallest_noise,
 )
 from app.ledger.errors import InvalidInputError, PolicyViolationError
+from app.ledger.events import leaves, smallest_noise
 from app.ledger.filters import Limit
 from app.ledger.policies import (
     LEAVES,

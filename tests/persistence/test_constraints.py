@@ -253,6 +253,13 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
         {"account_id": "icu-team", "status": "pending", "attempt": 2},
         "ck_runs_pending_has_not_begun",
     ),
+    ("runs", ("account_id", "model"), {"account_id": "icu-team", "declared_steps": 0}, "ck_runs_declared_steps_count"),
+    (
+        "runs",
+        ("account_id", "model"),
+        {"account_id": "icu-team", "declared_steps_per_hour": 0.0},
+        "ck_runs_declared_steps_per_hour_count",
+    ),
     ("runs", ("account_id", "model"), {"account_id": "icu-team", "attempt": 0}, "ck_runs_attempt_counts"),
     ("runs", ("account_id", "model"), {"account_id": "icu-team", "next_step": -1}, "ck_runs_next_step_counts"),
     ("runs", ("account_id", "model"), {"account_id": "icu-team", "decisions": -1}, "ck_runs_decisions_count"),

@@ -1,5 +1,6 @@
 """Runs, their steps and their history on the wire."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -28,6 +29,7 @@ from app.api.schemas.examples import (
 )
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.composition import MAX_BUDGETS
+from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
 from app.service.budgets import Terms
 from app.service.numbers import finite
@@ -64,13 +66,16 @@ RUN_EXAMPLE: dict[str, Any] = {
     "filter": "adaptive",
     "planned": [],
     "weights_frozen": True,
+    "declared_steps": 400,
+    "declared_steps_per_hour": None,
+    "deviations": [{"kind": "steps", "declared": 400, "observed": 420, "first_step": 400}],
     "created_at": "2026-11-21T09:00:00Z",
     "updated_at": "2026-11-21T09:30:00Z",
 }
 
 
 _OF_PLANS = {"plan", "lease_seconds"}
-_OF_BUDGETS = {"budget", "budgets"}
+_OF_BUDGETS = {"budget", "budgets", "steps_per_hour"}
 
 
 class RunIn(TermsIn):
@@ -117,6 +122,9 @@ class RunIn(TermsIn):
         description="Set aside at once for the run's steps, or refused at once, and then there is no run.",
     )
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
+    steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
+        default=None, description="How fast it goes at the most; a run that is faster is flagged."
+    )
 
     def registration(self) -> Registration:
         """What the trainer says of the run.
@@ -133,11 +141,21 @@ class RunIn(TermsIn):
             None if self.event is None else event_of(self.event),
             self.privacy_unit,
             relation_of(self.neighboring_relation),
+            self.steps_per_hour,
         )
 
     def _terms(self) -> Terms:
         limit = None if self.limit is None else self.limit.domain()
         return Terms(self.name, limit, self.filter_kind(), step_events_of(self.planned))
+
+
+class DeviationOut(Output):
+    """In one respect, where a run's steps first differed from what it has declared."""
+
+    kind: DeviationKind
+    declared: float | str | None
+    observed: float | str | None
+    first_step: int = Field(description="The number of the first such step.")
 
 
 class RunOut(AccountOut):
@@ -156,6 +174,11 @@ class RunOut(AccountOut):
     next_step: int
     event: dict[str, Any] | None
     reservation: str | None = Field(default=None, description="The active reservation that its steps are taken out of.")
+    declared_steps: int | None = Field(description="How many steps its plan has; null if it declared none.")
+    declared_steps_per_hour: float | None
+    deviations: list[DeviationOut] = Field(
+        description="In what its steps differed from what it has declared, of each kind the first."
+    )
     limit: LimitOut | None
     delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
@@ -197,6 +220,9 @@ class RunOut(AccountOut):
             steps_remaining=record.steps_remaining,
             binding_account=record.binding and record.binding.id,
             binding_account_path=record.binding and record.binding.path,
+            declared_steps=record.run.declared_steps,
+            declared_steps_per_hour=record.run.declared_steps_per_hour,
+            deviations=[DeviationOut(**asdict(each)) for each in record.run.deviations],
             created_at=record.own.created_at,
             updated_at=record.own.updated_at,
         )

@@ -1,12 +1,17 @@
 """What a run has besides its account, and the DpEvents that runs refer to."""
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, insert, select
 
 from app.accounting.events import fingerprint
+from app.ledger.audit import canonical
+from app.ledger.deviations import Deviation, DeviationKind
 from app.ledger.runs import Run, RunStatus
 from app.persistence.bulk import Bulk
 from app.persistence.repositories import events
@@ -31,7 +36,7 @@ _RUNS = (
 _MANY = _RUNS.where(
     runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
 )
-_SAVED = Bulk(runs, ["status", "attempt", "next_step", "decisions", "chain_head", "reservation_id"])
+_SAVED = Bulk(runs, ["status", "attempt", "next_step", "decisions", "chain_head", "reservation_id", "deviations"])
 
 
 def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
@@ -49,6 +54,8 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
             decisions=run.decisions,
             chain_head=run.chain_head,
             reservation_id=run.reservation_id,
+            declared_steps=run.declared_steps,
+            declared_steps_per_hour=run.declared_steps_per_hour,
         )
     )
     add_attempt(tx, organisation_id, run, now)
@@ -110,7 +117,7 @@ def save(tx: Connection, organisation_id: str, run: Run) -> None:
 
 
 def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
-    """Write runs' states: status, attempt, next step, number of decisions, head of the chain, active reservation."""
+    """Write all of runs that changes."""
     _SAVED.execute(
         tx,
         [
@@ -123,6 +130,7 @@ def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
                 "decisions": run.decisions,
                 "chain_head": run.chain_head,
                 "reservation_id": run.reservation_id,
+                "deviations": _deviations_text(run.deviations),
             }
             for organisation_id, run in changed
         ],
@@ -144,4 +152,18 @@ def _run(row: Row[Any]) -> Run:
         chain_head=row.chain_head,
         reservation_id=row.reservation_id,
         attempt_first_step=row.attempt_first_step,
+        declared_steps=row.declared_steps,
+        declared_steps_per_hour=row.declared_steps_per_hour,
+        deviations=_read_deviations(row.deviations),
     )
+
+
+@lru_cache(maxsize=1024)
+def _deviations_text(found: tuple[Deviation, ...]) -> str | None:
+    return canonical([asdict(each) for each in found]) if found else None
+
+
+@lru_cache(maxsize=1024)
+def _read_deviations(kept: str | None) -> tuple[Deviation, ...]:
+    found = json.loads(kept) if kept else []
+    return tuple(Deviation(**each | {"kind": DeviationKind(each["kind"])}) for each in found)

@@ -64,6 +64,9 @@ runs = Table(
     Column("decisions", BigInteger, nullable=False),
     Column("chain_head", LargeBinary(32), nullable=False),
     id_column("reservation_id", nullable=True),
+    Column("declared_steps", BigInteger),
+    Column("declared_steps_per_hour", Float(53)),
+    Column("deviations", Text),
     PrimaryKeyConstraint("organisation_id", "account_id"),
     ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
     ForeignKeyConstraint(
@@ -79,6 +82,8 @@ runs = Table(
         "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
     ),
     CheckConstraint("status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_has_not_begun"),
+    CheckConstraint("declared_steps >= 1", name="declared_steps_count"),
+    CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_count"),
     CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
     CheckConstraint("attempt >= 1", name="attempt_counts"),
     CheckConstraint("next_step >= 0", name="next_step_counts"),

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
-from app.ledger.conformity import require_reporter, require_steps, sources_of
 from app.ledger.errors import SequenceConflictError
 from app.ledger.reservations import Reservation, Shortfall, has_lapsed, is_exact, take, taken_out
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
@@ -15,6 +14,7 @@ from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.alerts.telling import exhausted, overdrawn
 from app.service.charging.refusing import facts_of
 from app.service.charging.requests import Answered, Command, Mode, OnExceed
+from app.service.charging.watching import flagged, require_allowed
 from app.service.charging.working import WorkingSet
 from app.service.idempotency import reused
 from app.service.pricing import UnpreparedError
@@ -135,7 +135,7 @@ def _under_reservation(
         work.charge(organisation_id, (after,), priced, command.now, from_held=True)
     else:
         work.change(organisation_id, (after,), command.now)
-    return work.append(organisation_id, run, decision)
+    return work.append(organisation_id, flagged(work, command, run, steps), decision)
 
 
 def _by_the_accounts(
@@ -148,7 +148,7 @@ def _by_the_accounts(
 ) -> Decision:
     """Ask every account of the path."""
     organisation_id, request, ready = command.organisation_id, command.request, command.ready
-    _require_allowed(command, path, steps)
+    require_allowed(work, command, run, path, steps)
     if request.mode is Mode.AUTHORIZE:  # what has happened is recorded whenever it is told
         require_open(path, command.now)
     for account in path:
@@ -173,7 +173,7 @@ def _by_the_accounts(
     _tell(work, command, run, outcome)
     if outcome.overdrawn and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
-    return work.append(organisation_id, run, decision)
+    return work.append(organisation_id, flagged(work, command, run, steps), decision)
 
 
 def _tell(work: WorkingSet, command: Command, run: Run, charged: Admission) -> None:
@@ -183,17 +183,6 @@ def _tell(work: WorkingSet, command: Command, run: Run, charged: Admission) -> N
         work.tell(command.organisation_id, [overdrawn(own, charged.binding, command.now)])
     elif not charged.overdrawn and not charged.steps_remaining:
         work.tell(command.organisation_id, [exhausted(charged.binding, own, command.now)])
-
-
-def _require_allowed(command: Command, path: tuple[Account, ...], steps: tuple[StepEvent, ...]) -> None:
-    """Let pass what the policies of the path allow; what has happened is not judged, but who may tell of it."""
-    sources = sources_of(path)
-    if not sources:
-        return
-    if command.request.mode is Mode.REPORT:
-        require_reporter(sources, command.call.caller.role)
-    else:
-        require_steps(sources, path[0].relation, [step.event for step in steps])
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:

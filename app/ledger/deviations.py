@@ -1,0 +1,133 @@
+"""What a run has declared of its steps, held against the steps that it takes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from app.accounting.events import DpEvent, PoissonSampled, SampledWithoutReplacement, type_name
+from app.ledger.accounts import StepEvent
+from app.ledger.events import inside, leaves, smallest_noise
+
+
+class DeviationKind(StrEnum):
+    """In what the steps differ."""
+
+    SAMPLER = "sampler"
+    SAMPLING_PROBABILITY = "sampling_probability"
+    MECHANISM = "mechanism"
+    NOISE_MULTIPLIER = "noise_multiplier"
+    EVENT = "event"
+    STEPS = "steps"
+    STEPS_PER_HOUR = "steps_per_hour"
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Where steps first differed from what their run has declared, in one respect.
+
+    Args:
+        kind: in which respect.
+        declared: what was declared.
+        observed: what was asked, or reported, instead.
+        first_step: the number of the first such step.
+    """
+
+    kind: DeviationKind
+    declared: float | str | None
+    observed: float | str | None
+    first_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a run has declared of its steps; None: nothing.
+
+    Args:
+        event: what a step costs unless the request says otherwise.
+        planned: further events that it has planned.
+        steps: how many steps it has planned.
+        steps_per_hour: how fast it goes at the most.
+    """
+
+    event: DpEvent | None
+    planned: Sequence[StepEvent] = ()
+    steps: int | None = None
+    steps_per_hour: float | None = None
+
+
+LEAST_HOURS: Final = 1.0
+"""A run that has just begun may take an hour's steps at once."""
+
+
+def deviations(declared: Declared, next_step: int, steps: Iterable[StepEvent], hours: float) -> tuple[Deviation, ...]:
+    """In what steps differ from what was declared.
+
+    Args:
+        declared: by the run.
+        next_step: the number of the first of the steps.
+        steps: asked for, planned, or reported.
+        hours: since the run was registered.
+
+    Returns:
+        Each kind at most once.
+    """
+    found: dict[DeviationKind, Deviation] = {}
+    at = next_step
+    for step in steps:
+        for kind, said, seen in _of_event(declared, step.event):
+            found.setdefault(kind, Deviation(kind, said, seen, at))
+        at += step.count
+    if declared.steps is not None and at > declared.steps:
+        first = max(next_step, declared.steps)
+        found[DeviationKind.STEPS] = Deviation(DeviationKind.STEPS, declared.steps, at, first)
+    if declared.steps_per_hour is not None and at > declared.steps_per_hour * max(hours, LEAST_HOURS):
+        rate = at / max(hours, LEAST_HOURS)
+        kind = DeviationKind.STEPS_PER_HOUR
+        found[kind] = Deviation(kind, declared.steps_per_hour, rate, next_step)
+    return tuple(found.values())
+
+
+def noted(before: tuple[Deviation, ...], found: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
+    """All deviations of a run: of each kind the first."""
+    kinds = {each.kind for each in before}
+    further = tuple(each for each in found if each.kind not in kinds)
+    return (*before, *further) if further else before
+
+
+_Difference = tuple[DeviationKind, float | str | None, float | str | None]
+
+
+def _of_event(declared: Declared, event: DpEvent) -> tuple[_Difference, ...]:
+    if declared.event is None or event == declared.event or any(event == step.event for step in declared.planned):
+        return ()
+    return _differences(declared.event, event)
+
+
+@lru_cache(maxsize=4096)
+def _differences(declared: DpEvent, observed: DpEvent) -> tuple[_Difference, ...]:
+    said, seen = _traits(declared), _traits(observed)
+    found = tuple((kind, said[kind], seen[kind]) for kind in said if said[kind] != seen[kind])
+    return found or ((DeviationKind.EVENT, type_name(declared), type_name(observed)),)
+
+
+def _traits(event: DpEvent) -> dict[DeviationKind, float | str | None]:
+    """What a reader looks at first: how the data are sampled, how much of them, what is done to them, its noise."""
+    sampler, probability = _sampling(event)
+    return {
+        DeviationKind.SAMPLER: sampler,
+        DeviationKind.SAMPLING_PROBABILITY: probability,
+        DeviationKind.MECHANISM: ", ".join(sorted({type_name(leaf) for leaf in leaves(event)})),
+        DeviationKind.NOISE_MULTIPLIER: smallest_noise(event),
+    }
+
+
+def _sampling(event: DpEvent) -> tuple[str, float]:
+    """The outermost sampler in an event, and the largest part of the data that it takes."""
+    if isinstance(event, PoissonSampled):
+        return type_name(event), event.sampling_probability
+    if isinstance(event, SampledWithoutReplacement):
+        return type_name(event), event.sample_size / event.source_dataset_size
+    sampled = [_sampling(each) for each in inside(event)]
+    return max(sampled, key=lambda found: found[1]) if sampled else ("none", 1.0)

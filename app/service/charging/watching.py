@@ -1,0 +1,45 @@
+"""Steps held against what their run has declared, and against the policies of its path."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from app.ledger.accounts import Account, StepEvent
+from app.ledger.conformity import require_declared, require_reporter, require_steps, sources_of
+from app.ledger.deviations import Declared, Deviation, deviations, noted
+from app.ledger.runs import Run
+from app.service.charging.requests import Command, Mode
+from app.service.charging.working import WorkingSet
+
+
+def require_allowed(
+    work: WorkingSet, command: Command, run: Run, path: tuple[Account, ...], steps: Sequence[StepEvent]
+) -> None:
+    """Let pass what the policies of the path allow; what has happened is not judged, but who may tell of it.
+
+    Raises:
+        PolicyViolationError: a policy does not allow it.
+    """
+    sources = sources_of(path)
+    if not sources:
+        return
+    if command.request.mode is Mode.REPORT:
+        require_reporter(sources, command.call.caller.role)
+        return
+    require_steps(sources, path[0].relation, [step.event for step in steps])
+    require_declared(sources, deviating(work, command.organisation_id, run, steps, command.now))
+
+
+def deviating(
+    work: WorkingSet, organisation_id: str, run: Run, steps: Sequence[StepEvent], now: datetime
+) -> tuple[Deviation, ...]:
+    """In what steps differ from what their run has declared."""
+    own = work.accounts[organisation_id, run.account_id]
+    declared = Declared(run.event, own.account.planned, run.declared_steps, run.declared_steps_per_hour)
+    return deviations(declared, run.next_step, steps, (now - own.created_at).total_seconds() / 3600)
+
+
+def flagged(work: WorkingSet, command: Command, run: Run, steps: Sequence[StepEvent]) -> Run:
+    """A run whose steps are taken, with what they differ in."""
+    found = deviating(work, command.organisation_id, run, steps, command.now)
+    return replace(run, deviations=noted(run.deviations, found)) if found else run

@@ -1,0 +1,73 @@
+"""Declared against observed: in what steps differ, and where first."""
+
+import pytest
+
+from app.accounting.events import (
+    Composed,
+    DpEvent,
+    Gaussian,
+    Laplace,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    SelfComposed,
+)
+from app.ledger.accounts import StepEvent
+from app.ledger.deviations import Declared, Deviation, DeviationKind, deviations, noted
+
+K = DeviationKind
+DECLARED = PoissonSampled(0.01, Gaussian(1.1))
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (DECLARED, {}),
+        (PoissonSampled(0.01, Gaussian(1.0)), {K.NOISE_MULTIPLIER: (1.1, 1.0)}),
+        (PoissonSampled(0.02, Gaussian(1.1)), {K.SAMPLING_PROBABILITY: (0.01, 0.02)}),
+        (PoissonSampled(0.01, Laplace(1.1)), {K.MECHANISM: ("gaussian", "laplace")}),
+        (
+            SampledWithoutReplacement(100, 1, Gaussian(1.1)),
+            {K.SAMPLER: ("poisson_sampled", "sampled_without_replacement")},
+        ),
+        (Gaussian(1.1), {K.SAMPLER: ("poisson_sampled", "none"), K.SAMPLING_PROBABILITY: (0.01, 1.0)}),
+        (SelfComposed(DECLARED, 2), {K.EVENT: ("poisson_sampled", "self_composed")}),
+        (
+            PoissonSampled(0.01, Composed((Gaussian(1.1), Laplace(1.2)))),
+            {K.MECHANISM: ("gaussian", "gaussian, laplace")},
+        ),
+    ],
+    ids=str,
+)
+def test_in_what_an_event_differs(event: DpEvent, expected: dict[K, tuple[object, object]]) -> None:
+    found = deviations(Declared(DECLARED), 7, [StepEvent(DECLARED, 3), StepEvent(event, 1)], 0.0)
+    assert {each.kind: (each.declared, each.observed) for each in found} == expected
+    assert {each.first_step for each in found} <= {10}
+
+
+def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to_differ_from() -> None:
+    loud = StepEvent(PoissonSampled(0.5, Gaussian(0.5)), 1)
+    assert deviations(Declared(DECLARED, [loud]), 0, [loud], 0.0) == ()
+    assert deviations(Declared(None), 0, [loud], 0.0) == ()
+
+
+def test_more_steps_than_planned() -> None:
+    declared = Declared(DECLARED, steps=10)
+    assert deviations(declared, 8, [StepEvent(DECLARED, 2)], 0.0) == ()
+    assert deviations(declared, 8, [StepEvent(DECLARED, 5)], 0.0) == (Deviation(K.STEPS, 10, 13, 10),)
+    assert deviations(declared, 12, [StepEvent(DECLARED, 1)], 0.0) == (Deviation(K.STEPS, 10, 13, 12),)
+
+
+def test_faster_than_declared() -> None:
+    declared = Declared(DECLARED, steps_per_hour=10.0)
+    assert deviations(declared, 0, [StepEvent(DECLARED, 10)], 0.01) == ()
+    assert deviations(declared, 10, [StepEvent(DECLARED, 1)], 0.01) == (Deviation(K.STEPS_PER_HOUR, 10.0, 11.0, 10),)
+    assert deviations(declared, 10, [StepEvent(DECLARED, 10)], 2.0) == ()
+    assert deviations(declared, 20, [StepEvent(DECLARED, 4)], 2.0) == (Deviation(K.STEPS_PER_HOUR, 10.0, 12.0, 20),)
+
+
+def test_of_each_kind_the_first_is_kept() -> None:
+    first, second = Deviation(K.STEPS, 1, 2, 1), Deviation(K.STEPS, 1, 3, 2)
+    other = Deviation(K.SAMPLER, "none", "poisson_sampled", 2)
+    assert noted((), (first,)) == (first,)
+    assert noted((first,), (second,)) == (first,)
+    assert noted((first,), (second, other)) == (first, other)
