@@ -170,10 +170,11 @@ def charged(ledger: Ledger) -> Ledger:
 
 
 def _forget_who(tx: Connection) -> None:
-    """Let keys and decisions be those of a version that did not keep who asked."""
+    """Let keys, decisions and runs be those of a version that did not keep who asked, and what was declared."""
     tx.execute(delete(api_keys).where(api_keys.c.role.not_in(["admin", "trainer", "viewer"])))
     tx.execute(update(api_keys).values(created_by=None))
     tx.execute(update(decisions).values(actor=None, request_id=None))
+    tx.execute(update(runs).values(declared_steps=None, deviations=None))
     for run in kept_runs(tx):
         head = genesis(run.organisation_id, run.id)
         here = (decisions.c.organisation_id == run.organisation_id) & (decisions.c.run_id == run.id)
