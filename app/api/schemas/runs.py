@@ -67,7 +67,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "planned": [],
     "weights_frozen": True,
     "declared_steps": 400,
-    "declared_steps_per_hour": None,
+    "declared_steps_per_hour": 2000.0,
     "deviations": [{"kind": "steps", "declared": 400, "observed": 420, "first_step": 400}],
     "created_at": "2026-11-21T09:00:00Z",
     "updated_at": "2026-11-21T09:30:00Z",
@@ -75,7 +75,7 @@ RUN_EXAMPLE: dict[str, Any] = {
 
 
 _OF_PLANS = {"plan", "lease_seconds"}
-_OF_BUDGETS = {"budget", "budgets", "steps_per_hour"}
+_UNLESS_SAID = {"budget", "budgets", "steps_per_hour"}
 
 
 class RunIn(TermsIn):
@@ -108,7 +108,7 @@ class RunIn(TermsIn):
         return {
             name: value
             for name, value in written.items()
-            if name not in left_out and (name not in _OF_BUDGETS or value is not None)
+            if name not in left_out and (name not in _UNLESS_SAID or value is not None)
         }
 
     @model_validator(mode="after")
