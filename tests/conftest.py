@@ -260,14 +260,17 @@ ON_BOTH = {
     "reliability": None,
     "api": {
         *(
+            "approvals",
             "attempts",
             "creating",
+            "deviations",
             "fairness",
             "following_plans",
             "history",
             "idempotent_creates",
             "lists",
             "own_delta",
+            "policies",
             "problems",
         ),
         *("refusals", "reports", "reservation_ends", "reservations", "run_states", "sequence", "steps", "stored"),
