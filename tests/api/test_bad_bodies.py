@@ -201,6 +201,7 @@ TOO_MANY: dict[str, dict[str, object]] = {
 WITHOUT_EVENTS = {
     *("planLaplace", "completeRun", "abortRun", "openAttempt", "commitReservation"),
     *("createKey", "rotateKey", "revokeKey", "changeLimit", "approveProposal", "rejectProposal"),
+    *("putPolicies", "putPolicy"),
     *("createWebhook", "rotateWebhookSecret", "setAlertSettings"),
 }
 each_with_events = pytest.mark.parametrize(
