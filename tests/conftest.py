@@ -264,6 +264,7 @@ ON_BOTH = {
             "attempts",
             "creating",
             "deviations",
+            "experiments",
             "fairness",
             "following_plans",
             "history",

@@ -42,6 +42,11 @@ def page_of(document: Mapping[str, Any]) -> str:
             f"<h2>Mechanisms: {payload['steps']} steps, {payload['mechanisms_in_all']} different events</h2>",
             _rows(("Times", "Event"), [(each["count"], each["event"]) for each in payload["mechanisms"]]),
         ]
+    if payload.get("experiments"):
+        sweeps = [
+            (each["path"], each["runs"], _epsilon(each, "epsilon"), each["choice"]) for each in payload["experiments"]
+        ]
+        parts += ["<h2>Chosen in a sweep</h2>", _rows(("Experiment", "Runs", "Spent on all", "Choice"), sweeps)]
     if "runs" in payload:
         rows = [(run["path"], run["status"], _epsilon(run, "epsilon"), run["delta"]) for run in payload["runs"]]
         parts += [f"<h2>{payload['runs_in_all']} models</h2>", _rows(("Run", "Status", "Epsilon", "Delta"), rows)]

@@ -115,18 +115,23 @@ def create_budget(
     call.require(Permission.TREE)
 
     def create(tx: Connection, ready: Prepared) -> str:
-        above = find_parent(tx, call, parent)
-        if above.account.depth >= MAX_DEPTH:
-            raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
-        check_part(tx, call, above.account, terms.block)
-        ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
-        proposed = new_account(tx, call, AccountKind.BUDGET, above.account, terms, above.account.relation)
-        account = checked(proposed, above.population, ready)
-        path = [record.account for record in ancestors]
-        require_opening([*path, account], above.population)
-        return render(_open(tx, call, account, path, None, terms))
+        return render(open_budget(tx, call, parent, terms, ready))
 
     return create_once(call, identity, create)
+
+
+def open_budget(tx: Connection, call: Call, parent: str, terms: Terms, ready: Prepared) -> AccountView:
+    """Open a budget in a transaction that has locked the organisation; as `create_budget`, by a caller who may."""
+    above = find_parent(tx, call, parent)
+    if above.account.depth >= MAX_DEPTH:
+        raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
+    check_part(tx, call, above.account, terms.block)
+    ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
+    proposed = new_account(tx, call, AccountKind.BUDGET, above.account, terms, above.account.relation)
+    account = checked(proposed, above.population, ready)
+    path = [record.account for record in ancestors]
+    require_opening([*path, account], above.population)
+    return _open(tx, call, account, path, None, terms)
 
 
 def get_account(call: Call, kind: AccountKind, account_id: str) -> AccountView:

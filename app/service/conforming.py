@@ -23,36 +23,42 @@ from app.service.ids import new_id
 from app.service.pricing import Prepared
 
 
-def conforming(
-    path: Sequence[Account],
-    population: Population,
-    event: DpEvent | None,
-    plan: Sequence[StepEvent],
-    ready: Prepared,
-) -> Size:
-    """Let a run be registered that every policy above it allows.
+def require_conforming(
+    path: Sequence[Account], population: Population, event: DpEvent | None, plan: Sequence[StepEvent]
+) -> None:
+    """Let a run be registered whose limit and steps every policy above it allows.
 
     Args:
         path: its ancestors, root first, and its own account.
-        population: at the root.
+        population: at a root.
         event: what a step costs unless the request says otherwise.
         plan: what is to be set aside for it.
-        ready: has the curves of what is planned.
-
-    Returns:
-        How much the run may spend, as far as it says.
 
     Raises:
         PolicyViolationError: it is not allowed.
-        UnpreparedError: a planned event was not computed yet; caught by `prepared`.
     """
-    sources, own = sources_of(path), path[-1]
-    size = size_of(path, plan or own.planned, ready)
     require_opening(path, population)
     declared = [step.event for step in plan] if event is None else [event, *(step.event for step in plan)]
-    require_steps(sources, population.relation, declared)
-    require_run(sources, size, limited=own.limit is not None, planned=bool(plan or own.planned))
-    return size
+    require_steps(sources_of(path), population.relation, declared)
+
+
+def require_size(path: Sequence[Account], size: Size, *, planned: bool) -> None:
+    """Let a run be registered that says of its size what every policy above it wants, and is no larger than they allow.
+
+    Args:
+        path: its ancestors, root first, and its own account.
+        size: how much it may spend.
+        planned: whether it has a plan, or a planned workload.
+
+    Raises:
+        PolicyViolationError: it is not allowed.
+    """
+    require_run(sources_of(path), size, limited=path[-1].limit is not None, planned=planned)
+
+
+def largest(sizes: Sequence[Size]) -> Size:
+    """How much a run may spend of the budget that lets it spend most."""
+    return max(sizes, key=lambda size: (size.epsilon, size.delta))
 
 
 def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: Prepared) -> Size:

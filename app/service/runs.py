@@ -26,7 +26,7 @@ from app.service.budgets import Terms, account_facts, checked, find_parent, new_
 from app.service.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
-from app.service.conforming import conforming, needs_approval, propose_run
+from app.service.conforming import largest, needs_approval, propose_run, require_conforming, require_size, size_of
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.parts import budget_facts
 from app.service.pricing import Prepared, prepared, quote
@@ -132,52 +132,63 @@ def register_run(
         PolicyViolationError: a policy does not allow it.
     """
     call.require(Permission.RUNS)
-    declaration, terms = registration.declaration, registration.terms
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
-        charged = _charged(tx, call, declaration.budgets)
-        for budget in charged:
-            _check_declaration(declaration, budget.record.population)
-        ancestors = _in_order([account for budget in charged for account in budget.path])
-        require_open(ancestors, call.now)
-        first = charged[0].record
-        proposed = new_account(
-            tx, call, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
-        )
-        account = proposed
-        for budget in charged:
-            account = checked(account, budget.record.population, ready)
-        if declaration.event is not None:
-            ready.require(account, [declaration.event])
-        path = [*ancestors, account]
-        sizes = [
-            conforming(path, budget.record.population, declaration.event, registration.plan, ready)
-            for budget in charged
-        ]
-        status = RunStatus.PENDING if needs_approval(path, sizes[0]) else RunStatus.ACTIVE
         before = tx.begin_nested()
-        accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
-        head = genesis(call.organisation_id, account.id)
-        run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
-        run = replace(
-            run,
-            declared_steps=sum(step.count for step in registration.plan or terms.planned) or None,
-            declared_steps_per_hour=declaration.steps_per_hour,
-        )
-        runs.add(tx, call.organisation_id, run, call.now)
-        budget_ids = [budget.record.account.id for budget in charged]
-        _record_registration(tx, call, account, budget_ids, declaration, status)
-        if status is RunStatus.PENDING:
-            propose_run(tx, call, path, sizes[0], planned=bool(registration.plan or terms.planned))
-        elif registration.plan:
-            refusal = _hold_plan(tx, call, account.id, registration, ready)
-            if refusal is not None:
-                before.rollback()
-                return refuse(refusal)
+        opened = open_run(tx, call, registration, ready)
+        if isinstance(opened, Refusal):
+            before.rollback()
+            return refuse(opened)
         before.commit()
-        return render(read_run(tx, call, account.id, ready))
+        return render(read_run(tx, call, opened, ready))
 
     return create_once(call, identity, create)
+
+
+def open_run(tx: Connection, call: Call, registration: Registration, ready: Prepared) -> str | Refusal:
+    """Register a run in a transaction that has locked the organisation; as `register_run`, by a caller who may.
+
+    Returns:
+        Its id; or why its plan does not fit, and then the caller rolls back what was written.
+    """
+    declaration, terms = registration.declaration, registration.terms
+    charged = _charged(tx, call, declaration.budgets)
+    for budget in charged:
+        _check_declaration(declaration, budget.record.population)
+    ancestors = _in_order([account for budget in charged for account in budget.path])
+    require_open(ancestors, call.now)
+    first = charged[0].record
+    account = new_account(
+        tx, call, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
+    )
+    for budget in charged:
+        account = checked(account, budget.record.population, ready)
+    if declaration.event is not None:
+        ready.require(account, [declaration.event])
+    path = [*ancestors, account]
+    for budget in charged:
+        require_conforming(path, budget.record.population, declaration.event, registration.plan)
+    planned = registration.plan or terms.planned
+    sizes = [size_of([*budget.path, account], planned, ready) for budget in charged]
+    for size in sizes:
+        require_size(path, size, planned=bool(planned))
+    size = largest(sizes)
+    status = RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE
+    accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
+    head = genesis(call.organisation_id, account.id)
+    run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
+    run = replace(
+        run,
+        declared_steps=sum(step.count for step in planned) or None,
+        declared_steps_per_hour=declaration.steps_per_hour,
+    )
+    runs.add(tx, call.organisation_id, run, call.now)
+    _record_registration(tx, call, account, [budget.record.account.id for budget in charged], declaration, status)
+    if status is RunStatus.PENDING:
+        propose_run(tx, call, path, size, planned=bool(planned))
+    elif registration.plan:
+        return _hold_plan(tx, call, account.id, registration, ready) or account.id
+    return account.id
 
 
 def get_run(call: Call, run_id: str) -> RunRecord:

@@ -10,13 +10,15 @@ from sqlalchemy import Connection
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
+from app.ledger.experiments import Charged
 from app.ledger.filters import FilterKind
 from app.ledger.roles import Permission
 from app.ledger.runs import TERMINAL
-from app.persistence.repositories import accounts, acts, runs, tallies
+from app.persistence.repositories import accounts, acts, experiments, runs, tallies
 from app.persistence.repositories.accounts import AccountRecord
 from app.service.budgets import get_account
 from app.service.call import Call
+from app.service.experiments import read_all
 from app.service.numbers import finite
 from app.service.runs import find_path
 from app.service.signing import Signer
@@ -38,9 +40,15 @@ COVERED: Final = (
     "Steps that were set aside for a trainer that fell silent: they count as released.",
     "Everything that is computed from the released results afterwards.",
 )
+CHOICES: Final = {
+    Charged.EACH_RUN: "Each run of the sweep is charged by itself. Where a model was chosen among them, what counts is "
+    "what all of them have cost together.",
+    Charged.REPEAT_AND_SELECT: "The whole sweep is charged at once, the choice of the best trial included, provided "
+    "that the number of trials was drawn as declared and that nothing but the best was looked at.",
+}
 NOT_COVERED: Final = (
     "What was released without asking: the ledger knows what it was told.",
-    "The choice among several models, unless it was charged as a mechanism of its own.",
+    "The choice among several models, unless they belong to one experiment.",
     "Whether the trainer clipped, sampled and drew noise as it said.",
     "Other data about the same people that is not in this population.",
     "What is true of the people as a group: privacy is about what one of them adds.",
@@ -93,6 +101,7 @@ def run_statement(call: Call, run_id: str, signer: Signer) -> dict[str, Any]:
             "decisions": tallies.outcomes(tx, call.organisation_id, run_id),
             "loss": _loss(governing, own.account, reading_of(touched).epsilon),
             "accounts": [_account(account) for account in touched if account.limit is not None],
+            "experiments": _experiments(tx, call, run_id),
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, call)},
         }
         used = [tally.fingerprint for tally in events]
@@ -190,6 +199,24 @@ def _account(account: Account) -> dict[str, Any]:
         "filter": str(account.filter),
         **finite(epsilon=account.epsilon()),
     }
+
+
+def _experiments(tx: Connection, call: Call, run_id: str) -> list[dict[str, Any]]:
+    """The sweeps to which a run belongs, and what each of them has cost: that is what a model costs that was chosen."""
+    found = experiments.above(tx, call.organisation_id, run_id)
+    return [
+        {
+            "id": record.experiment.id,
+            "path": record.account.account.path,
+            "runs": record.runs,
+            "charged": str(record.experiment.charged),
+            "choice": CHOICES[record.experiment.charged],
+            **finite(epsilon=record.reading.epsilon),
+            "delta": record.reading.delta,
+            "epsilon_limit": record.reading.epsilon_limit,
+        }
+        for record in read_all(tx, call, found)
+    ]
 
 
 def _trained(tx: Connection, call: Call, run_id: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.mechanisms import gaussian_rdp, pure_dp_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from app.accounting.formulas.selection import _log_inverse_gamma, repeat_and_select_rdp
+from app.accounting.formulas.selection import log_inverse_gamma, repeat_and_select_rdp
 from app.accounting.orders import GRID_VERSION, orders
 
 GRID = orders(GRID_VERSION)
@@ -42,7 +42,7 @@ def best_of_many(weights: Sequence[float], mean: float, shape: float) -> list[mp
         below = [mpmath.exp(mean * (x - 1)) for x in [mpmath.mpf(0), *cumulated]]
         none = below[0]
     else:
-        y = mpmath.mpf(_log_inverse_gamma(mean, shape))
+        y = mpmath.mpf(log_inverse_gamma(mean, shape))
         below = [generating_function(x, y, shape) for x in [mpmath.mpf(0), *cumulated]]
         none = mpmath.mpf(0)
     return [none, *(high - low for low, high in zip(below, [*below[1:], mpmath.mpf(1)], strict=True))]
@@ -98,7 +98,7 @@ def test_no_sweep_of_any_small_mechanism_costs_more(
 @pytest.mark.parametrize("shape", [-0.99, -0.5, -1e-9, 0.0, 1e-12, 1e-3, 1.0, 5.0, 1e3, 1e6])
 @pytest.mark.parametrize("mean", [1 + 1e-12, 1.001, 2.0, 30.0, 1e4, 1e9])
 def test_the_parameter_has_the_mean_and_is_rounded_up(mean: float, shape: float) -> None:
-    y, h = mpmath.mpf(_log_inverse_gamma(mean, shape)), mpmath.mpf(shape)
+    y, h = mpmath.mpf(log_inverse_gamma(mean, shape)), mpmath.mpf(shape)
     reached = mpmath.expm1(y) / y if shape == 0 else h * mpmath.expm1(y) / -mpmath.expm1(-h * y)
     excess = (reached - 1) / (mpmath.mpf(mean) - 1) - 1
     assert 0 <= excess <= 4e-13 * max(1, y)

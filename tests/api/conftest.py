@@ -24,6 +24,7 @@ class House:
     proposal: str = ""
     webhook: str = ""
     delivery: str = ""
+    experiment: str = ""
 
     def rows(self) -> Dump:
         """Every row of the ledger."""
@@ -41,6 +42,7 @@ class House:
             "proposal_id": self.proposal,
             "webhook_id": self.webhook,
             "delivery_id": self.delivery,
+            "experiment_id": self.experiment,
         }
 
 
@@ -58,7 +60,10 @@ def furnish(ledger: Ledger) -> House:
     proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
     webhook = str(ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
     delivery = str(ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
-    return House(ledger, population, budget, run, reservation, key, str(proposed.json()["id"]), webhook, delivery)
+    sweep = {"name": "sweep", "budget": "mimic/icu-team", "charged": "each_run"}
+    experiment = str(ledger.post("/v1/experiments", sweep).json()["id"])
+    proposal = str(proposed.json()["id"])
+    return House(ledger, population, budget, run, reservation, key, proposal, webhook, delivery, experiment)
 
 
 @pytest.fixture(scope="module")

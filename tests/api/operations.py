@@ -75,6 +75,7 @@ NOWHERE = {
     "proposal_id": "prp_nowhere",
     "webhook_id": "whk_nowhere",
     "delivery_id": "dlv_nowhere",
+    "experiment_id": "exp_nowhere",
 }
 """Ids that mean nothing, by the names of path parameters."""
 
@@ -91,6 +92,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         },
         "createBudget": {"name": name, "parent": "mimic", "limit": limit},
         "registerRun": {"name": name, "budget": "mimic/icu-team"},
+        "declareExperiment": {"name": name, "budget": "mimic/icu-team", "charged": "each_run"},
         "takeSteps": {"event": SAMPLED},
         "openAttempt": {},
         "changeLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},

@@ -189,6 +189,7 @@ TOO_MANY: dict[str, dict[str, object]] = {
     },
     "createBudget": {"name": "many", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}, "planned": MANY},
     "registerRun": {"name": "many", "budget": "mimic/icu-team", "planned": MANY},
+    "declareExperiment": {"name": "many", "budget": "mimic/icu-team", "charged": "each_run", "planned": MANY},
     "takeSteps": {"events": MANY},
     "reserve": {"plan": MANY},
     "planEpsilon": {"delta": 1e-5, "events": MANY},

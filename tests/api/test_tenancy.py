@@ -141,6 +141,8 @@ def test_a_run_is_no_parent_and_no_budget(house: House) -> None:
 
 
 def test_every_operation_that_writes_was_tried() -> None:
-    tried = {"createBudget", "registerRun", "createKey", "createWebhook"} | {operation.id for operation in WITH_ID}
+    tried = {"createBudget", "registerRun", "declareExperiment", "createKey", "createWebhook"} | {
+        operation.id for operation in WITH_ID
+    }
     stateless = {operation.id for operation in POSTS if operation.path.startswith("/v1/accounting/")}
     assert {operation.id for operation in POSTS} - tried - stateless == {"createPopulation", "makeCheckpoint"}

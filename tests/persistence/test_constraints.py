@@ -36,6 +36,8 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         ledger.population("cohort", composition="parallel", attestation="by month")
         block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
         ledger.budget("may", "cohort", filter="declared", block=block)
+        sweep = {"name": "sweep", "budget": "mimic/icu-team", "charged": "each_run"}
+        assert ledger.post("/v1/experiments", sweep).status_code == 201
         run = ledger.run()
         answers = [
             ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"key-{number}").status_code
@@ -90,6 +92,7 @@ READ = ("share", 0.5)
 CHARGED = ("place", 0)
 SAID = ("attestation", "by month")
 BLOCK = ("account_id", "may")
+SWEEP = ("charged", "each_run")
 LATER = NOW + timedelta(days=1)
 COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("accounts", KIND, {"id": "a", "path": "x", "alert_thresholds": ""}, "ck_accounts_alert_thresholds_said"),
@@ -222,6 +225,11 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("blocks", BLOCK, {"account_id": "mimic", "label": ""}, "ck_blocks_label_given"),
     ("blocks", BLOCK, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("blocks", BLOCK, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("experiments", SWEEP, {"account_id": "mimic"}, "experiments.id"),
+    ("experiments", SWEEP, {"id": "e"}, "experiments.account_id"),
+    ("experiments", SWEEP, {"id": "e", "account_id": "mimic", "charged": "never"}, "ck_experiments_charged_known"),
+    ("experiments", SWEEP, {"id": "e", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("experiments", SWEEP, {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("account_paths", ("depth", 1), {"ancestor_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("account_paths", ("depth", 1), {"depth": 7, "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("account_paths", ("depth", 1), {"organisation_id": "clinic"}, "FOREIGN KEY"),

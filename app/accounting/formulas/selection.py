@@ -53,7 +53,7 @@ def repeat_and_select_rdp(
     elif mean == 1:
         return nats.copy()
     else:
-        each += (1 + shape) * np.min((b * nats + _log_inverse_gamma(mean, shape)) / orders)
+        each += (1 + shape) * np.min((b * nats + log_inverse_gamma(mean, shape)) / orders)
     from_above: NDArray[np.float64] = np.minimum.accumulate(each[::-1])[::-1]
     return from_above
 
@@ -76,7 +76,7 @@ def _delta_of_one_run(nats: NDArray[np.float64], orders: NDArray[np.float64]) ->
     return delta
 
 
-def _log_inverse_gamma(mean: float, shape: float) -> float:
+def log_inverse_gamma(mean: float, shape: float) -> float:
     """Return y = ln(1/gamma) of the truncated negative binomial distribution with this mean, rounded up.
 
     The mean is h (exp(y) - 1) / (1 - exp(-h y)), (exp(y) - 1) / y for h = 0, and grows with y from 1 at y = 0.

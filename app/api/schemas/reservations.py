@@ -237,13 +237,16 @@ def _members(reservation: Reservation) -> dict[str, Any]:
 
 def plan_refused(refusal: Refusal, steps_planned: int) -> Pinned:
     """The reply to a plan that does not fit."""
-    facts = facts_of(refusal)
+    return not_made(facts_of(refusal), refusal.binding.id, refusal.binding.path, steps_planned)
+
+
+def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int) -> Pinned:
+    """The reply to a request that would have made something, if what it costs had fitted."""
     members = {
         "decision": "refused",
-        "count": steps_planned,
-        "binding_account": refusal.binding.id,
-        "binding_account_path": refusal.binding.path,
+        "count": count,
+        "binding_account": binding,
+        "binding_account_path": binding_path,
         **facts,
     }
-    detail = refusal_text(facts, refusal.binding.path, steps_planned)
-    return Pinned(problem_body("budget_exceeded", detail, members), 403)
+    return Pinned(problem_body("budget_exceeded", refusal_text(facts, binding_path, count), members), 403)

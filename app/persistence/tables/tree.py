@@ -204,6 +204,21 @@ blocks = Table(
     CheckConstraint("label <> ''", name="label_given"),
 )
 
+experiments = Table(
+    "experiments",
+    metadata,
+    id_column("organisation_id"),
+    id_column("id"),
+    id_column("account_id"),
+    Column("charged", String(32), nullable=False),
+    Column("created_by", String(ACTOR_LENGTH), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "id"),
+    UniqueConstraint("organisation_id", "account_id"),
+    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    CheckConstraint("charged IN ('each_run', 'repeat_and_select')", name="charged_known"),
+)
+
 populations = Table(
     "populations",
     metadata,

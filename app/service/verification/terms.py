@@ -1,7 +1,7 @@
 """Are an organisation's acts those that were done, all of them, and are its accounts what they made of them?"""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from app.ledger.filters import FilterWeights, Limit
 from app.ledger.policies import facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import acts
+from app.persistence.repositories.experiments import Experiment
 
 STATUS_ACTS: Final = frozenset({"run.activated", "run.paused", "run.resumed", "run.completed", "run.aborted"})
 OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
@@ -57,6 +58,7 @@ class Told:
         anchors: by the run's id, the hash (hex) of its chain after so many decisions.
         heads: the hash of the chain after so many acts, where somebody wants to know it.
         policies: that were set, as canonical JSON, by the id of the account or of the organisation itself.
+        experiments: that were declared, as canonical JSON, by their id.
     """
 
     acts: int = 0
@@ -65,6 +67,7 @@ class Told:
     anchors: dict[str, dict[int, str]] = field(default_factory=dict)
     heads: dict[int, bytes] = field(default_factory=dict)
     policies: dict[str, str] = field(default_factory=dict)
+    experiments: dict[str, str] = field(default_factory=dict)
     head: bytes = b""
 
 
@@ -135,6 +138,26 @@ def policy_disagreement(account: Account, organisation_id: str, policies: Mappin
     return None
 
 
+def experiment_disagreements(
+    told: Mapping[str, Told], kept: Iterable[tuple[str, Experiment]]
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with experiments, held against the acts that declared them.
+
+    Args:
+        told: what the acts of each organisation say.
+        kept: every experiment, with the organisation's id.
+
+    Returns:
+        Organisation and sentence; none of an organisation whose acts cannot be believed.
+    """
+    declared = {(owner, of): facts for owner, each in told.items() for of, facts in each.experiments.items()}
+    found = {(owner, each.id): canonical(each.facts()) for owner, each in kept}
+    for owner, of in sorted(declared.keys() | found.keys()):
+        believed = owner not in told or told[owner].fault is None
+        if believed and declared.get((owner, of)) != found.get((owner, of)):
+            yield owner, f"the experiment {of} is not the one that was declared, or one of both is missing."
+
+
 def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) -> str | None:
     """What is wrong with a run's status, held against acts and reports; None: nothing."""
     if terms is None:
@@ -160,6 +183,8 @@ def _note(told: Told, entry: ActEntry) -> None:
     after, terms = json.loads(entry.after) if entry.after else {}, told.terms
     if entry.action == "policy.changed":
         told.policies[entry.subject] = canonical(after["policy"])
+    elif entry.action == "experiment.declared":
+        told.experiments[entry.subject] = canonical(after)
     elif entry.action in OPENING_ACTS:
         status = after.get("status", RunStatus.ACTIVE)
         terms[entry.subject] = Terms(fixed_facts(after), [Stage(_limit(after["limit"]))], status)

@@ -1,0 +1,230 @@
+"""Experiments on the wire."""
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from app.accounting.events import event_to_dict
+from app.accounting.formulas.repetitions import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
+from app.api.schemas.accounts import TermsIn
+from app.api.schemas.common import Input, LimitIn, Name, Output, Reference, Relation, relation_of
+from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.examples import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_CURSOR,
+    EXAMPLE_EVENT,
+    EXAMPLE_EXPERIMENT_ID,
+    EXAMPLE_KEY_ID,
+    EXAMPLE_POPULATION_ID,
+    EXAMPLE_RUN_ID,
+)
+from app.api.schemas.reservations import not_made
+from app.ledger.composition import MAX_BUDGETS
+from app.ledger.experiments import Charged
+from app.ledger.runs import RunStatus
+from app.persistence.repositories.decisions import Decision
+from app.service.budgets import Terms
+from app.service.experiments import ExperimentRecord, Sweep
+from app.service.idempotency import Pinned
+from app.service.numbers import finite
+
+_TRIALS: dict[str, Any] = {"each": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
+EXPERIMENT_EXAMPLE: dict[str, Any] = {
+    "id": EXAMPLE_EXPERIMENT_ID,
+    "name": "learning-rates",
+    "path": "mimic/icu-team/learning-rates",
+    "charged": "repeat_and_select",
+    "account": EXAMPLE_RUN_ID,
+    "budget": EXAMPLE_BUDGET_ID,
+    "population": EXAMPLE_POPULATION_ID,
+    "run": EXAMPLE_RUN_ID,
+    "status": "active",
+    "event": {
+        "type": "repeat_and_select",
+        "event": {"type": "self_composed", "event": EXAMPLE_EVENT, "count": 1000},
+        "mean": 8.0,
+        "shape": 1.0,
+    },
+    "runs": 1,
+    "epsilon": 2.4142,
+    "epsilon_infinite": False,
+    "delta": 1e-5,
+    "epsilon_limit": 3.0,
+    "created_by": EXAMPLE_KEY_ID,
+    "created_at": "2026-11-21T09:00:00Z",
+}
+
+
+class TrialsIn(Input):
+    """The trials of a sweep that is charged all at once."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_TRIALS]})
+
+    each: CountedEvents = Field(
+        min_length=1, description="All that one trial does to the data, whatever its hyper-parameters."
+    )
+    mean: float = Field(ge=1, le=MAX_MEAN, description="Expected number of trials.")
+    shape: Annotated[float, Field(ge=MIN_SHAPE, le=MAX_SHAPE)] | None = Field(
+        default=1.0,
+        description="Of the truncated negative binomial distribution of their number: 1 is the geometric, 0 the "
+        "logarithmic one; null: Poisson's.",
+    )
+
+
+class ExperimentIn(TermsIn):
+    """A sweep: many trainings of which one is chosen."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"name": "widths", "budget": "mimic/icu-team", "charged": "each_run"},
+                {
+                    "name": "learning-rates",
+                    "budget": "mimic/icu-team",
+                    "charged": "repeat_and_select",
+                    "trials": _TRIALS,
+                },
+            ]
+        }
+    )
+
+    charged: Literal["each_run", "repeat_and_select"] = Field(
+        description="`each_run`: runs are registered beneath the experiment and charged one by one; all of them may be "
+        "looked at. `repeat_and_select`: the whole sweep is charged now; its number of trials is drawn, and nothing "
+        "but the best of them may be looked at."
+    )
+    budget: Reference | None = None
+    budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
+        default=None, description="In the place of `budget`, of a sweep that is charged all at once: several."
+    )
+    limit: LimitIn | None = Field(
+        default=None, description="Of all runs of the experiment together; left out: that of the budget above."
+    )
+    trials: TrialsIn | None = Field(default=None, description="Of a sweep that is charged all at once.")
+    privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
+    neighboring_relation: Relation | None = Field(
+        default=None, description="What its mechanisms are calibrated for; must be the population's."
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only what was said makes a request the same as an earlier one."""
+        written: dict[str, Any] = write(self)
+        return {name: value for name, value in written.items() if name in self.model_fields_set}
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.budget is None) == (self.budgets is None):
+            raise ValueError("send either `budget` or `budgets`: what the sweep is charged to")
+        if self.charged == "each_run":
+            refused = {"budgets", "trials", "privacy_unit", "neighboring_relation"}
+            where = "of runs that are charged one by one each says that of itself, when it is registered"
+        else:
+            refused = {"limit", "filter", "planned"}
+            where = "a sweep that is charged all at once is one charge: the limits above it decide"
+            if self.trials is None:
+                raise ValueError('send `trials` with "charged": "repeat_and_select": what each of them does')
+        said = sorted(name for name in refused & self.model_fields_set if getattr(self, name) is not None)
+        if said:
+            raise ValueError(f"leave out `{'`, `'.join(said)}`: {where}")
+        return self
+
+    def terms(self) -> Terms:
+        """What the budget of an experiment is opened with, whose runs are charged one by one."""
+        limit = None if self.limit is None else self.limit.domain()
+        return Terms(self.name, limit, self.filter_kind(), step_events_of(self.planned))
+
+    def sweep(self) -> Sweep:
+        """The sweep that is charged all at once.
+
+        Raises:
+            RequestTooLargeError: a trial takes too many curves.
+        """
+        assert self.trials is not None, "it was checked"
+        return Sweep(
+            self.name,
+            (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
+            step_events_of(self.trials.each),
+            self.trials.mean,
+            self.trials.shape,
+            self.privacy_unit,
+            relation_of(self.neighboring_relation),
+        )
+
+
+class ExperimentOut(Output):
+    """A sweep, and what was spent on all of it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE]})
+
+    id: str
+    name: str
+    path: str
+    charged: Charged
+    account: str = Field(description="The budget of its runs, or the run that pays for all trials.")
+    budget: str = Field(description="The budget above that account, the first of several.")
+    population: str
+    run: str | None = Field(description="The run that pays for all trials; null: each run pays for itself.")
+    status: RunStatus | None = Field(description="Of that run.")
+    event: dict[str, Any] | None = Field(description="What the sweep costs at once; null: each run pays for itself.")
+    runs: int = Field(description="How many runs it has in the ledger.")
+    epsilon: float | None = Field(description="Of all of them together; null if infinite.")
+    epsilon_infinite: bool
+    delta: float
+    epsilon_limit: float
+    created_by: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, record: ExperimentRecord, **further: object) -> Self:
+        """An experiment as it is read."""
+        experiment, account, run = record.experiment, record.account.account, record.run
+        assert account.parent_id is not None, "it lies beneath a budget"
+        event = None if run is None or run.event is None else event_to_dict(run.event)
+        return cls(
+            id=experiment.id,
+            name=account.name,
+            path=account.path,
+            charged=experiment.charged,
+            account=account.id,
+            budget=account.parent_id,
+            population=account.population_id,
+            run=run and run.account_id,
+            status=run and run.status,
+            event=event,
+            runs=record.runs,
+            **finite(epsilon=record.reading.epsilon),
+            delta=record.reading.delta,
+            epsilon_limit=record.reading.epsilon_limit,
+            created_by=experiment.created_by,
+            created_at=experiment.created_at,
+            **further,
+        )
+
+
+class DeclaredOut(ExperimentOut):
+    """A sweep that was declared just now."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE | {"trials": 5}]})
+
+    trials: int | None = Field(
+        description="Of a sweep that is charged all at once: how many trials to run, drawn at random. It is told this "
+        "once and must stay as secret as the trials that are not chosen. Null: each run pays for itself."
+    )
+
+
+class ExperimentPage(Output):
+    """Experiments in the order of their making."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [EXPERIMENT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
+
+    items: list[ExperimentOut]
+    next: str | None
+
+
+def sweep_refused(decision: Decision) -> Pinned:
+    """The reply to a sweep that does not fit."""
+    assert decision.refusal is not None, "a refusal has its numbers"
+    return not_made(json.loads(decision.refusal), decision.binding_account_id, decision.binding_account_path, 1)

@@ -1,0 +1,104 @@
+"""Sweeps: which account pays for each of them, and how."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select
+
+from app.ledger.experiments import Charged
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.tables import account_paths, experiments, run_budgets
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A sweep.
+
+    Args:
+        id: with its type prefix.
+        account_id: the budget beneath which its runs lie, or the one run that pays for all trials.
+        charged: how it is paid for.
+        created_by: an actor.
+        created_at: in UTC.
+    """
+
+    id: str
+    account_id: str
+    charged: Charged
+    created_by: str
+    created_at: datetime
+
+    def facts(self) -> dict[str, object]:
+        """What the organisation's chain keeps of it."""
+        return {"account": self.account_id, "charged": str(self.charged)}
+
+
+_COLUMNS = [column for column in experiments.c if column is not experiments.c.organisation_id]
+
+
+def add(tx: Connection, organisation_id: str, experiment: Experiment) -> None:
+    """Append an experiment."""
+    values = {column.name: getattr(experiment, column.name) for column in _COLUMNS}
+    tx.execute(
+        insert(experiments).values(organisation_id=organisation_id, **values | {"charged": str(experiment.charged)})
+    )
+
+
+def find(tx: Connection, organisation_id: str, experiment_id: str) -> Experiment | None:
+    """The experiment with this id."""
+    here = (experiments.c.organisation_id == organisation_id) & (experiments.c.id == experiment_id)
+    row = tx.execute(select(*_COLUMNS).where(here)).one_or_none()
+    return None if row is None else _experiment(row)
+
+
+def newest_id(tx: Connection, organisation_id: str) -> str | None:
+    """The greatest id of an organisation's experiments."""
+    return tx.execute(
+        select(func.max(experiments.c.id)).where(experiments.c.organisation_id == organisation_id)
+    ).scalar()
+
+
+def page(
+    tx: Connection, organisation_id: str, *, beneath: list[str], after: str | None, limit: int
+) -> list[Experiment]:
+    """Experiments in the order of their making: those whose account lies on or beneath all the given ones."""
+    found = select(*_COLUMNS).where(experiments.c.organisation_id == organisation_id)
+    for account_id in beneath:
+        found = found.where(experiments.c.account_id.in_(ids_beneath(organisation_id, account_id)))
+    if after is not None:
+        found = found.where(experiments.c.id > after)
+    return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id).limit(limit))]
+
+
+def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experiment]:
+    """The experiments to which an account belongs: itself, and those above it."""
+    on_path = select(account_paths.c.ancestor_id).where(
+        account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id
+    )
+    found = select(*_COLUMNS).where(
+        experiments.c.organisation_id == organisation_id, experiments.c.account_id.in_(on_path)
+    )
+    return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id))]
+
+
+def everything(tx: Connection, organisation_id: str | None = None) -> list[tuple[str, Experiment]]:
+    """Every experiment of an organisation, or of all, each with whose it is."""
+    found = select(experiments.c.organisation_id, *_COLUMNS)
+    if organisation_id is not None:
+        found = found.where(experiments.c.organisation_id == organisation_id)
+    return [(row[0], _experiment(row)) for row in tx.execute(found)]
+
+
+def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dict[str, int]:
+    """How many runs charge each of some budgets directly; one that none charges is missing."""
+    counted = (
+        select(run_budgets.c.budget_id, func.count())
+        .where(run_budgets.c.organisation_id == organisation_id, run_budgets.c.budget_id.in_(account_ids))
+        .group_by(run_budgets.c.budget_id)
+    )
+    return dict(map(tuple, tx.execute(counted).all()))
+
+
+def _experiment(row: Row[Any]) -> Experiment:
+    return Experiment(row.id, row.account_id, Charged(row.charged), row.created_by, row.created_at)

@@ -1,0 +1,250 @@
+"""Experiments: sweeps that are declared before, charged run by run or all at once, and read as one."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from app.accounting.events import NeighboringRelation
+from app.accounting.formulas.repetitions import number_of_runs
+from app.ledger.accounts import StepEvent
+from app.ledger.admission import Reading, reading_of
+from app.ledger.errors import NotFoundError
+from app.ledger.experiments import Charged, sweep_event
+from app.ledger.filters import FilterKind
+from app.ledger.roles import Permission
+from app.ledger.runs import Run, RunStatus
+from app.persistence.repositories import accounts, experiments, locks, runs
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.repositories.events import PriceBook
+from app.persistence.repositories.experiments import Experiment
+from app.service.acts import Act
+from app.service.budgets import Terms, find_parent, open_budget, require_reach
+from app.service.call import Call
+from app.service.charging.deciding import decide
+from app.service.charging.loading import load_for
+from app.service.charging.requests import Command, StepRequest
+from app.service.charging.saving import save
+from app.service.idempotency import Answer, Identity, Pinned, create_once
+from app.service.ids import new_id
+from app.service.pricing import Prepared
+from app.service.runs import Declaration, Registration, open_run
+
+UNIFORM_BITS = 52
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep that is charged all at once.
+
+    Args:
+        name: of the run that pays for it.
+        budgets: ids, or paths of names; the run's name stands beneath the first.
+        trial: all that one trial does to the data.
+        mean: expected number of trials.
+        shape: of the distribution of their number; None: Poisson.
+        privacy_unit: what the trainer protects; None: whatever the population's is.
+        relation: what its mechanisms are calibrated for; None: whatever the population's is.
+    """
+
+    name: str
+    budgets: tuple[str, ...]
+    trial: tuple[StepEvent, ...]
+    mean: float
+    shape: float | None
+    privacy_unit: str | None = None
+    relation: NeighboringRelation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRecord:
+    """An experiment as it is read.
+
+    Args:
+        experiment: how it is charged.
+        account: the budget of its runs, or the run that pays for all trials.
+        run: that run; None: each run pays for itself.
+        runs: how many there are.
+        reading: what was spent on all of it, and the limit that governs that.
+    """
+
+    experiment: Experiment
+    account: AccountRecord
+    run: Run | None
+    runs: int
+    reading: Reading
+
+
+def create_experiment(
+    call: Call, parent: str, terms: Terms, identity: Identity, render: Callable[[ExperimentRecord], str]
+) -> Answer:
+    """Open a budget for the runs of a sweep, each of which is charged by itself.
+
+    Args:
+        call: needs RUNS.
+        parent: the budget above: id, or path of names.
+        terms: name, filter, planned workload; without a limit, the experiment has that of the budget above.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        As `create_budget`.
+    """
+    call.require(Permission.RUNS)
+
+    def create(tx: Connection, ready: Prepared) -> str:
+        limit = terms.limit or find_parent(tx, call, parent).account.limit
+        view = open_budget(tx, call, parent, replace(terms, limit=limit), ready)
+        return render(_read(tx, call, _add(tx, call, view.record.account.id, Charged.EACH_RUN)))
+
+    return create_once(call, identity, create)
+
+
+def create_sweep(
+    call: Call,
+    sweep: Sweep,
+    identity: Identity,
+    render: Callable[[ExperimentRecord, int], str],
+    refuse: Callable[[Decision], Pinned],
+) -> Answer:
+    """Charge a whole sweep at once, and draw how many trials it has.
+
+    A sweep that needs another person's approval is registered, and charged by the first step of its run.
+
+    Args:
+        call: needs RUNS and CHARGE.
+        sweep: what each trial does, and how their number is distributed.
+        identity: of the request.
+        render: makes the reply's body, with the number of trials.
+        refuse: makes the reply to a sweep that does not fit; then there is none.
+
+    Returns:
+        The reply. The number is kept with it, for the same request again, and nowhere else.
+
+    Raises:
+        As `register_run`, and as `decide`.
+    """
+    call.require(Permission.RUNS)
+    call.require(Permission.CHARGE)
+    event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
+    declaration = Declaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
+    terms = Terms(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
+    trials = number_of_runs(sweep.mean, sweep.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
+
+    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+        before = tx.begin_nested()
+        run_id = open_run(tx, call, Registration(declaration, terms, (), 1), ready)
+        assert isinstance(run_id, str), "only a plan is refused"
+        experiment = _add(tx, call, run_id, Charged.REPEAT_AND_SELECT)
+        refused = _charge(tx, call, run_id, ready)
+        if refused is not None:
+            before.rollback()
+            return refuse(refused)
+        before.commit()
+        return render(_read(tx, call, experiment), trials)
+
+    return create_once(call, identity, create)
+
+
+def get_experiment(call: Call, experiment_id: str) -> ExperimentRecord:
+    """Read an experiment.
+
+    Args:
+        call: needs READ.
+        experiment_id: its id.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        found = experiments.find(tx, call.organisation_id, experiment_id)
+        if found is None:
+            raise NotFoundError(f"There is no experiment {experiment_id!r} in your organisation.")
+        require_reach(tx, call, found.account_id)
+        return _read(tx, call, found)
+
+
+def list_experiments(call: Call, *, beneath: str | None, after: str | None, limit: int) -> list[ExperimentRecord]:
+    """Read experiments in the order of their making, those within the caller's reach.
+
+    Args:
+        call: needs READ.
+        beneath: only those on or beneath this population or budget (id or path).
+        after: only those after this id.
+        limit: how many at the most.
+
+    Returns:
+        The experiments.
+
+    Raises:
+        NotFoundError: there is no such population or budget.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        within = [] if call.caller.scope is None else [call.caller.scope]
+        if beneath is not None:
+            within.append(find_parent(tx, call, beneath).account.id)
+        found = experiments.page(tx, call.organisation_id, beneath=within, after=after, limit=limit)
+        return read_all(tx, call, found)
+
+
+def _add(tx: Connection, call: Call, account_id: str, charged: Charged) -> Experiment:
+    newest = experiments.newest_id(tx, call.organisation_id)
+    experiment = Experiment(
+        new_id("exp", call.now, newest), account_id, charged, call.caller.actor, created_at=call.now
+    )
+    experiments.add(tx, call.organisation_id, experiment)
+    call.record(tx, Act("experiment.declared", experiment.id, after=experiment.facts()))
+    return experiment
+
+
+def _charge(tx: Connection, call: Call, run_id: str, ready: Prepared) -> Decision | None:
+    """Take the one step of a sweep's run, unless it waits for an approval; returns its refusal, if it does not fit."""
+    work = load_for(tx, call, run_id)
+    if work.run(call.organisation_id, run_id).status is RunStatus.PENDING:
+        return None
+    request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
+    decision = decide(work, Command(call, request, ready)).decision
+    if decision.outcome is Outcome.REFUSED:
+        return decision
+    save(work)
+    return None
+
+
+def _read(tx: Connection, call: Call, experiment: Experiment) -> ExperimentRecord:
+    [record] = read_all(tx, call, [experiment])
+    return record
+
+
+def read_all(tx: Connection, call: Call, found: Sequence[Experiment]) -> list[ExperimentRecord]:
+    """Experiments with what was spent on them, in as many statements for many as for one."""
+    whose = call.organisation_id
+    paying = [each.account_id for each in found if each.charged is Charged.REPEAT_AND_SELECT]
+    paths = locks.paths(tx, whose, paying)
+    wanted = {each.account_id for each in found} | {at for path in paths.values() for at in path}
+    records = {each.account.id: each for each in accounts.find_many(tx, PriceBook(), whose, sorted(wanted))}
+    kept = {run.account_id: run for run in runs.get_many(tx, whose, paying)}
+    counts = experiments.runs_of(tx, whose, [each.account_id for each in found])
+    read = []
+    for each in found:
+        path = paths.get(each.account_id, (each.account_id,))
+        read.append(
+            ExperimentRecord(
+                each,
+                records[each.account_id],
+                kept.get(each.account_id),
+                1 if each.account_id in kept else counts.get(each.account_id, 0),
+                reading_of([records[at].account for at in path]),
+            )
+        )
+    return read

@@ -1,0 +1,238 @@
+"""Sweeps: charged run by run beneath a budget of their own, or all at once before the first trial."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, delete, update
+
+from app.persistence.tables import experiments
+from app.service.verification import verify
+from tests.api.conftest import House, furnish
+from tests.api.trainer import LOUD, gaussian
+from tests.conftest import Ledger
+from tests.service.tampering import tampering
+
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+TRIALS = {"each": [{"event": LOUD, "count": 5}], "mean": 4.0}
+EVENT = {"type": "repeat_and_select", "event": {"type": "self_composed", "event": LOUD, "count": 5}, "mean": 4.0}
+AT_ONCE = {"name": "rates", "budget": "donors/lab", "charged": "repeat_and_select", "trials": TRIALS}
+ONE_BY_ONE = {"name": "widths", "budget": "donors/lab", "charged": "each_run"}
+
+
+@pytest.fixture
+def home(ledger: Ledger) -> House:
+    """A house with a second population, of which nobody has lost anything yet."""
+    home = furnish(ledger)
+    ledger.population("donors", limit={"epsilon": 8.0, "delta": 1e-5})
+    return replace(home, budget=str(ledger.budget("lab", "donors", limit={"epsilon": 4.0, "delta": 1e-5})["id"]))
+
+
+def declared(ledger: Ledger, body: dict[str, Any], who: str = "admin", **headers: str) -> dict[str, Any]:
+    reply = ledger.post("/v1/experiments", body, who, **headers)
+    assert reply.status_code == 201, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def read(ledger: Ledger, experiment: str) -> dict[str, Any]:
+    found: dict[str, Any] = ledger.get(f"/v1/experiments/{experiment}").json()
+    return found
+
+
+def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(home: House) -> None:
+    ledger = home.ledger
+    made = declared(ledger, ONE_BY_ONE)
+    assert (made["charged"], made["run"], made["event"], made["trials"]) == ("each_run", None, None, None)
+    assert (made["path"], made["budget"], made["runs"]) == ("donors/lab/widths", home.budget, 0)
+    spent = []
+    for name in ("narrow", "wide"):
+        run = ledger.run("donors/lab/widths", name=name, event=LOUD)
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 3}, "trainer").status_code == 200
+        spent.append(read(ledger, made["id"])["epsilon"])
+    found = read(ledger, made["id"])
+    assert found["runs"] == 2
+    assert 0 < spent[0] < spent[1] == found["epsilon"]
+    listed = ledger.get(f"/v1/runs?budget={found['account']}").json()["items"]
+    assert [run["name"] for run in listed] == ["narrow", "wide"]
+    assert ledger.get(f"/v1/budgets/{found['account']}").json()["epsilon"] == found["epsilon"]
+
+
+def test_an_experiment_has_a_limit_of_its_own_or_the_one_above_it(home: House) -> None:
+    above = home.ledger.get(f"/v1/budgets/{home.budget}").json()["limit"]
+    made = declared(home.ledger, ONE_BY_ONE)
+    assert {"epsilon": made["epsilon_limit"], "delta": made["delta"]} == above
+    small = declared(home.ledger, ONE_BY_ONE | {"name": "small", "limit": {"epsilon": 0.3, "delta": 1e-5}})
+    assert small["epsilon_limit"] == 0.3
+    run = home.ledger.run("donors/lab/small", event=gaussian(10.0))
+    refused = home.ledger.post(f"/v1/runs/{run}/steps", {"count": 50}, "trainer")
+    assert (refused.status_code, refused.json()["binding_account_path"]) == (403, "donors/lab/small")
+
+
+def test_a_whole_sweep_is_charged_before_its_first_trial(home: House) -> None:
+    ledger = home.ledger
+    before = ledger.get(f"/v1/budgets/{home.budget}").json()
+    made = declared(ledger, AT_ONCE)
+    assert made["event"] == EVENT | {"shape": 1.0}
+    assert (made["runs"], made["status"], made["account"]) == (1, "active", made["run"])
+    assert made["trials"] >= 1
+    after = ledger.get(f"/v1/budgets/{home.budget}").json()
+    assert after["epsilon"] > before["epsilon"]
+    run = ledger.get(f"/v1/runs/{made['run']}").json()
+    assert (run["next_step"], run["declared_steps"], run["event"]) == (1, 1, made["event"])
+    priced = ledger.post("/v1/accounting/epsilon", {"events": [{"event": made["event"]}], "delta": run["delta"]}).json()
+    assert run["epsilon_declared"] == pytest.approx(priced["epsilon"], rel=1e-9)
+    single = ledger.post("/v1/accounting/epsilon", {"events": TRIALS["each"], "delta": run["delta"]}).json()
+    assert priced["epsilon"] > single["epsilon"]
+    assert verify(ledger.database).problems == ()
+
+
+def test_how_many_trials_there_are_is_told_once(home: House) -> None:
+    made = declared(home.ledger, AT_ONCE, Idempotency_Key="sweep")
+    again = home.ledger.post("/v1/experiments", AT_ONCE, Idempotency_Key="sweep")
+    assert (again.status_code, again.json()) == (201, made)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    for text in (
+        home.ledger.get(f"/v1/experiments/{made['id']}").text,
+        home.ledger.get("/v1/experiments").text,
+        home.ledger.get("/v1/audit").text,
+        home.ledger.get(f"/v1/runs/{made['run']}/history").text,
+    ):
+        assert "trials" not in text
+
+
+def test_how_many_trials_there_are_is_drawn_anew(home: House) -> None:
+    ledger = home.ledger
+    quiet = {"each": [{"event": gaussian(1e5)}], "mean": 1000.0}
+    drawn = {declared(ledger, AT_ONCE | {"name": f"s{n}", "trials": quiet})["trials"] for n in range(4)}
+    assert len(drawn) > 1
+    certain = declared(ledger, AT_ONCE | {"name": "one", "trials": quiet | {"mean": 1.0}})
+    assert certain["trials"] == 1
+
+
+def test_a_sweep_that_does_not_fit_leaves_nothing(home: House) -> None:
+    before = home.rows()
+    loud = AT_ONCE | {"trials": TRIALS | {"each": [{"event": gaussian(0.5), "count": 9}]}}
+    refused = home.ledger.post("/v1/experiments", loud)
+    assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
+    assert refused.json()["max_count_that_fits"] == 0
+    assert home.rows() == before
+    pinned = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
+    assert pinned.status_code == 403
+    same = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
+    assert (same.status_code, same.content) == (403, pinned.content)
+
+
+def test_a_sweep_charges_several_budgets_or_none(home: House) -> None:
+    ledger = home.ledger
+    ledger.population("staff", limit={"epsilon": 8.0, "delta": 1e-5})
+    ledger.budget("nurses", "staff", limit={"epsilon": 4.0, "delta": 1e-5})
+    both = {name: value for name, value in AT_ONCE.items() if name != "budget"}
+    made = declared(ledger, both | {"budgets": ["donors/lab", "staff/nurses"]})
+    assert ledger.get(f"/v1/runs/{made['run']}").json()["budgets"][0] == home.budget
+    [other] = [item for item in ledger.get("/v1/budgets").json()["items"] if item["path"] == "staff/nurses"]
+    assert other["epsilon"] > 0
+
+
+def test_a_second_charge_of_a_sweep_is_flagged(home: House) -> None:
+    made = declared(home.ledger, AT_ONCE)
+    assert home.ledger.post(f"/v1/runs/{made['run']}/steps", {}, "trainer").status_code == 200
+    [deviation] = home.ledger.get(f"/v1/runs/{made['run']}").json()["deviations"]
+    assert (deviation["kind"], deviation["declared"], deviation["observed"]) == ("steps", 1, 2)
+
+
+def test_a_sweep_above_the_threshold_is_charged_when_it_is_approved(home: House) -> None:
+    ledger = home.ledger
+    policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
+    assert (
+        ledger.http.put("/v1/policies", json=policy, headers=ledger.headers("admin") | {"If-Match": "*"}).status_code
+        == 200
+    )
+    made = declared(ledger, AT_ONCE)
+    assert (made["status"], made["epsilon"]) == ("pending", 0.0)
+    [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
+    assert waiting["kind"] == "run"
+    assert ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer").status_code == 200
+    assert ledger.post(f"/v1/runs/{made['run']}/steps", {"first_step": 0}, "trainer").status_code == 200
+    assert read(ledger, made["id"])["epsilon"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"trials": None}, "send `trials`"),
+        ({"charged": "each_run"}, "leave out `trials`"),
+        ({"limit": LIMIT}, "leave out `limit`"),
+        ({"budgets": ["donors/lab"]}, "either `budget` or `budgets`"),
+        ({"trials": TRIALS | {"mean": 0.5}}, "trials"),
+        ({"trials": TRIALS | {"shape": -0.7}}, "trials"),
+        ({"trials": TRIALS | {"each": []}}, "trials"),
+        ({"name": "bud_1"}, "must not look like an id"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_makes_no_sense_is_refused(house: House, change: dict[str, object], said: str) -> None:
+    before = house.rows()
+    body = {name: value for name, value in (AT_ONCE | change).items() if value is not None}
+    refused = house.ledger.post("/v1/experiments", body)
+    assert refused.status_code == 422, refused.text
+    assert said in refused.json()["detail"]
+    assert house.rows() == before
+
+
+def test_experiments_are_listed_within_reach_and_beneath_a_budget(home: House) -> None:
+    ledger = home.ledger
+    ledger.budget("other", "mimic", limit=LIMIT)
+    here = [home.experiment, *(declared(ledger, AT_ONCE | {"name": f"s{n}"})["id"] for n in range(2))]
+    there = declared(ledger, ONE_BY_ONE | {"budget": "mimic/other"})["id"]
+    assert [item["id"] for item in ledger.get("/v1/experiments").json()["items"]] == [*here, there]
+    assert [i["id"] for i in ledger.get("/v1/experiments?budget=mimic/other").json()["items"]] == [there]
+    page = ledger.get("/v1/experiments?limit=2").json()
+    rest = ledger.get(f"/v1/experiments?limit=2&after={page['next']}").json()
+    assert [item["id"] for item in page["items"] + rest["items"]] == [*here, there]
+    bound = ledger.post("/v1/keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
+    headers = {"Authorization": f"Bearer {bound}"}
+    assert [i["id"] for i in ledger.http.get("/v1/experiments", headers=headers).json()["items"]] == [there]
+    assert ledger.http.get(f"/v1/experiments/{here[0]}", headers=headers).status_code == 403
+    assert ledger.http.get(f"/v1/experiments/{there}", headers=headers).status_code == 200
+
+
+def test_who_may_not_charge_declares_no_sweep_that_is_charged(home: House) -> None:
+    refused = home.ledger.post("/v1/experiments", AT_ONCE, "budget_admin")
+    assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_scope")
+    assert home.ledger.post("/v1/experiments", ONE_BY_ONE, "budget_admin").status_code == 201
+
+
+def test_a_statement_says_what_the_whole_sweep_has_cost(home: House) -> None:
+    ledger = home.ledger
+    one_by_one, at_once = declared(ledger, ONE_BY_ONE), declared(ledger, AT_ONCE)
+    chosen = [ledger.run("donors/lab/widths", name=name, event=LOUD) for name in ("narrow", "wide")]
+    for run in chosen:
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 3}, "trainer").status_code == 200
+    for run, made, runs in ((chosen[1], one_by_one, 2), (at_once["run"], at_once, 1)):
+        said = ledger.get(f"/v1/runs/{run}/statement").json()["payload"]
+        [sweep] = said["experiments"]
+        found = read(ledger, made["id"])
+        assert (sweep["id"], sweep["charged"], sweep["runs"]) == (made["id"], made["charged"], runs)
+        assert (sweep["epsilon"], sweep["epsilon_limit"]) == (found["epsilon"], found["epsilon_limit"])
+        assert made["path"] in ledger.get(f"/v1/runs/{run}/statement.html").text
+    assert sweep["epsilon"] > 0
+    assert ledger.get(f"/v1/runs/{home.run}/statement").json()["payload"]["experiments"] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tx: tx.execute(update(experiments).values(charged="repeat_and_select")),
+        lambda tx: tx.execute(delete(experiments)),
+        lambda tx: tx.execute(update(experiments).values(id="exp_another")),
+    ],
+    ids=["charged otherwise", "forgotten", "renamed"],
+)
+def test_an_experiment_that_was_tampered_with_is_found(home: House, change: Callable[[Connection], object]) -> None:
+    assert verify(home.ledger.database).problems == ()
+    with tampering(home.ledger.database) as tx:
+        change(tx)
+    found = verify(home.ledger.database).problems
+    assert any(home.experiment in problem for problem in found), found
