@@ -5,12 +5,14 @@ from epsilon_ledger._client import LedgerClient
 from epsilon_ledger._running.async_run import AsyncRun
 from epsilon_ledger._running.facts import RunStateDict
 from epsilon_ledger._running.run import Run
+from epsilon_ledger._running.trials import Trial, trials
 from epsilon_ledger._wire.errors import (
     ConfigurationError,
     LedgerError,
     LedgerUnavailableError,
     RequestInDoubtError,
     StepsAlreadyTakenError,
+    TrialExceededError,
     UnexpectedResponseError,
 )
 from epsilon_ledger._wire.estimates import (
@@ -85,6 +87,7 @@ from epsilon_ledger._wire.values import (
     Admission,
     Block,
     Budget,
+    Experiment,
     History,
     HistoryPoint,
     Lifetime,
@@ -119,6 +122,7 @@ __all__ = [
     "EpsilonEstimate",
     "Event",
     "EventCount",
+    "Experiment",
     "ExponentialEvent",
     "GaussianEvent",
     "GroupPrivacyEvent",
@@ -167,6 +171,8 @@ __all__ = [
     "Trajectory",
     "TrajectoryPoint",
     "TreeAggregationEvent",
+    "Trial",
+    "TrialExceededError",
     "UnexpectedResponseError",
     "UnsupportedEventError",
     "ZcdpEvent",
@@ -185,5 +191,6 @@ __all__ = [
     "sampled_without_replacement",
     "self_composed",
     "tree_aggregation",
+    "trials",
     "zcdp",
 ]

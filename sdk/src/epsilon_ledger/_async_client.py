@@ -91,6 +91,8 @@ class AsyncLedgerClient:
     get_budget = asked_async(calls.get_budget)
     get_reservation = asked_async(calls.get_reservation)
     history = asked_async(calls.history)
+    declare_experiment = asked_async(calls.declare_experiment)
+    get_experiment = asked_async(calls.get_experiment)
     epsilon = asked_async(planning.epsilon)
     delta = asked_async(planning.delta)
     trajectory = asked_async(planning.trajectory)

@@ -95,6 +95,8 @@ class LedgerClient:
     get_budget = asked(calls.get_budget)
     get_reservation = asked(calls.get_reservation)
     history = asked(calls.history)
+    declare_experiment = asked(calls.declare_experiment)
+    get_experiment = asked(calls.get_experiment)
     epsilon = asked(planning.epsilon)
     delta = asked(planning.delta)
     trajectory = asked(planning.trajectory)

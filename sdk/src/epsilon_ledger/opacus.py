@@ -18,7 +18,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from torch.utils.data import DataLoader
 
-from epsilon_ledger import Event, Run
+from epsilon_ledger import Event, Run, Trial
 from epsilon_ledger._opacus.accountant import LedgerAccountant
 from epsilon_ledger._opacus.hook import LedgerHook, checked_run, workers
 from epsilon_ledger._opacus.steps import StepReader, UnsupportedTrainingError, check_unsampled, sampling_probability_of
@@ -28,7 +28,7 @@ __all__ = ["LedgerAccountant", "LedgerHook", "UnsupportedTrainingError", "attach
 
 def attach(
     target: PrivacyEngine | DPOptimizer,
-    run: Run | None,
+    run: Run | Trial | None,
     *,
     data_loader: DataLoader | None = None,
     sampling_probability: float | None = None,
@@ -98,7 +98,7 @@ def _install(optimizer: DPOptimizer, hook: LedgerHook) -> None:
 
 
 def _probability(
-    optimizer: DPOptimizer, run: Run, data_loader: DataLoader | None, sampling_probability: float | None
+    optimizer: DPOptimizer, run: Run | Trial, data_loader: DataLoader | None, sampling_probability: float | None
 ) -> Callable[[], float]:
     """Find what says how records are drawn: the caller, the loader, or the event of which the run was registered."""
     if sampling_probability is not None:
@@ -126,7 +126,7 @@ def _probability(
     return lambda: probability
 
 
-def _attach_engine(engine: PrivacyEngine, run: Run | None, how: dict[str, Any]) -> None:
+def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, how: dict[str, Any]) -> None:
     if isinstance(engine, PrivacyEngineAdaptiveClipping):
         raise UnsupportedTrainingError(
             "PrivacyEngineAdaptiveClipping moves the clipping norm before a step can be asked for, by a count whose "

@@ -9,7 +9,16 @@ from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise
 
-from epsilon_ledger import AsyncRun, BudgetExceededError, Event, Run, gaussian, poisson_sampled
+from epsilon_ledger import (
+    AsyncRun,
+    BudgetExceededError,
+    Event,
+    Run,
+    Trial,
+    TrialExceededError,
+    gaussian,
+    poisson_sampled,
+)
 from epsilon_ledger.opacus import LedgerAccountant, UnsupportedTrainingError, attach
 from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, make_private, small_loader
 
@@ -27,6 +36,16 @@ def test_two_lines_are_added_to_the_ordinary_script(engine: PrivacyEngine, fake_
     assert fake_run.asked == [STEP] * (N // BATCH)
     assert not all(map(torch.equal, before, training.parameters()))
     assert engine.get_epsilon(1e-5) == fake_run.state.epsilon == 1.0
+
+
+def test_a_trial_of_a_sweep_is_attached_like_a_run(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    trial = Trial(fake_run.as_run.state, 0, [{"event": STEP, "count": N // BATCH}])
+    attach(engine, trial)
+    training = make_private(engine)
+    assert training.epoch() == trial.next_step == N // BATCH
+    assert engine.get_epsilon(1e-5) == fake_run.state.epsilon
+    with pytest.raises(TrialExceededError):
+        training.epoch()
 
 
 def test_an_optimizer_is_attached_after_it_was_made(engine: PrivacyEngine, fake_run: FakeRun) -> None:

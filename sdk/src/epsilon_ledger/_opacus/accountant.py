@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 from opacus.accountants import IAccountant, RDPAccountant, register_accountant
 from opacus.optimizers import DPOptimizer
 
-from epsilon_ledger import Event, EventCount, LedgerClient, NeighboringRelation, Run, gaussian, poisson_sampled
+from epsilon_ledger import Event, EventCount, LedgerClient, NeighboringRelation, Run, Trial, gaussian, poisson_sampled
 from epsilon_ledger._opacus.hook import LedgerHook, checked_run
 from epsilon_ledger._opacus.steps import UnsupportedTrainingError
 
@@ -27,7 +27,7 @@ class LedgerAccountant(IAccountant):
         TypeError: the run is an AsyncRun.
     """
 
-    def __init__(self, run: Run, *, client: LedgerClient | None = None) -> None:
+    def __init__(self, run: Run | Trial, *, client: LedgerClient | None = None) -> None:
         super().__init__()
         self.run = checked_run(run)
         self._client = client

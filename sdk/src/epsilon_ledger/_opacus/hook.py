@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 
-from epsilon_ledger import Event, LedgerError, Run
+from epsilon_ledger import Event, LedgerError, Run, Trial
 from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction
 
 
@@ -22,7 +22,7 @@ class LedgerHook:
 
     def __init__(
         self,
-        run: Run | None,
+        run: Run | Trial | None,
         read: Callable[[DPOptimizer], Event] | None,
         then: Callable[[DPOptimizer], None] | None,
     ) -> None:
@@ -84,7 +84,7 @@ class LedgerHook:
         self.event = event
 
 
-def checked_run(run: Run) -> Run:
+def checked_run(run: Run | Trial) -> Run | Trial:
     """Let a run pass that answers before the optimizer goes on.
 
     Args:

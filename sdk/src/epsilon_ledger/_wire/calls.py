@@ -9,6 +9,7 @@ from epsilon_ledger._wire.requests import Call, get, post
 from epsilon_ledger._wire.values import (
     Block,
     Budget,
+    Experiment,
     History,
     Limit,
     NeighboringRelation,
@@ -105,6 +106,80 @@ def create_budget(  # noqa: PLR0913 - as above
         **_wire_parts(parts),
     }
     return Call(post("v1/budgets", body), Budget)
+
+
+def declare_experiment(  # noqa: PLR0913 - as above
+    name: str,
+    *,
+    budget: str | None = None,
+    budgets: Sequence[str] | None = None,
+    limit: Limit | None = None,
+    privacy_filter: PrivacyFilter | None = None,
+    planned: Sequence[EventCount] | None = None,
+    each: Sequence[EventCount] | None = None,
+    mean: float | None = None,
+    shape: float | None = 1.0,
+    privacy_unit: str | None = None,
+    neighboring_relation: NeighboringRelation | None = None,
+) -> Call[Experiment]:
+    """Declare a sweep: many trainings of which one model is chosen.
+
+    Without `each`, its runs are registered beneath the experiment (`budget=experiment.path`) and charged one by one;
+    all of them may be looked at. With `each` and `mean`, the whole sweep is charged now, `experiment.trials` says how
+    many trials to run, and nothing but the best of them may be looked at or released; `trials` goes through them.
+
+    Args:
+        name: of a budget or a run beneath the budget.
+        budget: id or path of the budget above.
+        budgets: in its place, several; of a sweep that is charged at once.
+        limit: of all runs together; None: that of the budget above. Of runs that are charged one by one.
+        privacy_filter: how that limit is enforced.
+        planned: the workload that an adaptive filter is tuned for.
+        each: all that one trial does to the data, whatever its hyper-parameters.
+        mean: expected number of trials, in [1, 1e6].
+        shape: of the distribution of their number, in [-0.5, 1e6]: 1 is the geometric, 0 the logarithmic one; None:
+            Poisson's.
+        privacy_unit: what the trainer protects; of a sweep that is charged at once.
+        neighboring_relation: what its mechanisms are calibrated for; as above.
+
+    Returns:
+        The experiment; `status` is "pending" if its charge waits for another person's approval.
+
+    Raises:
+        BudgetExceededError: the whole sweep does not fit; nothing was charged.
+        LedgerError: it was not declared, or no answer came.
+        ValueError: `each` and `mean` do not come together.
+    """
+    if (each is None) != (mean is None):
+        raise ValueError("A sweep that is charged at once has both `each` and `mean`; one that is not, neither.")
+    body: dict[str, object] = {
+        "name": name,
+        "charged": "each_run" if each is None else "repeat_and_select",
+        "budget": budget,
+        "budgets": None if budgets is None else list(budgets),
+        "limit": None if limit is None else wire_limit(limit),
+        "filter": privacy_filter,
+        "planned": planned,
+        "trials": None if each is None else {"each": list(each), "mean": mean, "shape": shape},
+        "privacy_unit": privacy_unit,
+        "neighboring_relation": neighboring_relation,
+    }
+    return Call(post("v1/experiments", body), Experiment)
+
+
+def get_experiment(experiment_id: str) -> Call[Experiment]:
+    """Read an experiment.
+
+    Args:
+        experiment_id: its id.
+
+    Returns:
+        The experiment, without its number of trials.
+
+    Raises:
+        LedgerError: there is no such experiment, or no answer came.
+    """
+    return Call(get(path("experiments", experiment_id)), Experiment)
 
 
 def _wire_parts(parts: Parts | None) -> dict[str, object]:

@@ -6,6 +6,7 @@
   + UnexpectedResponseError       an answer came, but not one of this API
   + RequestInDoubtError           an unanswered step is pending and another one was asked for
   + StepsAlreadyTakenError        another process holds these very steps
+  + TrialExceededError            a trial wants more than its sweep has declared and paid for
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
     · BudgetExceededError         budget_exceeded
     · BudgetWindowError           budget_window
@@ -106,3 +107,16 @@ class StepsAlreadyTakenError(LedgerError):
         self.run = run
         self.first_step = first_step
         self.next_step = next_step
+
+
+class TrialExceededError(LedgerError):
+    """A trial of a sweep wants to do more than was declared for it, and paid.
+
+    Args:
+        message: what and how much, for a person.
+        run: id of the run that pays for the sweep.
+    """
+
+    def __init__(self, message: str, *, run: str = "") -> None:
+        super().__init__(message)
+        self.run = run

@@ -207,6 +207,33 @@ class HeldPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Experiment:
+    """A sweep, and what was spent on all of it.
+
+    `account` is the budget beneath which its runs are registered, or the one run that pays for all trials: that is
+    `run` then, and `event` what it pays for. `trials` is how many to run, told by `declare_experiment` alone.
+    """
+
+    id: str
+    name: str
+    path: str
+    charged: str
+    account: str
+    budget: str
+    population: str
+    run: str | None
+    status: str | None
+    event: Event | None
+    runs: int
+    epsilon: float
+    delta: float
+    epsilon_limit: float
+    created_by: str
+    created_at: datetime
+    trials: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryPoint:
     """One decision on a run, admitted or refused.
 

@@ -1,0 +1,139 @@
+"""Sweeps against a real server: declared, charged, and their trials counted."""
+
+import uuid
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from epsilon_ledger import (
+    BudgetExceededError,
+    EventCount,
+    LedgerClient,
+    Limit,
+    Run,
+    RunState,
+    Trial,
+    TrialExceededError,
+    gaussian,
+    poisson_sampled,
+    trials,
+)
+from tests.conftest import LiveServer
+
+STEP = poisson_sampled(0.01, gaussian(4.0))
+SCORE = gaussian(40.0)
+EACH: list[EventCount] = [{"event": STEP, "count": 3}, {"event": SCORE, "count": 1}]
+
+
+@pytest.fixture
+def client(live_server: LiveServer) -> Iterator[LedgerClient]:
+    with LedgerClient(live_server.url, live_server.key("admin")) as client:
+        yield client
+
+
+@pytest.fixture
+def budget(client: LedgerClient) -> str:
+    people = client.create_population(
+        f"people-{uuid.uuid4().hex[:8]}",
+        privacy_unit="patient",
+        neighboring_relation="add_or_remove_one",
+        limit=Limit(3.0, 1e-5),
+    )
+    return client.create_budget("team", parent=people.path, limit=Limit(2.0, 1e-5)).path
+
+
+def test_a_sweep_is_charged_at_once_and_its_trials_ask_nobody(client: LedgerClient, budget: str) -> None:
+    made = client.declare_experiment("rates", budget=budget, each=EACH, mean=4.0, shape=0.0)
+    assert made.trials is not None
+    assert made.run is not None
+    spent = client.get_budget(made.budget).epsilon
+    assert spent > 0
+    with client.get_run(made.run) as sweep:
+        found = list(trials(sweep, made.trials, EACH))
+        assert [trial.number for trial in found] == list(range(made.trials))
+        for trial in found:
+            trial.authorize(3, event=STEP)
+            trial.authorize(event=SCORE)
+    assert client.get_budget(made.budget).epsilon == spent
+    assert client.get_run(made.run).status == "completed"
+    read = client.get_experiment(made.id)
+    assert (read.trials, read.status, read.epsilon) == (None, "completed", made.epsilon)
+
+
+def test_a_sweep_that_does_not_fit_is_refused(client: LedgerClient, budget: str) -> None:
+    loud: list[EventCount] = [{"event": gaussian(0.5), "count": 10}]
+    with pytest.raises(BudgetExceededError):
+        client.declare_experiment("rates", budget=budget, each=loud, mean=4.0)
+
+
+def test_runs_that_are_charged_one_by_one_lie_beneath_their_experiment(client: LedgerClient, budget: str) -> None:
+    made = client.declare_experiment("widths", budget=budget, limit=Limit(1.0, 1e-5))
+    with client.register_run("narrow", budget=made.path, event=STEP) as run:
+        run.authorize(5)
+    read = client.get_experiment(made.id)
+    assert (read.runs, read.run, read.epsilon_limit) == (1, None, 1.0)
+    assert read.epsilon > 0
+
+
+def test_what_is_declared_at_once_has_both_a_trial_and_a_mean(client: LedgerClient, budget: str) -> None:
+    with pytest.raises(ValueError, match="both `each` and `mean`"):
+        client.declare_experiment("rates", budget=budget, each=EACH)
+
+
+class Waiting:
+    """A run that was approved, and not charged yet."""
+
+    def __init__(self) -> None:
+        self.state = cast("RunState", object())
+        self.next_step = 0
+        self.asked = 0
+
+    def refresh(self) -> None:
+        """Nothing has changed."""
+
+    def authorize(self) -> None:
+        self.asked += 1
+        self.next_step += 1
+
+
+def test_a_sweep_that_waited_for_approval_is_charged_before_its_first_trial() -> None:
+    run = Waiting()
+    assert len(list(trials(cast("Run", run), 3, EACH))) == 3
+    assert len(list(trials(cast("Run", run), 3, EACH))) == 3
+    assert run.asked == 1
+
+
+def _trial(each: list[EventCount]) -> Trial:
+    return Trial(cast("RunState", type("State", (), {"id": "run_1", "epsilon": 1.5})), 7, each)
+
+
+def test_a_trial_does_no_more_than_was_declared() -> None:
+    trial = _trial(EACH)
+    trial.authorize(2, event=STEP)
+    with pytest.raises(TrialExceededError, match="1 of those that were declared are left") as caught:
+        trial.authorize(2, event=STEP)
+    assert caught.value.run == "run_1"
+    trial.authorize(event=STEP)
+    with pytest.raises(TrialExceededError, match="nothing of the kind"):
+        trial.authorize(event=gaussian(39.0))
+    with pytest.raises(TrialExceededError, match="say which one"):
+        trial.authorize()
+    trial.authorize(event=SCORE)
+    assert trial.next_step == 4
+    assert repr(trial) == "<Trial run_1/7 next_step=4>"
+
+
+def test_a_trial_of_one_event_goes_through_its_batches() -> None:
+    trial = _trial([{"event": STEP, "count": 2}])
+    batches = trial.track("abc")
+    assert [next(batches), next(batches)] == ["a", "b"]
+    with pytest.raises(TrialExceededError):
+        next(batches)
+
+
+def test_an_event_that_was_declared_twice_is_counted_together() -> None:
+    trial = _trial([{"event": STEP, "count": 2}, {"event": SCORE, "count": 1}, {"event": STEP, "count": 1}])
+    trial.authorize(3, event=STEP)
+    with pytest.raises(TrialExceededError, match="0 of those"):
+        trial.authorize(event=STEP)
