@@ -26,10 +26,10 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["organisation_id", "account_id"],
             ["accounts.organisation_id", "accounts.id"],
-            name=op.f("fk_experiments_organisation_id"),
+            name=op.f("fk_experiments_organisation_id_account_id"),
         ),
         sa.PrimaryKeyConstraint("organisation_id", "id", name=op.f("pk_experiments")),
-        sa.UniqueConstraint("organisation_id", "account_id", name=op.f("uq_experiments_organisation_id")),
+        sa.UniqueConstraint("organisation_id", "account_id", name=op.f("uq_experiments_organisation_id_account_id")),
     )
     if op.get_bind().dialect.name == "postgresql":
         op.execute("ALTER TABLE experiments ENABLE ROW LEVEL SECURITY")

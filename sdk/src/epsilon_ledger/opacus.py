@@ -80,7 +80,7 @@ def attach(
         )
 
 
-def _is_attached(optimizer: DPOptimizer, run: Run) -> bool:
+def _is_attached(optimizer: DPOptimizer, run: Run | Trial) -> bool:
     present = optimizer.step_hook
     if not isinstance(present, LedgerHook):
         return False

@@ -42,6 +42,7 @@ class FakeState:
     next_step: int = 0
     neighboring_relation: str = "add_or_remove_one"
     attempt: int = 1
+    id: str = "run_1"
 
 
 @dataclass
