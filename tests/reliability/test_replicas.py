@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
@@ -18,6 +18,7 @@ RACES = 15 if ROUNDS == 1 else 60 * ROUNDS
 """Three thousand in `make torture`."""
 
 REPLICAS = 2
+GOVERNED = max(3, RACES // 5)
 
 _numbers = itertools.count()
 
@@ -132,3 +133,60 @@ def test_one_of_two_gets_a_name_and_the_other_is_told(replicas: Replicas) -> Non
         body: dict[str, object] = {"name": name, "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-6}}
         replies = replicas.race([("/v1/budgets", body)] * REPLICAS)
         assert sorted(reply.status_code for reply in replies) == [201, 409], [reply.text for reply in replies]
+
+
+def _watched(replicas: Replicas, run: str, act: Callable[[], None]) -> list[tuple[bool, httpx2.Response]]:
+    """Steps that one replica is asked for while the other acts, each with whether that was answered before."""
+    answered, stop = threading.Event(), threading.Event()
+    seen: list[tuple[bool, httpx2.Response]] = []
+
+    def ask() -> None:
+        while not stop.is_set():
+            after = answered.is_set()
+            seen.append((after, replicas.clients[1].post(f"/v1/runs/{run}/steps", json={})))
+            if sum(later for later, _ in seen) >= 3:
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            act()
+            answered.set()
+            asking.result(timeout=60)
+        finally:
+            stop.set()
+    return seen
+
+
+def test_what_a_policy_forbids_is_refused_by_the_other_replica_from_its_answer_on(replicas: Replicas) -> None:
+    budget = replicas.budget(epsilon=1000.0)
+    run = str(replicas.run(budget)["id"])
+    [account] = replicas.clients[0].get(f"/v1/budgets?path={budget}").json()["items"]
+
+    def put(policy: dict[str, object]) -> None:
+        body = {"policy": policy, "reason": "The board has met."}
+        reply = replicas.clients[0].put(f"/v1/accounts/{account['id']}/policy", json=body, headers={"If-Match": "*"})
+        assert reply.status_code == 200, reply.text
+
+    for _ in range(GOVERNED):
+        for later, reply in _watched(replicas, run, lambda: put({"mechanisms": ["laplace"]})):
+            if later:
+                assert (reply.status_code, reply.json()["code"]) == (403, "policy_violation"), reply.text
+        assert all(r.status_code == 200 for later, r in _watched(replicas, run, lambda: put({})) if later)
+
+
+def test_a_lowered_limit_binds_the_other_replica_from_its_answer_on(replicas: Replicas) -> None:
+    for _ in range(GOVERNED):
+        budget = replicas.budget(epsilon=1000.0)
+        run = str(replicas.run(budget)["id"])
+        [account] = replicas.clients[0].get(f"/v1/budgets?path={budget}").json()["items"]
+        spent = replicas.clients[0].post(f"/v1/runs/{run}/steps", json={}).json()["epsilon"]
+
+        def lower(account: str = account["id"], spent: float = spent) -> None:
+            body = {"limit": {"epsilon": spent, "delta": 1e-6}, "reason": "The study is over."}
+            reply = replicas.clients[0].post(f"/v1/accounts/{account}/limit", json=body, headers={"If-Match": "*"})
+            assert reply.status_code == 200, reply.text
+
+        for later, reply in _watched(replicas, run, lower):
+            if later:
+                assert (reply.status_code, reply.json()["code"]) == (403, "budget_exceeded"), reply.text
