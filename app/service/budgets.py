@@ -314,7 +314,7 @@ def checked(account: Account, population: Population, ready: Prepared) -> Accoun
     ready.require(account, [step.event for step in account.planned])
     workload = zero_curve(account.grid_version)
     for step in account.planned:
-        workload = workload + ready.prices[step.event].times(step.count)
+        workload = workload + ready.curve(account, step.event).times(step.count)
     if account.planned and workload.is_exhausted:
         raise InvalidInputError(
             "The planned workload loses everything at every order: no filter can be tuned for it. Plan more noise or "

@@ -73,7 +73,7 @@ def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: Prepar
     if not planned:
         return Size(governing.epsilon, governing.delta)
     ready.require(own, [step.event for step in planned])
-    curve = total_cost([PricedStep(step, ready.prices[step.event]) for step in planned])
+    curve = total_cost([PricedStep(step, ready.curve(own, step.event)) for step in planned])
     return Size(epsilon_of_curve(orders(own.grid_version), curve, governing.delta).epsilon, governing.delta)
 
 

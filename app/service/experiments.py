@@ -30,7 +30,7 @@ from app.service.charging.saving import save
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
 from app.service.pricing import Prepared
-from app.service.runs import Declaration, Registration, open_run
+from app.service.registering import Declaration, Registration, open_run
 
 UNIFORM_BITS = 52
 

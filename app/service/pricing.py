@@ -7,7 +7,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent, fingerprint
+from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.noise import noise_that_fits
 from app.persistence.repositories import events
@@ -23,14 +23,18 @@ class Prepared:
     """What was computed for one request, outside the writers' lock.
 
     Args:
-        prices: curves of events, under one population's relation.
+        prices: curves of events, by what decides them besides: a relation, and a version of the grid.
         noises: the noise that fits, by the state of the accounts and the charge.
         searches: how often noise that fits was searched.
     """
 
-    prices: dict[DpEvent, RdpCurve] = field(default_factory=dict)
+    prices: dict[tuple[NeighboringRelation, int, DpEvent], RdpCurve] = field(default_factory=dict)
     noises: dict[Hashable, float | None] = field(default_factory=dict)
     searches: int = 0
+
+    def curve(self, account: Account, event: DpEvent) -> RdpCurve:
+        """What was computed of an event under an account's rules."""
+        return self.prices[account.relation, account.grid_version, event]
 
     def require(self, account: Account, wanted: Iterable[DpEvent]) -> None:
         """Leave the transaction if an event that it will price was not computed before.
@@ -38,12 +42,13 @@ class Prepared:
         Raises:
             UnpreparedError: caught by `prepared`.
         """
-        unpriced = [event for event in wanted if event not in self.prices]
+        rule = (account.relation, account.grid_version)
+        unpriced = [event for event in wanted if (*rule, event) not in self.prices]
         if unpriced:
 
             def compute() -> None:
                 for event in unpriced:
-                    self.prices[event] = account.price(StepEvent(event, 1)).curve
+                    self.prices[*rule, event] = account.price(StepEvent(event, 1)).curve
 
             raise UnpreparedError(compute)
 
@@ -128,5 +133,5 @@ def quote(
     curves = events.find_curves(tx, kept, (fingerprint(step.event) for step in steps))
     missing = {step.event for step in steps if fingerprint(step.event) not in curves}
     ready.require(account, missing)
-    curves |= {fingerprint(event): ready.prices[event] for event in missing}
+    curves |= {fingerprint(event): ready.curve(account, event) for event in missing}
     return [PricedStep(step, curves[fingerprint(step.event)]) for step in steps]

@@ -1,55 +1,23 @@
-"""Runs: registration, reading, and the steps of their life."""
+"""Runs as they are read."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
-from app.ledger.accounts import Account, AccountKind, StepEvent
-from app.ledger.admission import Reading, Refusal, reading_of, repetitions_left
-from app.ledger.audit import genesis
-from app.ledger.composition import budgets_of, check_several, exposed, require_charged_directly
-from app.ledger.errors import (
-    InvalidInputError,
-    NotFoundError,
-    PrivacyUnitMismatchError,
-    RelationMismatchError,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
+from app.ledger.admission import Reading, reading_of, repetitions_left
+from app.ledger.composition import budgets_of, exposed
+from app.ledger.errors import NotFoundError
 from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
-from app.ledger.windows import require_open
-from app.persistence.repositories import accounts, runs
-from app.persistence.repositories.accounts import AccountRecord, Population
-from app.service.acts import Act
-from app.service.budgets import Terms, account_facts, checked, find_parent, new_account
+from app.persistence.repositories import accounts, locks, runs
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.events import PriceBook
+from app.service.budgets import find_parent
 from app.service.call import Call
-from app.service.charging.loading import load_for
-from app.service.charging.saving import save
-from app.service.conforming import largest, needs_approval, propose_run, require_conforming, require_size, size_of
-from app.service.idempotency import Answer, Identity, Pinned, create_once
-from app.service.parts import budget_facts
 from app.service.pricing import Prepared, prepared, quote
-from app.service.reserving import PlanRequest, set_aside
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """What a trainer says of a run when it registers it.
-
-    Args:
-        budgets: ids, or paths of names; the run's name stands beneath the first.
-        event: what a step costs unless the request says otherwise.
-        privacy_unit: what the trainer protects; None: whatever the population's is.
-        relation: what its mechanism is calibrated for; None: whatever the population's is.
-        steps_per_hour: how fast it goes at the most; None: it does not say.
-    """
-
-    budgets: tuple[str, ...]
-    event: DpEvent | None
-    privacy_unit: str | None
-    relation: NeighboringRelation | None
-    steps_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,116 +47,6 @@ class RunRecord:
     def budgets(self) -> tuple[Account, ...]:
         """The budgets that it charges, the first of them first."""
         return budgets_of([record.account for record in self.path])
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A new run.
-
-    Args:
-        declaration: budgets, default event, privacy unit, relation.
-        terms: name, optional limit of its own, filter, planned workload.
-        plan: what is to be set aside for it at once, unless it waits for an approval; empty: nothing.
-        lease_seconds: how long its trainer may be silent about the plan.
-    """
-
-    declaration: Declaration
-    terms: Terms
-    plan: tuple[StepEvent, ...]
-    lease_seconds: int
-
-
-def register_run(
-    call: Call,
-    registration: Registration,
-    identity: Identity,
-    render: Callable[[RunRecord], str],
-    refuse: Callable[[Refusal], Pinned],
-) -> Answer:
-    """Register a training run beneath a budget, or beneath several: each of its steps is charged to all or to none.
-
-    A run that needs another person's approval is pending, and nothing is set aside for it: its lease would run out
-    while it waits, and what nobody may release would be forfeited.
-
-    Args:
-        call: needs RUNS.
-        registration: what the trainer says of the run.
-        identity: of the request.
-        render: makes the reply's body.
-        refuse: makes the reply to a plan that does not fit; then there is no run.
-
-    Returns:
-        The reply.
-
-    Raises:
-        NotFoundError: there is no such budget.
-        InvalidInputError: what is named is no budget that a run can charge, or not together with the others.
-        BudgetWindowError: a budget is not open, or an account above it.
-        PrivacyUnitMismatchError: the trainer, or another population, protects another unit.
-        RelationMismatchError: its mechanism is calibrated for another relation, or another population is kept under it.
-        UnsupportedEventError: an event has no sound bound under the relation.
-        DeltaTooLargeError: the run's own delta is 1/size or more.
-        LimitTooSmallError: the run's own limit could never admit anything.
-        PolicyViolationError: a policy does not allow it.
-    """
-    call.require(Permission.RUNS)
-
-    def create(tx: Connection, ready: Prepared) -> str | Pinned:
-        before = tx.begin_nested()
-        opened = open_run(tx, call, registration, ready)
-        if isinstance(opened, Refusal):
-            before.rollback()
-            return refuse(opened)
-        before.commit()
-        return render(read_run(tx, call, opened, ready))
-
-    return create_once(call, identity, create)
-
-
-def open_run(tx: Connection, call: Call, registration: Registration, ready: Prepared) -> str | Refusal:
-    """Register a run in a transaction that has locked the organisation; as `register_run`, by a caller who may.
-
-    Returns:
-        Its id; or why its plan does not fit, and then the caller rolls back what was written.
-    """
-    declaration, terms = registration.declaration, registration.terms
-    charged = _charged(tx, call, declaration.budgets)
-    for budget in charged:
-        _check_declaration(declaration, budget.record.population)
-    ancestors = _in_order([account for budget in charged for account in budget.path])
-    require_open(ancestors, call.now)
-    first = charged[0].record
-    account = new_account(
-        tx, call, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
-    )
-    for budget in charged:
-        account = checked(account, budget.record.population, ready)
-    if declaration.event is not None:
-        ready.require(account, [declaration.event])
-    path = [*ancestors, account]
-    for budget in charged:
-        require_conforming(path, budget.record.population, declaration.event, registration.plan)
-    planned = registration.plan or terms.planned
-    sizes = [size_of([*budget.path, account], planned, ready) for budget in charged]
-    for size in sizes:
-        require_size(path, size, planned=bool(planned))
-    size = largest(sizes)
-    status = RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE
-    accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
-    head = genesis(call.organisation_id, account.id)
-    run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
-    run = replace(
-        run,
-        declared_steps=sum(step.count for step in planned) or None,
-        declared_steps_per_hour=declaration.steps_per_hour,
-    )
-    runs.add(tx, call.organisation_id, run, call.now)
-    _record_registration(tx, call, account, [budget.record.account.id for budget in charged], declaration, status)
-    if status is RunStatus.PENDING:
-        propose_run(tx, call, path, size, planned=bool(planned))
-    elif registration.plan:
-        return _hold_plan(tx, call, account.id, registration, ready) or account.id
-    return account.id
 
 
 def get_run(call: Call, run_id: str) -> RunRecord:
@@ -244,9 +102,8 @@ def list_runs(
             after=after,
             limit=limit,
         )
-        return prepared(
-            lambda ready: [_record(tx, call, run, find_path(tx, call, run.account_id), ready) for run in found]
-        )
+        paths = _paths(tx, call, found)
+        return prepared(lambda ready: _records(tx, call, list(zip(found, paths, strict=True)), ready))
 
 
 def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, ...]:
@@ -288,108 +145,61 @@ def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRec
         UnpreparedError: its default event was not priced yet.
     """
     path = find_path(tx, call, run_id)
-    return _record(tx, call, runs.get(tx, call.organisation_id, run_id), path, ready)
+    [record] = _records(tx, call, [(runs.get(tx, call.organisation_id, run_id), path)], ready)
+    return record
 
 
-def _record_registration(
-    tx: Connection,
-    call: Call,
-    account: Account,
-    budgets: Sequence[str],
-    declaration: Declaration,
-    status: RunStatus,
-) -> None:
-    facts = account_facts(account, None) | budget_facts(budgets)
-    event = declaration.event and fingerprint(declaration.event)
-    call.record(tx, Act("run.registered", account.id, after=facts | {"event": event, "status": str(status)}))
+def _paths(tx: Connection, call: Call, found: Sequence[Run]) -> list[tuple[AccountRecord, ...]]:
+    """The accounts and ancestors of runs, in as many statements for many as for one."""
+    ids = locks.paths(tx, call.organisation_id, [run.account_id for run in found])
+    wanted = sorted({account_id for path in ids.values() for account_id in path})
+    read = accounts.find_many(tx, PriceBook(), call.organisation_id, wanted)
+    records = {record.account.id: record for record in read}
+    return [tuple(records[account_id] for account_id in ids[run.account_id]) for run in found]
 
 
-@dataclass(frozen=True, slots=True)
-class _Charged:
-    """A budget that a run will charge, and its path, root first and itself last."""
-
-    record: AccountRecord
-    path: tuple[Account, ...]
+Path = tuple[AccountRecord, ...]
 
 
-def _charged(tx: Connection, call: Call, names: Sequence[str]) -> list[_Charged]:
-    """The budgets that a run names, if it can charge all of them at once; they are locked in the global order."""
-    found = [find_parent(tx, call, name) for name in names]
-    for name, record in zip(names, found, strict=True):
-        require_charged_directly(record.account, name)
-    if len({record.account.id for record in found}) < len(found):
-        raise InvalidInputError("A budget is named twice; each of them is charged once anyway.")
-    if len(found) > 1:  # one path is locked as it is read
-        accounts.lock_above(tx, call.organisation_id, [record.account.id for record in found])
-    charged = []
-    for record in found:
-        path = accounts.path_of(tx, call.organisation_id, record.account.id)
-        charged.append(_Charged(record, tuple(above.account for above in path)))
-    check_several({budget.record.account.path: budget.path for budget in charged})
-    for budget in charged[1:]:
-        _check_alike(charged[0].record, budget.record)
-    return charged
+def _records(tx: Connection, call: Call, found: Sequence[tuple[Run, Path]], ready: Prepared) -> list[RunRecord]:
+    """Runs as they are read, in as many statements for many as for one."""
+    whole = {record.account.id: record.account for _, path in found for record in path}
+    composed = [account.id for account in whole.values() if account.partitions_per_unit is not None]
+    beside = [part.account for part in accounts.children(tx, call.organisation_id, composed)] if composed else []
+    prices = _prices(tx, call, found, ready)
+    read = []
+    for run, path in found:
+        touched = exposed([record.account for record in path], beside)
+        if run.event is None:
+            read.append(RunRecord(run, path, reading_of(touched), None, None))
+        else:
+            remaining, binding = repetitions_left(touched, prices[_rule(path[0].account), run.event])
+            read.append(RunRecord(run, path, reading_of(touched), remaining, binding))
+    return read
 
 
-def _in_order(found: Sequence[Account]) -> list[Account]:
-    """Accounts by depth and id, each once."""
-    return sorted({account.id: account for account in found}.values(), key=lambda account: (account.depth, account.id))
+Rule = tuple[NeighboringRelation, int]
+"""What decides what an event costs: the population's relation, and the grid."""
 
 
-def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
-    """Refuse budgets whose populations a step does not cost the same."""
-    names = f"{first.account.path} and {other.account.path}"
-    if first.population.privacy_unit != other.population.privacy_unit:
-        raise PrivacyUnitMismatchError(
-            f"One run cannot charge {names}: the one is counted by {first.population.privacy_unit!r}, the other by "
-            f"{other.population.privacy_unit!r}.",
-            privacy_unit=first.population.privacy_unit,
-        )
-    if first.population.relation is not other.population.relation:
-        raise RelationMismatchError(
-            f"One run cannot charge {names}: the one is kept under {first.population.relation}, the other under "
-            f"{other.population.relation}. Register a run for each.",
-            neighboring_relation=str(first.population.relation),
-        )
-    if first.account.grid_version != other.account.grid_version:
-        raise InvalidInputError(
-            f"One run cannot charge {names}: they were opened under different versions of the grid of orders "
-            f"({first.account.grid_version} and {other.account.grid_version}). Register a run for each."
-        )
+def _rule(account: Account) -> Rule:
+    return account.relation, account.grid_version
 
 
-def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registration, ready: Prepared) -> Refusal | None:
-    """Set the plan of a new run aside; None if it fits."""
-    work = load_for(tx, call, run_id)
-    request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
-    held = set_aside(work, call, request, ready)
-    if isinstance(held, Refusal):
-        return held
-    save(work)
-    return None
-
-
-def _record(tx: Connection, call: Call, run: Run, path: tuple[AccountRecord, ...], ready: Prepared) -> RunRecord:
-    composed = [record.account.id for record in path if record.account.partitions_per_unit is not None]
-    beside = accounts.children(tx, call.organisation_id, composed) if composed else []
-    touched = exposed([record.account for record in path], [record.account for record in beside])
-    if run.event is None:
-        return RunRecord(run, path, reading_of(touched), None, None)
-    [step] = quote(tx, call.organisation_id, touched[0], [StepEvent(run.event, 1)], ready)
-    remaining, binding = repetitions_left(touched, step)
-    return RunRecord(run, path, reading_of(touched), remaining, binding)
-
-
-def _check_declaration(declaration: Declaration, population: Population) -> None:
-    if declaration.privacy_unit not in {None, population.privacy_unit}:
-        raise PrivacyUnitMismatchError(
-            f"The run protects each {declaration.privacy_unit!r}, but this population is counted by "
-            f"{population.privacy_unit!r}.",
-            privacy_unit=population.privacy_unit,
-        )
-    if declaration.relation not in {None, population.relation}:
-        raise RelationMismatchError(
-            f"The run's mechanism is calibrated for {declaration.relation}, but this population is kept "
-            f"under {population.relation}.",
-            neighboring_relation=str(population.relation),
-        )
+def _prices(
+    tx: Connection, call: Call, found: Sequence[tuple[Run, Path]], ready: Prepared
+) -> dict[tuple[Rule, DpEvent], PricedStep]:
+    """What one default event of each run costs."""
+    roots: dict[Rule, Account] = {}
+    wanted: dict[Rule, set[DpEvent]] = {}
+    for run, path in found:
+        if run.event is not None:
+            rule = _rule(path[0].account)
+            roots[rule] = path[0].account
+            wanted.setdefault(rule, set()).add(run.event)
+    priced = {}
+    for rule, events in wanted.items():
+        steps = [StepEvent(event, 1) for event in events]
+        for step in quote(tx, call.organisation_id, roots[rule], steps, ready):
+            priced[rule, step.step.event] = step
+    return priced

@@ -41,7 +41,7 @@ def test_the_story_of_a_ledger_is_told_in_order(home: House) -> None:
     told = [act["action"] for act in _read(home, "?limit=200")]
     keys = ["key.created"] * 7
     story = ["organisation.created", *keys, "population.created", "budget.created", "run.registered", "key.created"]
-    assert told == [*story, "limit.proposed", "webhook.created"]
+    assert told == [*story, "limit.proposed", "webhook.created", "budget.created", "experiment.declared"]
 
 
 def test_what_changes_nothing_is_no_act(home: House) -> None:

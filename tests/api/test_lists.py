@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.api.conftest import House
 from tests.conftest import Ledger
@@ -29,7 +30,8 @@ def _walk(ledger: Ledger, path: str, limit: int) -> list[dict[str, Any]]:
 def full(house: House) -> dict[str, list[str]]:
     """The ids of what the house holds, in the order of their making."""
     ledger = house.ledger
-    ids = {"populations": [house.population], "budgets": [house.budget], "runs": [house.run]}
+    sweep = ledger.get(f"/v1/experiments/{house.experiment}").json()["account"]
+    ids = {"populations": [house.population], "budgets": [house.budget, sweep], "runs": [house.run]}
     for number in range(5):
         ids["populations"].append(str(ledger.population(f"p{number}")["id"]))
         ids["budgets"].append(str(ledger.budget(f"b{number}", "mimic" if number % 2 else "p0")["id"]))
@@ -65,7 +67,7 @@ def test_budgets_are_listed_by_their_parent(house: House, full: dict[str, list[s
 
 
 def test_a_parent_without_budgets_has_none(house: House, full: dict[str, list[str]]) -> None:
-    assert house.ledger.get(f"/v1/budgets?parent={full['budgets'][0]}").json() == {"items": [], "next": None}
+    assert house.ledger.get(f"/v1/budgets?parent={full['budgets'][-1]}").json() == {"items": [], "next": None}
 
 
 @pytest.mark.parametrize(("path", "count"), [("mimic/icu-team", 1), ("p0/b0", 1), ("mimic", 0), ("icu-team", 0)])
@@ -119,3 +121,32 @@ def test_the_same_cursor_shows_the_same_page(house: House, full: dict[str, list[
     cursor = house.ledger.get("/v1/runs?limit=2").json()["next"]
     pages = {house.ledger.get(f"/v1/runs?limit=2&after={cursor}").content for _ in range(3)}
     assert (len(pages), len(full["runs"])) == (1, 6)
+
+
+def test_many_runs_are_read_in_as_many_statements_as_one(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    statements: list[str] = []
+    event.listen(ledger.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+
+    def asked() -> list[str]:
+        statements.clear()
+        assert ledger.get("/v1/runs").status_code == 200
+        return [each for each in statements if "FROM runs" in each or "FROM accounts" in each or "FROM event" in each]
+
+    ledger.run(name="first")
+    few = asked()
+    for number in range(12):
+        ledger.run(name=f"more-{number}", event={"type": "gaussian", "noise_multiplier": 20.0 + number})
+    assert len(asked()) == len(few)
+
+
+def test_runs_under_several_relations_are_each_priced_by_their_own(ledger: Ledger) -> None:
+    for relation in ("add_or_remove_one", "replace_one"):
+        ledger.population(relation, neighboring_relation=relation)
+        ledger.budget("team", relation)
+        ledger.run(f"{relation}/team", event={"type": "gaussian", "noise_multiplier": 33.0})
+    listed = ledger.get("/v1/runs").json()["items"]
+    alone = [ledger.get(f"/v1/runs/{run['id']}").json() for run in listed]
+    assert listed == alone
+    assert listed[0]["steps_remaining"] > listed[1]["steps_remaining"]

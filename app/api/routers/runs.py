@@ -12,7 +12,7 @@ from app.api.schemas.reservations import plan_refused
 from app.api.schemas.runs import RunIn, RunOut, RunPage
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import RunStatus
-from app.service import history, runs
+from app.service import history, registering, runs
 
 routes = router()
 
@@ -33,7 +33,7 @@ routes = router()
 def register_run(body: RunIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Register a run; its steps will be charged to it, to its budgets and to everything above: to all, or to none."""
     return created(
-        runs.register_run(
+        registering.register_run(
             call,
             body.registration(),
             identity(request, body, key),

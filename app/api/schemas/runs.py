@@ -34,7 +34,8 @@ from app.ledger.runs import RunStatus
 from app.service.budgets import Terms
 from app.service.numbers import finite
 from app.service.planning.setting import about_limit
-from app.service.runs import Declaration, Registration, RunRecord
+from app.service.registering import Declaration, Registration
+from app.service.runs import RunRecord
 
 RUN_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_RUN_ID,

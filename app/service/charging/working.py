@@ -163,7 +163,7 @@ class WorkingSet:
             listed.update((unknown[key], curve) for key, curve in found.items())
             ready.require(account, [event for key, event in unknown.items() if key not in found])
         return [
-            PricedStep(step, listed.get(step.event) or new.get(step.event) or ready.prices[step.event])
+            PricedStep(step, listed.get(step.event) or new.get(step.event) or ready.curve(account, step.event))
             for step in steps
         ]
 

@@ -1,0 +1,251 @@
+"""The registration of runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
+from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.admission import Refusal
+from app.ledger.audit import genesis
+from app.ledger.composition import check_several, require_charged_directly
+from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
+from app.ledger.roles import Permission
+from app.ledger.runs import Run, RunStatus
+from app.ledger.windows import require_open
+from app.persistence.repositories import accounts, runs
+from app.persistence.repositories.accounts import AccountRecord, Population
+from app.service.acts import Act
+from app.service.budgets import Terms, account_facts, checked, find_parent, new_account
+from app.service.call import Call
+from app.service.charging.loading import load_for
+from app.service.charging.saving import save
+from app.service.conforming import largest, needs_approval, propose_run, require_conforming, require_size, size_of
+from app.service.idempotency import Answer, Identity, Pinned, create_once
+from app.service.parts import budget_facts
+from app.service.pricing import Prepared
+from app.service.reserving import PlanRequest, set_aside
+from app.service.runs import RunRecord, read_run
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a trainer says of a run when it registers it.
+
+    Args:
+        budgets: ids, or paths of names; the run's name stands beneath the first.
+        event: what a step costs unless the request says otherwise.
+        privacy_unit: what the trainer protects; None: whatever the population's is.
+        relation: what its mechanism is calibrated for; None: whatever the population's is.
+        steps_per_hour: how fast it goes at the most; None: it does not say.
+    """
+
+    budgets: tuple[str, ...]
+    event: DpEvent | None
+    privacy_unit: str | None
+    relation: NeighboringRelation | None
+    steps_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A new run.
+
+    Args:
+        declaration: budgets, default event, privacy unit, relation.
+        terms: name, optional limit of its own, filter, planned workload.
+        plan: what is to be set aside for it at once, unless it waits for an approval; empty: nothing.
+        lease_seconds: how long its trainer may be silent about the plan.
+    """
+
+    declaration: Declaration
+    terms: Terms
+    plan: tuple[StepEvent, ...]
+    lease_seconds: int
+
+
+def register_run(
+    call: Call,
+    registration: Registration,
+    identity: Identity,
+    render: Callable[[RunRecord], str],
+    refuse: Callable[[Refusal], Pinned],
+) -> Answer:
+    """Register a training run beneath a budget, or beneath several: each of its steps is charged to all or to none.
+
+    A run that needs another person's approval is pending, and nothing is set aside for it: its lease would run out
+    while it waits, and what nobody may release would be forfeited.
+
+    Args:
+        call: needs RUNS.
+        registration: what the trainer says of the run.
+        identity: of the request.
+        render: makes the reply's body.
+        refuse: makes the reply to a plan that does not fit; then there is no run.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NotFoundError: there is no such budget.
+        InvalidInputError: what is named is no budget that a run can charge, or not together with the others.
+        BudgetWindowError: a budget is not open, or an account above it.
+        PrivacyUnitMismatchError: the trainer, or another population, protects another unit.
+        RelationMismatchError: its mechanism is calibrated for another relation, or another population is kept under it.
+        UnsupportedEventError: an event has no sound bound under the relation.
+        DeltaTooLargeError: the run's own delta is 1/size or more.
+        LimitTooSmallError: the run's own limit could never admit anything.
+        PolicyViolationError: a policy does not allow it.
+    """
+    call.require(Permission.RUNS)
+
+    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+        before = tx.begin_nested()
+        opened = open_run(tx, call, registration, ready)
+        if isinstance(opened, Refusal):
+            before.rollback()
+            return refuse(opened)
+        before.commit()
+        return render(read_run(tx, call, opened, ready))
+
+    return create_once(call, identity, create)
+
+
+def open_run(tx: Connection, call: Call, registration: Registration, ready: Prepared) -> str | Refusal:
+    """Register a run in a transaction that has locked the organisation; as `register_run`, by a caller who may.
+
+    Returns:
+        Its id; or why its plan does not fit, and then the caller rolls back what was written.
+    """
+    declaration, terms = registration.declaration, registration.terms
+    charged = _charged(tx, call, declaration.budgets)
+    for budget in charged:
+        _check_declaration(declaration, budget.record.population)
+    ancestors = _in_order([account for budget in charged for account in budget.path])
+    require_open(ancestors, call.now)
+    first = charged[0].record
+    account = new_account(
+        tx, call, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
+    )
+    for budget in charged:
+        account = checked(account, budget.record.population, ready)
+    if declaration.event is not None:
+        ready.require(account, [declaration.event])
+    path = [*ancestors, account]
+    for budget in charged:
+        require_conforming(path, budget.record.population, declaration.event, registration.plan)
+    planned = registration.plan or terms.planned
+    sizes = [size_of([*budget.path, account], planned, ready) for budget in charged]
+    for size in sizes:
+        require_size(path, size, planned=bool(planned))
+    size = largest(sizes)
+    status = RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE
+    accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
+    head = genesis(call.organisation_id, account.id)
+    run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
+    run = replace(
+        run,
+        declared_steps=sum(step.count for step in planned) or None,
+        declared_steps_per_hour=declaration.steps_per_hour,
+    )
+    runs.add(tx, call.organisation_id, run, call.now)
+    _record_registration(tx, call, account, [budget.record.account.id for budget in charged], declaration, status)
+    if status is RunStatus.PENDING:
+        propose_run(tx, call, path, size, planned=bool(planned))
+    elif registration.plan:
+        return _hold_plan(tx, call, account.id, registration, ready) or account.id
+    return account.id
+
+
+def _record_registration(
+    tx: Connection,
+    call: Call,
+    account: Account,
+    budgets: Sequence[str],
+    declaration: Declaration,
+    status: RunStatus,
+) -> None:
+    facts = account_facts(account, None) | budget_facts(budgets)
+    event = declaration.event and fingerprint(declaration.event)
+    call.record(tx, Act("run.registered", account.id, after=facts | {"event": event, "status": str(status)}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Charged:
+    """A budget that a run will charge, and its path, root first and itself last."""
+
+    record: AccountRecord
+    path: tuple[Account, ...]
+
+
+def _charged(tx: Connection, call: Call, names: Sequence[str]) -> list[_Charged]:
+    """The budgets that a run names, if it can charge all of them at once; they are locked in the global order."""
+    found = [find_parent(tx, call, name) for name in names]
+    for name, record in zip(names, found, strict=True):
+        require_charged_directly(record.account, name)
+    if len({record.account.id for record in found}) < len(found):
+        raise InvalidInputError("A budget is named twice; each of them is charged once anyway.")
+    if len(found) > 1:  # one path is locked as it is read
+        accounts.lock_above(tx, call.organisation_id, [record.account.id for record in found])
+    charged = []
+    for record in found:
+        path = accounts.path_of(tx, call.organisation_id, record.account.id)
+        charged.append(_Charged(record, tuple(above.account for above in path)))
+    check_several({budget.record.account.path: budget.path for budget in charged})
+    for budget in charged[1:]:
+        _check_alike(charged[0].record, budget.record)
+    return charged
+
+
+def _in_order(found: Sequence[Account]) -> list[Account]:
+    """Accounts by depth and id, each once."""
+    return sorted({account.id: account for account in found}.values(), key=lambda account: (account.depth, account.id))
+
+
+def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
+    """Refuse budgets whose populations a step does not cost the same."""
+    names = f"{first.account.path} and {other.account.path}"
+    if first.population.privacy_unit != other.population.privacy_unit:
+        raise PrivacyUnitMismatchError(
+            f"One run cannot charge {names}: the one is counted by {first.population.privacy_unit!r}, the other by "
+            f"{other.population.privacy_unit!r}.",
+            privacy_unit=first.population.privacy_unit,
+        )
+    if first.population.relation is not other.population.relation:
+        raise RelationMismatchError(
+            f"One run cannot charge {names}: the one is kept under {first.population.relation}, the other under "
+            f"{other.population.relation}. Register a run for each.",
+            neighboring_relation=str(first.population.relation),
+        )
+    if first.account.grid_version != other.account.grid_version:
+        raise InvalidInputError(
+            f"One run cannot charge {names}: they were opened under different versions of the grid of orders "
+            f"({first.account.grid_version} and {other.account.grid_version}). Register a run for each."
+        )
+
+
+def _hold_plan(tx: Connection, call: Call, run_id: str, registration: Registration, ready: Prepared) -> Refusal | None:
+    """Set the plan of a new run aside; None if it fits."""
+    work = load_for(tx, call, run_id)
+    request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
+    held = set_aside(work, call, request, ready)
+    if isinstance(held, Refusal):
+        return held
+    save(work)
+    return None
+
+
+def _check_declaration(declaration: Declaration, population: Population) -> None:
+    if declaration.privacy_unit not in {None, population.privacy_unit}:
+        raise PrivacyUnitMismatchError(
+            f"The run protects each {declaration.privacy_unit!r}, but this population is counted by "
+            f"{population.privacy_unit!r}.",
+            privacy_unit=population.privacy_unit,
+        )
+    if declaration.relation not in {None, population.relation}:
+        raise RelationMismatchError(
+            f"The run's mechanism is calibrated for {declaration.relation}, but this population is kept "
+            f"under {population.relation}.",
+            neighboring_relation=str(population.relation),
+        )
