@@ -9,7 +9,7 @@ class Permission(StrEnum):
     """Something that not everybody may do.
 
     READ: accounts, runs, histories. CHARGE: take steps, reserve, open attempts, preview. RUNS: register, pause and end
-    runs. PLAN: propose a limit, declare an experiment. TREE: open populations and budgets, lower a limit. APPROVE: what
+    runs. PLAN: propose a limit. TREE: open populations and budgets, lower a limit. APPROVE: what
     another one has proposed. POLICY: what runs may do. KEYS: issue and withdraw keys. AUDIT: read what was decided by
     whom. VERIFY: recompute the ledger. WEBHOOKS: where alerts go.
     """
