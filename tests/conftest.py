@@ -263,6 +263,7 @@ ON_BOTH = {
             "approvals",
             "attempts",
             "creating",
+            "decisions",
             "deviations",
             "experiments",
             "fairness",

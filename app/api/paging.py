@@ -2,11 +2,13 @@
 
 import base64
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, TypeVar
 
 from fastapi import Query
 
 from app.ledger.errors import InvalidInputError
+from app.persistence.repositories.decided import Place
 
 MAX_PAGE = 200
 MAX_DIGITS = 18
@@ -59,6 +61,34 @@ def decode_position(cursor: str | None, start: int) -> int:
     if not place.isdecimal() or len(place) > MAX_DIGITS:
         raise InvalidInputError(f"{cursor!a} is not a cursor of this list; send the `next` of an earlier page.")
     return int(place)
+
+
+def encode_place(place: Place) -> str:
+    """What a cursor remembers of a decision."""
+    return f"{place.created_at.isoformat()}/{place.run_id}/{place.position}"
+
+
+def decode_place(cursor: str | None) -> Place | None:
+    """The place in a list of decisions.
+
+    Args:
+        cursor: of the page before; None or empty: from the newest.
+
+    Raises:
+        InvalidInputError: it is no cursor of such a list.
+    """
+    place = decode_cursor(cursor)
+    if place is None:
+        return None
+    at, _, of_run = place.partition("/")
+    run_id, _, position = of_run.partition("/")
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        moment = datetime.min  # noqa: DTZ901 - it has no zone, and so is no moment of a cursor
+    if moment.utcoffset() != timedelta(0) or not position.isdecimal() or len(position) > MAX_DIGITS:
+        raise InvalidInputError(f"{cursor!a} is not a cursor of this list; send the `next` of an earlier page.")
+    return Place(moment, run_id, int(position))
 
 
 def cut(found: Sequence[T], limit: int, place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:

@@ -1,9 +1,61 @@
 """Reading what was done with an organisation's budgets, and what was decided."""
 
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
-from app.persistence.repositories import acts
+from app.persistence.repositories import acts, decided
 from app.persistence.repositories.acts import KeptAct, Wanted
+from app.persistence.repositories.decided import Decided, Place
+from app.persistence.repositories.decisions import Outcome
+from app.service.budgets import find_account
 from app.service.call import Call
+from app.service.runs import find_path
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionQuery:
+    """Which decisions are asked for; None: whichever.
+
+    Args:
+        run: those about this run, by its id.
+        account: those about runs that charge this account (id, or path of names), however deep.
+        outcome: what became of the steps.
+        actor: who asked.
+        since: not before this moment.
+        until: before this moment.
+    """
+
+    run: str | None = None
+    account: str | None = None
+    outcome: Outcome | None = None
+    actor: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def read_decisions(call: Call, query: DecisionQuery, *, before: Place | None, limit: int) -> list[Decided]:
+    """Read decisions about all runs within the caller's reach, the newest first.
+
+    Args:
+        call: needs READ.
+        query: which of them.
+        before: only those behind this place in the list; None: from the newest.
+        limit: how many at the most.
+
+    Returns:
+        The decisions.
+
+    Raises:
+        NotFoundError: there is no such run, or no such account.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        return decided.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
 
 
 def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[KeptAct]:
@@ -21,3 +73,21 @@ def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[Kep
     call.require_everywhere(Permission.AUDIT)
     with call.db.read(call.organisation_id) as tx:
         return acts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
+
+
+def _reachable(tx: Connection, call: Call, query: DecisionQuery) -> decided.Wanted:
+    """What is asked for, as far as the caller may see it."""
+    run = None if query.run is None else find_path(tx, call, query.run)[-1].account
+    # Who may see the run, or the account, has a scope that is above it.
+    above = query.account or (call.caller.scope if run is None else None)
+    account = None if above is None else find_account(tx, call, above).account
+    if run is None and account is not None and account.kind is AccountKind.RUN:
+        run, account = account, None
+    return decided.Wanted(
+        run_id=None if run is None else run.id,
+        beneath=None if account is None else account.id,
+        outcome=query.outcome,
+        actor=query.actor,
+        since=query.since,
+        until=query.until,
+    )

@@ -11,7 +11,7 @@ CURSORS = ["!", "x", "é", "%C3%A9", "病", "_w", "-", "====", "a b", "%00", "x"
 QUERIES: list[tuple[str, str]] = [
     *((path, f"limit={value}") for path in ("populations", "budgets", "runs") for value in ("0", "-1", "201", "x", "")),
     *((path, f"limit={value}") for path in ("populations", "budgets", "runs") for value in ("1.5", "NaN", "9" * 40)),
-    *((path, f"after={value}") for path in ("populations", "budgets", "runs") for value in CURSORS),
+    *((path, f"after={value}") for path in ("populations", "budgets", "runs", "decisions") for value in CURSORS),
     *(("runs/{run_id}/history", f"after={value}") for value in [*CURSORS, "LTE", "YQ", "MS41", "KzE", "IDE"]),
     *(("runs/{run_id}/history", f"max_points={value}") for value in ("0", "1", "-1", "2001", "x", "", "2.5", "true")),
     *(("runs", f"status={value}") for value in ("", "ACTIVE", "running", "active,paused", "null")),

@@ -60,6 +60,7 @@ MAY: dict[str, list[str]] = {
     "rotateKey": KEYS,
     "revokeKey": KEYS,
     "listActs": PROOF,
+    "listDecisions": EVERYONE,
     "makeCheckpoint": PROOF,
     "listCheckpoints": PROOF,
     "getSigningKey": EVERYONE,

@@ -52,6 +52,9 @@ def _references(house: House) -> dict[str, tuple[str, str, object]]:
         "filter by parent path": ("GET", "/v1/budgets?parent=mimic", None),
         "filter by budget id": ("GET", f"/v1/runs?budget={house.budget}", None),
         "filter by budget path": ("GET", "/v1/runs?budget=mimic/icu-team", None),
+        "filter by run id": ("GET", f"/v1/decisions?run={house.run}", None),
+        "filter by account id": ("GET", f"/v1/decisions?account={house.budget}", None),
+        "filter by account path": ("GET", "/v1/decisions?account=mimic", None),
     }
 
 
@@ -73,6 +76,9 @@ def _references(house: House) -> dict[str, tuple[str, str, object]]:
         "filter by parent path",
         "filter by budget id",
         "filter by budget path",
+        "filter by run id",
+        "filter by account id",
+        "filter by account path",
     ],
 )
 def test_another_organisations_object_cannot_be_referred_to(house: House, what: str) -> None:
@@ -86,7 +92,7 @@ def test_another_organisations_object_cannot_be_referred_to(house: House, what: 
     "path",
     [
         *("/v1/populations", "/v1/budgets", "/v1/runs", "/v1/budgets?path=mimic/icu-team"),
-        *("/v1/alerts", "/v1/webhooks", "/v1/deliveries"),
+        *("/v1/alerts", "/v1/webhooks", "/v1/deliveries", "/v1/decisions"),
     ],
 )
 def test_lists_show_nothing_of_another_organisation(house: House, path: str) -> None:

@@ -114,6 +114,7 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
     with database.read(EVERYONE) as tx:
         indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
     assert indexes == {
+        "ix_decisions_not_admitted",
         "ix_deliveries_pending",
         "uq_accounts_path",
         "uq_decisions_first_step",

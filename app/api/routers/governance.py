@@ -1,18 +1,21 @@
-"""Governance: who did what, and is the ledger what its charges make it?"""
+"""Governance: who did what, what was decided, and is the ledger what its charges make it?"""
 
 from typing import Annotated
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
-from pydantic import AwareDatetime
 
-from app.api.paging import After, PageLimit, cut, decode_position
-from app.api.problems import GUARDED, reads, responses
+from app.api.paging import After, PageLimit, cut, decode_place, decode_position, encode_place
+from app.api.problems import GUARDED, READING, reads, responses
 from app.api.route import Asked, router, tagged
+from app.api.schemas.common import Moment
+from app.api.schemas.decisions import DecisionOut, DecisionPage
 from app.api.schemas.governance import ActOut, ActPage, VerificationOut
 from app.persistence.repositories.acts import Wanted
+from app.persistence.repositories.decisions import Outcome
 from app.persistence.tables import ACTOR_LENGTH
 from app.service import auditing
+from app.service.auditing import DecisionQuery
 from app.service.verification import verify_organisation
 
 routes = router()
@@ -37,7 +40,7 @@ async def verify_ledger(call: Asked) -> VerificationOut:
 
 
 Word = Annotated[str | None, Query(min_length=1, max_length=ACTOR_LENGTH)]
-When = Annotated[AwareDatetime | None, Query()]
+When = Annotated[Moment | None, Query()]
 
 
 def _wanted(
@@ -69,3 +72,42 @@ def list_acts(
     found = auditing.read_acts(call, wanted, after=decode_position(after, -1), limit=limit + 1)
     shown, following = cut(found, limit, lambda kept: str(kept.entry.position))
     return tagged(request, ActPage(items=[ActOut.of(kept) for kept in shown], next=following))
+
+
+def _query(
+    run: Annotated[str | None, Query(max_length=100, description="Only about this run, by its id.")] = None,
+    account: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=2000,
+            description="Only about runs that charge this account (id or path), however deep.",
+        ),
+    ] = None,
+    decision: Annotated[Outcome | None, Query(description="What became of the steps.")] = None,
+    actor: Annotated[Word, Query(description="Who asked.")] = None,
+    since: Annotated[When, Query(description="Not before this moment.")] = None,
+    until: Annotated[When, Query(description="Before this moment.")] = None,
+) -> DecisionQuery:
+    return DecisionQuery(run, account, decision, actor, since, until)
+
+
+@routes.get(
+    "/decisions",
+    operation_id="listDecisions",
+    summary="List what was decided about steps",
+    tags=["governance"],
+    response_model=DecisionPage,
+    responses=reads(*READING),
+)
+def list_decisions(
+    request: Request,
+    call: Asked,
+    query: Annotated[DecisionQuery, Depends(_query)],
+    limit: PageLimit = 50,
+    after: After = None,
+) -> Response:
+    """Decisions about all runs that the caller may see, the newest first; of one run, from the end of its chain."""
+    found = auditing.read_decisions(call, query, before=decode_place(after), limit=limit + 1)
+    shown, following = cut(found, limit, lambda decided: encode_place(decided.place))
+    return tagged(request, DecisionPage(items=[DecisionOut.of(each) for each in shown], next=following))

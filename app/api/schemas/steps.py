@@ -182,10 +182,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
 
 def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str, Any]]:
     """What a refusal says to a person, and its members for a program."""
-    assert decision.refusal is not None, "a refusal has its numbers"
-    # Refusals that were recorded by early schemas do not say what could not be: deltas of mechanisms, infinite losses.
-    none = {"delta_requested": 0.0, "delta_left": 0.0, **finite(epsilon=0.0, spent=0.0, held=0.0)}
-    facts = none | json.loads(decision.refusal)
+    facts = refusal_facts(decision)
     members = {
         "decision": "refused",
         "run": decision.run_id,
@@ -198,6 +195,15 @@ def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str
         "dry_run": dry_run,
     }
     return refusal_text(facts, decision.binding_account_path, decision.step_count), members
+
+
+def refusal_facts(decision: Decision) -> dict[str, Any]:
+    """The numbers of a refusal."""
+    assert decision.refusal is not None, "a refusal has its numbers"
+    # Refusals that were recorded by early schemas do not say what could not be: deltas of mechanisms, infinite losses.
+    none = {"delta_requested": 0.0, "delta_left": 0.0, **finite(epsilon=0.0, spent=0.0, held=0.0)}
+    told: dict[str, Any] = json.loads(decision.refusal)
+    return none | told
 
 
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:

@@ -188,7 +188,7 @@ def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
 def find_by_keys(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[Decision]:
     """The decisions that these keys have pinned, without their steps: whoever repeats a request knows them."""
     rows = tx.execute(_BY_KEYS, {"of_organisation": organisation_id, "of_keys": idempotency_keys})
-    return [_decision(row, ()) for row in rows]
+    return [read_decision(row, ()) for row in rows]
 
 
 def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> Decision | None:
@@ -205,7 +205,7 @@ def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: in
         decisions.c.next_step.is_not(None),
     )
     row = tx.execute(found).one_or_none()
-    return None if row is None else _decision(row, ())
+    return None if row is None else read_decision(row, ())
 
 
 def at_positions(
@@ -219,7 +219,7 @@ def at_positions(
         events = _events(tx, organisation_id, run_id, places)
     else:
         events = first_events(tx, organisation_id, run_id, places, room)
-    return [_decision(row, events[row.position]) for row in rows]
+    return [read_decision(row, events[row.position]) for row in rows]
 
 
 def _of(organisation_id: str) -> Select[Any]:
@@ -255,7 +255,8 @@ def _events(
     return {position: tuple(steps) for position, steps in events.items()}
 
 
-def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
+def read_decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
+    """A decision from its row, which has the path of the binding account beside it."""
     return Decision(
         run_id=row.run_id,
         position=row.position,

@@ -226,6 +226,15 @@ decisions = Table(
     CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
     CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
+    Index(None, "organisation_id", "created_at"),
+    Index(
+        "ix_decisions_not_admitted",  # they are few among many, and a charge that is admitted does not write it
+        "organisation_id",
+        "outcome",
+        "created_at",
+        sqlite_where=text("outcome <> 'admitted'"),
+        postgresql_where=text("outcome <> 'admitted'"),
+    ),
     Index(
         "uq_decisions_first_step",
         "organisation_id",

@@ -1,0 +1,112 @@
+"""Decisions of all runs, on the wire."""
+
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.common import Output
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
+from app.persistence.repositories.decided import Decided
+from app.persistence.repositories.decisions import Outcome
+from app.service.numbers import finite
+
+_FACTS = (
+    *("detail", "epsilon", "epsilon_infinite", "epsilon_requested", "epsilon_requested_infinite", "epsilon_limit"),
+    *("delta", "order", "spent", "spent_infinite", "held", "held_infinite", "requested", "requested_infinite", "limit"),
+    *("delta_requested", "delta_left", "max_count_that_fits", "noise_multiplier_that_fits"),
+)
+DECISION_EXAMPLE: dict[str, Any] = {
+    "run": EXAMPLE_RUN_ID,
+    "run_path": "mimic/icu-team/mortality",
+    "position": 3118,
+    "decision": "refused",
+    "attempt": 1,
+    "first_step": 3118,
+    "count": 1,
+    "requested_count": 1,
+    "epsilon": 2.9996,
+    "epsilon_infinite": False,
+    "delta": 1e-5,
+    "epsilon_limit": 3.0,
+    "binding_account": EXAMPLE_BUDGET_ID,
+    "binding_account_path": "mimic/icu-team",
+    "refusal": {name: REFUSED_EXAMPLE[name] for name in _FACTS},
+    "actor": EXAMPLE_KEY_ID,
+    "request_id": "req_6f1c2d3e4f506172",
+    "hash": "9f2c" * 16,
+    "created_at": "2026-11-21T09:00:01Z",
+}
+
+
+class DecisionOut(Output):
+    """What became of steps that a run asked for, or told of."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [DECISION_EXAMPLE]})
+
+    run: str
+    run_path: str
+    position: int = Field(description="Its place among the run's decisions, from 0.")
+    decision: Outcome
+    attempt: int
+    first_step: int
+    count: int
+    requested_count: int = Field(description="More than `count` where the request was truncated.")
+    epsilon: float | None = Field(description="Of the run afterwards; null if infinite.")
+    epsilon_infinite: bool
+    delta: float
+    epsilon_limit: float = Field(description="Of the limit that governed the run.")
+    binding_account: str = Field(description="The account that left the fewest steps, or refused them.")
+    binding_account_path: str
+    refusal: dict[str, Any] | None = Field(
+        description="Of a refusal: `detail`, a sentence, and the numbers that the trainer was told; else null."
+    )
+    reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
+    actor: str | None = Field(description="Who asked; null for a decision of a version that did not keep it.")
+    request_id: str | None
+    hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
+    created_at: datetime
+
+    @classmethod
+    def of(cls, decided: Decided) -> Self:
+        """From the ledger."""
+        decision = decided.decision
+        return cls(
+            run=decision.run_id,
+            run_path=decided.run_path,
+            position=decision.position,
+            decision=decision.outcome,
+            attempt=decision.attempt,
+            first_step=decision.first_step,
+            count=decision.step_count,
+            requested_count=decision.requested_count,
+            **finite(epsilon=decision.reading.epsilon),
+            delta=decision.reading.delta,
+            epsilon_limit=decision.reading.epsilon_limit,
+            binding_account=decision.binding_account_id,
+            binding_account_path=decision.binding_account_path,
+            refusal=_refusal(decided),
+            reservation=decision.reservation_id,
+            actor=decision.asker.actor if decision.asker else None,
+            request_id=decision.asker.request_id if decision.asker else None,
+            hash=decision.entry_hash.hex(),
+            created_at=decision.created_at,
+        )
+
+
+class DecisionPage(Output):
+    """Decisions, the newest first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [DECISION_EXAMPLE], "next": EXAMPLE_CURSOR}]})
+
+    items: list[DecisionOut]
+    next: str | None
+
+
+def _refusal(decided: Decided) -> dict[str, Any] | None:
+    decision = decided.decision
+    if decision.refusal is None:
+        return None
+    facts = refusal_facts(decision)
+    return {"detail": refusal_text(facts, decision.binding_account_path, decision.step_count), **facts}

@@ -1,0 +1,234 @@
+"""Decisions of all runs, the newest first: filters, cursors, and no more than the caller may see."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.api.paging import encode_cursor
+from tests.api.conftest import House
+from tests.conftest import Ledger
+
+VAST = {"count": 10**9}
+
+
+def _list(ledger: Ledger, query: str = "", key: str | None = None) -> list[dict[str, Any]]:
+    reply = _asked(ledger, query, key)
+    assert reply.status_code == 200, reply.text
+    items: list[dict[str, Any]] = reply.json()["items"]
+    return items
+
+
+def _asked(ledger: Ledger, query: str = "", key: str | None = None) -> httpx2.Response:
+    headers = ledger.headers("viewer") if key is None else {"Authorization": f"Bearer {key}"}
+    reply: httpx2.Response = ledger.http.get(f"/v1/decisions{query}", headers=headers)
+    return reply
+
+
+def _key(ledger: Ledger, scope: str) -> str:
+    return str(ledger.post("/v1/keys", {"role": "viewer", "scope": scope}).json()["key"])
+
+
+def _places(items: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(item["run"], item["position"]) for item in items]
+
+
+@pytest.fixture(scope="module")
+def runs(house: House) -> dict[str, str]:
+    """Four runs in three budgets that took steps in turns, were refused some, and told of some."""
+    ledger = house.ledger
+    ledger.population("eicu")
+    ledger.budget("team", "eicu")
+    ledger.budget("deep", "mimic/icu-team")
+    found = {"first": house.run, "deep": ledger.run("mimic/icu-team/deep"), "other": ledger.run("eicu/team")}
+    both = {"name": "both", "budgets": ["mimic/icu-team", "eicu/team"]}
+    body = both | {"event": {"type": "gaussian", "noise_multiplier": 50.0}}
+    found["both"] = str(ledger.post("/v1/runs", body).json()["id"])
+    for _ in range(3):
+        for run in found.values():
+            assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer", X_Request_Id="turn").status_code == 200
+    for name in ("deep", "other", "first"):
+        assert ledger.post(f"/v1/runs/{found[name]}/steps", VAST, "trainer").status_code == 403
+    assert ledger.post(f"/v1/runs/{found['other']}/steps", {"mode": "report"}, "admin").status_code == 200
+    return found
+
+
+def test_the_newest_decision_is_the_first(house: House, runs: dict[str, str]) -> None:
+    items = _list(house.ledger)
+    assert len(items) == 1 + 4 * 3 + 3 + 1
+    assert _places(items)[:2] == [(runs["other"], 4), (runs["first"], 4)]
+    moments = [item["created_at"] for item in items]
+    assert moments == sorted(moments, reverse=True)
+
+
+def test_an_item_is_the_decision_of_the_history_with_its_run_and_its_refusal(
+    house: House, runs: dict[str, str]
+) -> None:
+    item = _list(house.ledger, "?decision=refused&limit=1")[0]
+    point = house.ledger.get(f"/v1/runs/{runs['first']}/history").json()["points"][-1]
+    same = ("position", "decision", "attempt", "first_step", "count", "epsilon", "epsilon_limit", "delta", "hash")
+    assert {name: item[name] for name in same} == {name: point[name] for name in same}
+    assert (item["created_at"], item["binding_account"]) == (point["at"], point["binding_account"])
+    assert (item["run"], item["run_path"]) == (runs["first"], "mimic/icu-team/model")
+    assert (item["actor"], item["request_id"]) == (point["actor"], point["request_id"])
+    told = house.ledger.post(f"/v1/runs/{runs['first']}/steps?dry_run=true", VAST, "trainer").json()
+    assert item["refusal"] == {name: told[name] for name in item["refusal"]}
+    assert item["refusal"]["max_count_that_fits"] > 0
+    assert item["binding_account_path"] == told["binding_account_path"]
+    admitted = _list(house.ledger, "?decision=admitted&limit=1")[0]
+    assert (admitted["refusal"], admitted["request_id"]) == (None, "turn")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 16, 200])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "decision=admitted", "decision=refused", "decision=reported", "decision=forfeited"),
+        *("run={first}", "run={first}&decision=refused", "account=mimic", "account=mimic&decision=refused"),
+        *("account=eicu/team", "account=mimic/icu-team/deep", "account={both}", "account=eicu&run={both}"),
+        "account=eicu&run={first}",
+    ],
+)
+def test_cursors_walk_through_what_a_filter_shows_exactly_once(
+    house: House, runs: dict[str, str], query: str, limit: int
+) -> None:
+    above = {"first": "mimic", "deep": "mimic", "other": "eicu", "both": "mimic eicu"}
+    wanted = dict(part.split("=") for part in query.format(**runs).split("&")) if query else {}
+    names = {run: name for name, run in runs.items()}
+
+    def shown(item: dict[str, Any]) -> bool:
+        name = names[item["run"]]
+        account = wanted.get("account", "")
+        charged = {
+            "": True,
+            "mimic": "mimic" in above[name],
+            "eicu": "eicu" in above[name],
+            "eicu/team": "eicu" in above[name],
+            "mimic/icu-team/deep": name == "deep",
+        }.get(account, item["run"] == account)
+        return (
+            charged and wanted.get("run") in {None, item["run"]} and wanted.get("decision") in {None, item["decision"]}
+        )
+
+    expected = [item for item in _list(house.ledger, "?limit=200") if shown(item)]
+    found: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        reply = _asked(house.ledger, f"?{query.format(**runs)}&limit={limit}&after={after}".replace("?&", "?")).json()
+        assert len(reply["items"]) <= limit
+        found += reply["items"]
+        if reply["next"] is None:
+            break
+        after = reply["next"]
+    assert _places(found) == _places(expected)
+    assert found == expected
+
+
+def test_an_actor_and_a_time_tell_decisions_apart(house: House, runs: dict[str, str]) -> None:
+    items = _list(house.ledger, "?limit=200")
+    [reporter] = {item["actor"] for item in items if item["decision"] == "reported"}
+    mine = [item for item in items if item["actor"] == reporter]
+    assert _list(house.ledger, f"?actor={reporter}") == mine
+    assert 0 < len(mine) < len(items)
+    assert _list(house.ledger, "?actor=key_nobody") == []
+    middle = items[7]["created_at"]
+    late = _list(house.ledger, f"?since={middle}&limit=200")
+    early = _list(house.ledger, f"?until={middle}&limit=200")
+    assert late + early == items
+    assert late[-1]["created_at"] == middle
+    one = _list(house.ledger, f"?run={runs['first']}&since={middle}&limit=200")
+    assert one == [item for item in late if item["run"] == runs["first"]]
+
+
+def test_what_is_decided_during_a_walk_moves_nothing(home: House) -> None:
+    steps = f"/v1/runs/{home.run}/steps"
+    for _ in range(5):
+        home.ledger.post(steps, {}, "trainer")
+    before = _list(home.ledger)
+    page = _asked(home.ledger, "?limit=2").json()
+    home.ledger.post(steps, {}, "trainer")
+    rest = _list(home.ledger, f"?after={page['next']}")
+    assert page["items"] + rest == before
+
+
+def test_decisions_of_one_moment_are_told_apart_by_a_cursor(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Stopped":  # noqa: ANN401 - as its base has it
+            return cls(2026, 11, 22, 9, 0, 0, 250, tz or UTC)
+
+    others = [home.ledger.run() for _ in range(2)]
+    monkeypatch.setattr("app.api.route.datetime", Stopped)
+    for run in (home.run, *others) * 2:
+        assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    whole = _list(home.ledger, "?since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z")
+    assert len(whole) == 6
+    assert len({item["created_at"] for item in whole}) == 1
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    for _ in range(6):
+        page = _asked(
+            home.ledger, f"?since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z&limit=1&after={after}"
+        ).json()
+        found += page["items"]
+        after = page["next"]
+    assert after is None
+    assert found == whole
+
+
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [("mimic", {"first", "deep", "both"}), ("mimic/icu-team/deep", {"deep"}), ("eicu", {"other", "both"})],
+)
+def test_a_key_sees_the_decisions_of_runs_beneath_its_scope(
+    house: House, runs: dict[str, str], scope: str, names: set[str]
+) -> None:
+    key = _key(house.ledger, scope)
+    within = {runs[name] for name in names}
+    everything = _list(house.ledger, "?limit=200")
+    assert _list(house.ledger, "?limit=200", key) == [item for item in everything if item["run"] in within]
+    refused = [item for item in everything if item["run"] in within and item["decision"] == "refused"]
+    assert _list(house.ledger, "?decision=refused", key) == refused
+    for name, run in runs.items():
+        for query in (f"?run={run}", f"?account={run}"):
+            assert _asked(house.ledger, query, key).status_code == (200 if name in names else 403)
+
+
+def test_a_key_of_a_run_sees_its_decisions_alone(house: House, runs: dict[str, str]) -> None:
+    key = _key(house.ledger, runs["deep"])
+    assert {item["run"] for item in _list(house.ledger, "", key)} == {runs["deep"]}
+    for query in ("?account=mimic", "?account=eicu", f"?run={runs['other']}"):
+        reply = _asked(house.ledger, query, key)
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+
+
+def test_another_organisation_has_decisions_of_its_own(house: House, runs: dict[str, str]) -> None:
+    clinic = house.ledger.keys["clinic", "admin"]
+    assert _list(house.ledger, "", clinic) == []
+    for query in (f"?run={runs['first']}", "?account=mimic", f"?account={house.budget}"):
+        reply = _asked(house.ledger, query, clinic)
+        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("query", ["?run=run_nowhere", "?account=nowhere", "?account=mimic/nobody", "?run={budget}"])
+def test_a_filter_for_what_is_not_there_is_404(house: House, query: str) -> None:
+    reply = _asked(house.ledger, query.format(budget=house.budget))
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+PLACES = ["x", "2026-11-22T09:00:00+00:00/run_x", "2026-11-22T09:00:00/run_x/1", "2026-11-22T09:00:00+02:00/run_x/1"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("?decision=denied", "?decision=", "?since=yesterday", "?until=2026-11-22T09:00:00", "?actor=", "?account="),
+        *("?since=0001-01-01T00:00:00%2B23:59", "?until=9999-12-31T23:59:59-23:59", "?limit=0", "?who=x"),
+        *(f"?after={encode_cursor(place)}" for place in PLACES),
+        f"?after={encode_cursor('2026-11-22T09:00:00+00:00/run_x/' + '9' * 19)}",
+    ],
+)
+def test_a_query_that_means_nothing_is_refused(house: House, query: str) -> None:
+    reply = _asked(house.ledger, query)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")

@@ -1,0 +1,85 @@
+"""How the databases find a page of decisions: by a range of an index, and without sorting what is not on the page."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from app.persistence.engine import EVERYONE
+from app.persistence.repositories import decided
+from app.persistence.repositories.decided import Place, Wanted
+from app.persistence.repositories.decisions import Outcome
+from tests.conftest import Ledger, open_ledger
+
+BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
+CHAIN = {"sqlite": "sqlite_autoindex_decisions_1", "postgresql": "pk_decisions"}
+PLACE = Place(datetime(2026, 11, 22, tzinfo=UTC), "run_1", 5)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ledger]:
+    with open_ledger(tmp_path_factory.mktemp("ledger"), module_database_url) as ledger:
+        ledger.population()
+        ledger.budget()
+        run = ledger.run()
+        for _ in range(3):
+            assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+        yield ledger
+
+
+def _plan(ledger: Ledger, wanted: Wanted, before: Place | None) -> str:
+    """How a page is found; what PostgreSQL may do with tables of three rows only is forbidden it."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
+        asked.append((given[2], given[3]))
+
+    with ledger.database.read(EVERYONE) as tx:
+        organisation = tx.execute(text("SELECT organisation_id FROM runs")).scalar_one()
+    with ledger.database.read(organisation) as tx:
+        event.listen(tx, "before_cursor_execute", note)
+        decided.page(tx, organisation, wanted, before=before, limit=51)
+        event.remove(tx, "before_cursor_execute", note)
+        [(statement, parameters)] = asked
+        if tx.dialect.name == "postgresql":
+            for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort"):
+                tx.execute(text(f"SET LOCAL enable_{way} = off"))
+        explain = "EXPLAIN QUERY PLAN" if tx.dialect.name == "sqlite" else "EXPLAIN (COSTS OFF)"
+        rows = tx.exec_driver_sql(f"{explain} {statement}", parameters).all()
+    return "\n".join(str(row[-1]) for row in rows)
+
+
+WANTED = {
+    "everything": (Wanted(), BY_TIME),
+    "beneath": (Wanted(beneath="pop_1"), BY_TIME),
+    "actor": (Wanted(actor="key_1"), BY_TIME),
+    "admitted": (Wanted(outcome=Outcome.ADMITTED), BY_TIME),
+    "within a time": (Wanted(since=PLACE.created_at, until=PLACE.created_at), BY_TIME),
+    "refused": (Wanted(outcome=Outcome.REFUSED), NOT_ADMITTED),
+    "reported beneath": (Wanted(outcome=Outcome.REPORTED, beneath="pop_1"), NOT_ADMITTED),
+    "refused of a run": (Wanted(outcome=Outcome.REFUSED, run_id="run_1"), NOT_ADMITTED),
+    "refused since": (Wanted(outcome=Outcome.REFUSED, since=PLACE.created_at), NOT_ADMITTED),
+    "a run": (Wanted(run_id="run_1"), ""),
+    "admitted of a run": (Wanted(run_id="run_1", outcome=Outcome.ADMITTED, beneath="pop_1"), ""),
+}
+
+
+@pytest.mark.parametrize("before", [None, PLACE], ids=["first page", "later page"])
+@pytest.mark.parametrize("what", WANTED)
+def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: Place | None) -> None:
+    wanted, index = WANTED[what]
+    name = opened.database.engine.dialect.name
+    index = index or CHAIN[name]
+    plan = _plan(opened, wanted, before)
+    if name == "sqlite":
+        lines = plan.splitlines()
+        page = lines[: lines.index("SCAN anon_1")]
+        [search] = [line for line in page if line.split()[1] == "decisions"]
+        assert search.startswith(f"SEARCH decisions USING INDEX {index} (organisation_id=?"), plan
+        assert {line for line in page if "TEMP B-TREE" in line} <= {"USE TEMP B-TREE FOR RIGHT PART OF ORDER BY"}, plan
+    else:
+        assert f"Index Scan Backward using {index} on decisions" in plan, plan
+        sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
+        assert sorts <= {"->  Incremental Sort"}, plan
