@@ -262,6 +262,7 @@ ON_BOTH = {
         *(
             "approvals",
             "attempts",
+            "audit_scopes",
             "creating",
             "decisions",
             "deviations",

@@ -1,6 +1,6 @@
 """Reading what was done with an organisation's budgets, and what was decided."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -59,10 +59,13 @@ def read_decisions(call: Call, query: DecisionQuery, *, before: Place | None, li
 
 
 def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[KeptAct]:
-    """Read the organisation's chain of acts.
+    """Read the organisation's chain of acts, as far as it is within the caller's reach.
+
+    A caller who is bound to an account reads of that, of what lies beneath it, and of keys and proposals of these. What
+    concerns the whole organisation, its webhooks, and the tokens of people is left out: it lies beneath no account.
 
     Args:
-        call: needs AUDIT, in the whole organisation.
+        call: needs AUDIT.
         wanted: which of them.
         after: only those behind this position; -1: from the first.
         limit: how many at the most.
@@ -70,9 +73,10 @@ def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[Kep
     Returns:
         The acts in the order of the chain.
     """
-    call.require_everywhere(Permission.AUDIT)
+    call.require(Permission.AUDIT)
+    reachable = replace(wanted, within=call.caller.scope)
     with call.db.read(call.organisation_id) as tx:
-        return acts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
+        return acts.page(tx, call.organisation_id, reachable, after=after, limit=limit)
 
 
 def _reachable(tx: Connection, call: Call, query: DecisionQuery) -> decided.Wanted:

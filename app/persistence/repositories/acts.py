@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import CompoundSelect, Connection, Row, insert, select, union_all
 
 from app.ledger.audit import ActEntry, act_hash, acts_genesis
-from app.persistence.tables import audit_entries
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.tables import api_keys, audit_entries, proposals
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Wanted:
         subject: the id of what it was done to.
         since: not before this moment.
         until: before this moment.
+        within: about this account or what lies beneath it, or about a key or a proposal of these.
     """
 
     action: str | None = None
@@ -36,6 +38,7 @@ class Wanted:
     subject: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    within: str | None = None
 
 
 def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
@@ -73,7 +76,21 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: int, li
         found = found.where(audit_entries.c.created_at >= wanted.since)
     if wanted.until is not None:
         found = found.where(audit_entries.c.created_at < wanted.until)
+    if wanted.within is not None:
+        found = found.where(audit_entries.c.subject.in_(_subjects_within(organisation_id, wanted.within)))
     return [_kept(row) for row in tx.execute(found.order_by(audit_entries.c.position).limit(limit))]
+
+
+def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
+    """The ids of what lies beneath an account, and always has: nothing of it is ever moved elsewhere."""
+    beneath = ids_beneath(organisation_id, account_id)
+    its_keys = select(api_keys.c.id).where(
+        api_keys.c.organisation_id == organisation_id, api_keys.c.scope_id.in_(beneath)
+    )
+    its_proposals = select(proposals.c.id).where(
+        proposals.c.organisation_id == organisation_id, proposals.c.account_id.in_(beneath)
+    )
+    return union_all(beneath, its_keys, its_proposals)
 
 
 def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[KeptAct]:

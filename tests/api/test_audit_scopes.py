@@ -1,0 +1,140 @@
+"""An auditor who is bound to an account reads the acts beneath it, as they stand in the chain, and no others."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import House
+from tests.conftest import SAMPLED
+
+LIMIT = {"epsilon": 0.5, "delta": 1e-6}
+
+
+def _key(house: House, scope: str, role: str = "auditor") -> dict[str, str]:
+    reply = house.ledger.post("/v1/keys", {"role": role, "scope": scope})
+    assert reply.status_code == 201, reply.text
+    issued: dict[str, str] = reply.json()
+    return issued
+
+
+def _acts(house: House, key: str = "", query: str = "?limit=200") -> list[dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {key}"} if key else house.ledger.headers("auditor")
+    reply = house.ledger.http.get(f"/v1/audit{query}", headers=headers)
+    assert reply.status_code == 200, reply.text
+    items: list[dict[str, Any]] = reply.json()["items"]
+    return items
+
+
+@pytest.fixture(scope="module")
+def ids(house: House) -> dict[str, str]:
+    """A house in which something of every kind was done within the team, and beside it."""
+    ledger = house.ledger
+    found = {"team": house.budget, "mimic": house.population, "first": house.run}
+    for name in ("other", "team/deep"):
+        parent, _, own = f"mimic/icu-{name}".rpartition("/")
+        found[name] = str(ledger.budget(own, parent)["id"])
+    found["deep run"] = ledger.run("mimic/icu-team/deep")
+    found["other run"] = ledger.run("mimic/icu-other")
+    found["eicu"] = str(ledger.population("eicu")["id"])
+    found["eicu team"] = str(ledger.budget("team", "eicu")["id"])
+    both = {"name": "both", "budgets": ["mimic/icu-other", "eicu/team"], "event": SAMPLED}
+    found["both"] = str(ledger.post("/v1/runs", both).json()["id"])
+    for name in ("team", "other", "deep run", "other run"):
+        key = _key(house, found[name], "viewer")
+        found[f"key of {name}"] = key["id"]
+        assert ledger.post(f"/v1/keys/{key['id']}/revoke", None).status_code == 200
+        assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key['key']}"}).status_code == 401
+    for name in ("team", "other"):
+        path = f"/v1/accounts/{found[name]}"
+        assert ledger.post(f"{path}/limit", {"limit": LIMIT, "reason": "Less."}, If_Match="*").status_code == 200
+        more = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
+        found[f"proposal of {name}"] = str(ledger.post(f"{path}/limit", more, "planner", If_Match="*").json()["id"])
+        assert ledger.post(f"/v1/proposals/{found[f'proposal of {name}']}/reject", {}).status_code == 200
+        policy = {"policy": {"max_delta": 0.25}, "reason": "The board has met."}
+        headers = ledger.headers() | {"If-Match": "*"}
+        assert ledger.http.put(f"{path}/policy", json=policy, headers=headers).status_code == 200
+        assert ledger.http.put(f"{path}/alert-settings", json={"thresholds": [0.7]}, headers=headers).status_code == 200
+    for run in ("first", "deep run", "other run"):
+        assert ledger.post(f"/v1/runs/{found[run]}/pause", None).status_code == 200
+    everywhere = {"policy": {"max_delta": 0.3}, "reason": "The board has met."}
+    assert (
+        ledger.http.put("/v1/policies", json=everywhere, headers=ledger.headers() | {"If-Match": "*"}).status_code
+        == 200
+    )
+    assert ledger.post("/v1/webhooks", {"url": "https://alerts.example", "account": house.budget}).status_code == 201
+    assert ledger.post("/v1/checkpoints", {}).status_code == 201
+    return found
+
+
+TEAM = ["team", "first", "team/deep", "deep run", "key of team", "key of deep run", "proposal of team"]
+OTHER = ["other", "other run", "both", "key of other", "key of other run", "proposal of other"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [
+        ("team", TEAM),
+        ("team/deep", ["team/deep", "deep run", "key of deep run"]),
+        ("deep run", ["deep run", "key of deep run"]),
+        ("other", OTHER),
+        ("mimic", ["mimic", *TEAM, *OTHER]),
+        ("eicu", ["eicu", "eicu team", "both"]),
+    ],
+)
+def test_the_acts_of_a_scope_are_those_about_what_lies_beneath_it(
+    house: House, ids: dict[str, str], scope: str, names: list[str]
+) -> None:
+    subjects = {ids[name] for name in names} | ({house.proposal} if scope == "mimic" else set())
+    key = _key(house, ids[scope])
+    whole = _without_auditors(_acts(house))
+    assert subjects <= {act["subject"] for act in whole}
+    shown = _acts(house, key["key"])
+    assert key["id"] in {act["subject"] for act in shown}
+    assert _without_auditors(shown) == [act for act in whole if act["subject"] in subjects]
+
+
+def _without_auditors(acts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the keys with which these tests read."""
+    return [act for act in acts if (act["after"] or {}).get("role") != "auditor"]
+
+
+def test_every_kind_of_act_was_done(house: House, ids: dict[str, str]) -> None:
+    """What is said of scopes above was tried with all of these."""
+    key = _key(house, ids["team"])["key"]
+    within = {act["action"] for act in _acts(house, key)}
+    assert within == {
+        *("budget.created", "budget.limit_changed", "policy.changed", "account.alerts_set"),
+        *("run.registered", "run.paused", "limit.proposed", "limit.rejected"),
+        *("key.created", "key.revoked", "key.refused"),
+    }
+    whole = {act["action"] for act in _acts(house)}
+    assert whole - within == {"organisation.created", "population.created", "webhook.created", "runs.anchored"}
+
+
+def test_an_act_of_a_part_has_its_place_and_its_hash_in_the_whole(house: House, ids: dict[str, str]) -> None:
+    whole = {act["position"]: act for act in _acts(house)}
+    for act in _acts(house, _key(house, ids["other"])["key"], "?limit=5"):
+        assert act == whole[act["position"]]
+
+
+def test_filters_and_cursors_hold_within_a_scope(house: House, ids: dict[str, str]) -> None:
+    key = _key(house, ids["team"])["key"]
+    whole = _acts(house, key)
+    assert _acts(house, key, f"?subject={ids['other']}") == []
+    assert _acts(house, key, "?action=organisation.created") == []
+    assert [act["subject"] for act in _acts(house, key, "?action=run.paused")] == [house.run, ids["deep run"]]
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        headers = {"Authorization": f"Bearer {key}"}
+        page = house.ledger.http.get(f"/v1/audit?limit=2&after={after}", headers=headers).json()
+        found += page["items"]
+        after = page["next"]
+    assert found == whole
+
+
+@pytest.mark.parametrize("role", ["viewer", "trainer", "planner", "budget_admin"])
+def test_a_scope_gives_nobody_a_permission(house: House, ids: dict[str, str], role: str) -> None:
+    key = _key(house, ids["team"], role)["key"]
+    reply = house.ledger.http.get("/v1/audit", headers={"Authorization": f"Bearer {key}"})
+    assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
