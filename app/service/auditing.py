@@ -61,8 +61,8 @@ def read_decisions(call: Call, query: DecisionQuery, *, before: Place | None, li
 def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[KeptAct]:
     """Read the organisation's chain of acts, as far as it is within the caller's reach.
 
-    A caller who is bound to an account reads of that, of what lies beneath it, and of keys and proposals of these. What
-    concerns the whole organisation, its webhooks, and the tokens of people is left out: it lies beneath no account.
+    A caller who is bound to an account reads of that, of what lies beneath it, and of keys, proposals and experiments
+    of these. What concerns the whole organisation, its webhooks, and the tokens of people is left out.
 
     Args:
         call: needs AUDIT.

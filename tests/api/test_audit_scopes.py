@@ -29,7 +29,8 @@ def _acts(house: House, key: str = "", query: str = "?limit=200") -> list[dict[s
 def ids(house: House) -> dict[str, str]:
     """A house in which something of every kind was done within the team, and beside it."""
     ledger = house.ledger
-    found = {"team": house.budget, "mimic": house.population, "first": house.run}
+    found = {"team": house.budget, "mimic": house.population, "first": house.run, "experiment": house.experiment}
+    found["sweep"] = str(ledger.get("/v1/budgets?path=mimic/icu-team/sweep").json()["items"][0]["id"])
     for name in ("other", "team/deep"):
         parent, _, own = f"mimic/icu-{name}".rpartition("/")
         found[name] = str(ledger.budget(own, parent)["id"])
@@ -66,7 +67,17 @@ def ids(house: House) -> dict[str, str]:
     return found
 
 
-TEAM = ["team", "first", "team/deep", "deep run", "key of team", "key of deep run", "proposal of team"]
+TEAM = [
+    "team",
+    "first",
+    "sweep",
+    "experiment",
+    "team/deep",
+    "deep run",
+    "key of team",
+    "key of deep run",
+    "proposal of team",
+]
 OTHER = ["other", "other run", "both", "key of other", "key of other run", "proposal of other"]
 
 
@@ -105,7 +116,7 @@ def test_every_kind_of_act_was_done(house: House, ids: dict[str, str]) -> None:
     assert within == {
         *("budget.created", "budget.limit_changed", "policy.changed", "account.alerts_set"),
         *("run.registered", "run.paused", "limit.proposed", "limit.rejected"),
-        *("key.created", "key.revoked", "key.refused"),
+        *("key.created", "key.revoked", "key.refused", "experiment.declared"),
     }
     whole = {act["action"] for act in _acts(house)}
     assert whole - within == {"organisation.created", "population.created", "webhook.created", "runs.anchored"}

@@ -70,8 +70,8 @@ def list_acts(
 ) -> Response:
     """The organisation's own chain: every act of governance, and every key that was tried and opened nothing.
 
-    A key that is bound to an account reads the acts about that account and what lies beneath it, and about keys and
-    proposals of these.
+    A key that is bound to an account reads the acts about that account and what lies beneath it, and about keys,
+    proposals and experiments of these.
     """
     found = auditing.read_acts(call, wanted, after=decode_position(after, -1), limit=limit + 1)
     shown, following = cut(found, limit, lambda kept: str(kept.entry.position))

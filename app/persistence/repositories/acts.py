@@ -9,7 +9,7 @@ from sqlalchemy import CompoundSelect, Connection, Row, insert, select, union_al
 
 from app.ledger.audit import ActEntry, act_hash, acts_genesis
 from app.persistence.repositories.locks import ids_beneath
-from app.persistence.tables import api_keys, audit_entries, proposals
+from app.persistence.tables import api_keys, audit_entries, experiments, proposals
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Wanted:
         subject: the id of what it was done to.
         since: not before this moment.
         until: before this moment.
-        within: about this account or what lies beneath it, or about a key or a proposal of these.
+        within: about this account or what lies beneath it, or about a key, a proposal or an experiment of these.
     """
 
     action: str | None = None
@@ -84,13 +84,15 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: int, li
 def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
     """The ids of what lies beneath an account, and always has: nothing of it is ever moved elsewhere."""
     beneath = ids_beneath(organisation_id, account_id)
-    its_keys = select(api_keys.c.id).where(
-        api_keys.c.organisation_id == organisation_id, api_keys.c.scope_id.in_(beneath)
-    )
-    its_proposals = select(proposals.c.id).where(
-        proposals.c.organisation_id == organisation_id, proposals.c.account_id.in_(beneath)
-    )
-    return union_all(beneath, its_keys, its_proposals)
+    of_these = [
+        select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(beneath))
+        for table, column in (
+            (api_keys, api_keys.c.scope_id),
+            (proposals, proposals.c.account_id),
+            (experiments, experiments.c.account_id),
+        )
+    ]
+    return union_all(beneath, *of_these)
 
 
 def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[KeptAct]:
