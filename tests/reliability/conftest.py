@@ -26,6 +26,8 @@ from tests.reliability.history import Journal, check
 ROUNDS = int(os.environ.get("EPSILON_LEDGER_TORTURE", "1"))
 """How long the tests run; one round in `make test`."""
 
+REPLICAS = 2
+
 _numbers = itertools.count()
 
 
@@ -73,6 +75,23 @@ def issue_keys(server: LiveServer) -> None:
     for role in Role:
         server.keys[f"hospital/{role}"] = create_key(database, "hospital", role, now).key
     database.dispose()
+
+
+@contextmanager
+def replicated(folders: pytest.TempPathFactory, database_url: str) -> Iterator[list[LiveServer]]:
+    """Two servers on one database, with a key of each role."""
+    servers = [LiveServer(folders.mktemp("replica"), database_url) for _ in range(REPLICAS)]
+    try:
+        for server in servers:
+            server.start()
+        issue_keys(servers[0])
+        for server in servers:
+            server.keys = servers[0].keys
+        yield servers
+    finally:
+        for server in servers:
+            if server.process is not None and server.process.poll() is None:
+                server.stop()
 
 
 @contextmanager

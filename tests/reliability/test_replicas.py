@@ -12,12 +12,11 @@ from app.persistence.engine import Database
 from app.service.verification import verify
 from tests.conftest import LiveServer
 from tests.reliability.clients import SAMPLED
-from tests.reliability.conftest import ROUNDS, issue_keys
+from tests.reliability.conftest import REPLICAS, ROUNDS, replicated
 
 RACES = 15 if ROUNDS == 1 else 60 * ROUNDS
 """Three thousand in `make torture`."""
 
-REPLICAS = 2
 GOVERNED = max(3, RACES // 5)
 
 _numbers = itertools.count()
@@ -65,25 +64,17 @@ class Replicas:
 
 @pytest.fixture(scope="module")
 def replicas(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Replicas]:
-    servers = []
-    for _ in range(REPLICAS):
-        server = LiveServer(tmp_path_factory.mktemp("replica"), module_database_url)
-        server.start()
-        servers.append(server)
-    issue_keys(servers[0])
-    servers[1].keys = servers[0].keys
-    racing = Replicas(servers)
-    racing.made(
-        "/v1/populations",
-        name="mimic",
-        privacy_unit="patient",
-        neighboring_relation="add_or_remove_one",
-        limit={"epsilon": 10_000, "delta": 0.1},
-    )
-    yield racing
-    racing.close()
-    for server in servers:
-        server.stop()
+    with replicated(tmp_path_factory, module_database_url) as servers:
+        racing = Replicas(servers)
+        racing.made(
+            "/v1/populations",
+            name="mimic",
+            privacy_unit="patient",
+            neighboring_relation="add_or_remove_one",
+            limit={"epsilon": 10_000, "delta": 0.1},
+        )
+        yield racing
+        racing.close()
 
 
 @pytest.fixture(autouse=True)
