@@ -216,6 +216,28 @@ def find_account(tx: Connection, call: Call, reference: str) -> AccountRecord:
     return found
 
 
+def find_path_of(tx: Connection, call: Call, reference: str) -> list[AccountRecord]:
+    """An account that a request names and all accounts above it, locked if the transaction writes.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        reference: as of `find_account`; by its id, the account is read once.
+
+    Returns:
+        None above one beneath it; the account is the last.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    path = accounts.path_of(tx, call.organisation_id, reference)
+    if not path:
+        path = accounts.path_of(tx, call.organisation_id, find_parent(tx, call, reference).account.id)
+    call.require_reach([record.account.id for record in path])
+    return path
+
+
 def find_parent(tx: Connection, call: Call, reference: str) -> AccountRecord:
     """The population or budget that a request names.
 

@@ -20,12 +20,12 @@ from app.ledger.policies import effective
 from app.ledger.roles import PERMISSIONS, Permission
 from app.ledger.thresholds import reached
 from app.persistence.repositories import accounts, alerts, proposals
-from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.accounts import AccountRecord, Population
 from app.persistence.repositories.balances import weights_facts
 from app.persistence.repositories.proposals import Kind, Proposal, Status
 from app.service.acts import Act
 from app.service.alerts.telling import thresholds_reached
-from app.service.budgets import checked, find_account
+from app.service.budgets import checked, find_account, find_path_of
 from app.service.call import Call
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
@@ -108,20 +108,19 @@ def change_limit(
     call.require(Permission.PLAN)
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
-        record = _with_limit(find_account(tx, call, request.account))
-        path = accounts.path_of(tx, call.organisation_id, record.account.id)
-        record = path[-1]
+        path = find_path_of(tx, call, request.account)
+        record = _with_limit(path[-1])
         require_seen("limit", tag_of(record), request.tag, limit_revision=record.account.limit_revision)
         limit = record.account.limit
         assert limit is not None, "it was looked for"
         if limit == request.limit:
             raise InvalidInputError("The account has this limit already.")
-        checked(limited(record.account, request.limit), record.population, ready)
+        _limited(path, request.limit, ready)
         _require_allowed(path, request.limit)
         if is_raised(limit, request.limit) and not _one_is_enough(call, [each.account for each in path]):
             return Pinned(proposed(_propose(tx, call, record, request)), CREATED)
         call.require(Permission.TREE)
-        return Pinned(changed(apply(tx, call, record, request.limit, request.reason, ready)), OK)
+        return Pinned(changed(apply(tx, call, path, request.limit, request.reason, ready)), OK)
 
     return create_once(call, identity, create)
 
@@ -140,27 +139,27 @@ def approve_limit(tx: Connection, call: Call, proposal: Proposal, ready: Prepare
         PolicyViolationError: a policy does not allow the limit.
     """
     path = accounts.path_of(tx, call.organisation_id, proposal.account_id)
-    record = path[-1]
+    account = path[-1].account
     facts = json.loads(proposal.facts)
-    if record.account.limit_revision != facts["revision"]:
+    if account.limit_revision != facts["revision"]:
         raise VersionConflictError(
             "The limit was changed since this was proposed; reject the proposal, and let it be proposed anew.",
-            limit_revision=record.account.limit_revision,
+            limit_revision=account.limit_revision,
         )
     limit = Limit(facts["limit"]["epsilon"], facts["limit"]["delta"])
     _require_allowed(path, limit)
-    apply(tx, call, record, limit, proposal.reason, ready)
+    apply(tx, call, path, limit, proposal.reason, ready)
 
 
 def apply(
-    tx: Connection, call: Call, record: AccountRecord, limit: Limit, reason: str, ready: Prepared
+    tx: Connection, call: Call, path: Sequence[AccountRecord], limit: Limit, reason: str, ready: Prepared
 ) -> AccountRecord:
     """Write another limit, and who did it.
 
     Args:
         tx: a writer's transaction, which has locked the organisation and then the account's path.
         call: who decides.
-        record: the account as it is.
+        path: all accounts above the account, root first, and itself as it is.
         limit: the new one.
         reason: why.
         ready: has the curves of what is planned.
@@ -168,7 +167,7 @@ def apply(
     Returns:
         The account afterwards.
     """
-    after = checked(limited(record.account, limit), record.population, ready)
+    record, after = path[-1], _limited(path, limit, ready)
     accounts.set_limit(tx, call.organisation_id, after, call.now)
     now = replace(record, account=after, updated_at=call.now)
     action = f"{after.kind}.limit_changed"
@@ -220,10 +219,24 @@ def _propose(tx: Connection, call: Call, record: AccountRecord, request: LimitRe
     return proposal
 
 
+def _limited(path: Sequence[AccountRecord], limit: Limit, ready: Prepared) -> Account:
+    """An account with another limit, that protects the people of every population to which it belongs."""
+    after = limited(path[-1].account, limit)
+    for population in _populations(path):
+        after = checked(after, population, ready)
+    return after
+
+
+def _populations(path: Sequence[AccountRecord]) -> list[Population]:
+    """The populations above an account: a run may charge several."""
+    return [record.population for record in path if record.account.kind is AccountKind.POPULATION]
+
+
 def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
     """Let an account have a limit that the policies above it allow, as if it were opened with it."""
     own, sources = path[-1], sources_of([record.account for record in path])
-    require_limit_allowed(sources, limit, own.population.size)
+    for population in _populations(path):
+        require_limit_allowed(sources, limit, population.size)
     if own.account.kind is AccountKind.RUN:
         require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
 

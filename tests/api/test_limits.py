@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import event as hooks
 
 from app.ledger.roles import Role
 from app.service.keys import create_key
@@ -229,3 +230,59 @@ def test_under_a_reservation_the_limit_in_force_is_the_one_that_is_named(home: H
     assert _ask(home, 0.7, "budget_admin").status_code == 200
     assert home.ledger.post(steps, {}, "trainer").json()["epsilon_limit"] == 0.7
     assert verify(home.ledger.database).problems == ()
+
+
+@pytest.fixture
+def several(home: House) -> dict[str, str]:
+    """A run with a limit of its own that charges two populations; the second one is the larger."""
+    for name, size in (("large", 1_000), ("small", 100)):
+        home.ledger.population(name, size=size, limit={"epsilon": 3.0, "delta": 1e-4})
+        home.ledger.budget("team", name, limit={"epsilon": 2.0, "delta": 1e-4})
+    body = {"name": "both", "budgets": ["small/team", "large/team"], "limit": {"epsilon": 1.0, "delta": 1e-5}}
+    reply = home.ledger.post("/v1/runs", body)
+    assert reply.status_code == 201, reply.text
+    return {"run": str(reply.json()["id"])}
+
+
+@pytest.mark.parametrize("delta", [2e-2, 5e-3])
+def test_a_run_s_delta_is_below_one_over_the_size_of_each_of_its_populations(
+    home: House, several: dict[str, str], delta: float
+) -> None:
+    body = {"limit": {"epsilon": 1.0, "delta": delta}, "reason": "The study goes on."}
+    reply = home.ledger.post(f"/v1/accounts/{several['run']}/limit", body, "planner", If_Match="*")
+    assert (reply.status_code, reply.json()["code"]) == (422, "delta_too_large")
+
+
+def test_a_policy_about_delta_holds_for_each_population_of_a_run(home: House, several: dict[str, str]) -> None:
+    wanted = {"policy": {"delta_below_one_over_size": True}, "reason": "The board has met."}
+    home.ledger.population("nameless", limit={"epsilon": 3.0, "delta": 1e-4})
+    home.ledger.budget("team", "nameless", limit={"epsilon": 2.0, "delta": 1e-4})
+    body = {"name": "third", "budgets": ["small/team", "nameless/team"], "limit": {"epsilon": 1.0, "delta": 1e-5}}
+    run = home.ledger.post("/v1/runs", body).json()["id"]
+    headers = home.ledger.headers("admin") | {"If-Match": "*"}
+    assert home.ledger.http.put("/v1/policies", json=wanted, headers=headers).status_code == 200
+    more = {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "The study goes on."}
+    answers = [
+        home.ledger.post(f"/v1/accounts/{each}/limit", more, "planner", If_Match="*") for each in (several["run"], run)
+    ]
+    assert [reply.status_code for reply in answers] == [201, 403]
+    assert (answers[1].json()["code"], answers[1].json()["rule"]) == ("policy_violation", "delta_below_one_over_size")
+
+
+def test_a_change_reads_the_account_once(home: House) -> None:
+    seen: list[str] = []
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        seen.append(statement)
+
+    engine = home.ledger.database.engine
+    hooks.listen(engine, "before_cursor_execute", note)
+    assert _ask(home, 0.9, "budget_admin").status_code == 200
+    hooks.remove(engine, "before_cursor_execute", note)
+    assert len([statement for statement in seen if "balances.spent" in statement]) == 1
+
+
+def test_a_population_is_named_by_its_path_as_well(home: House) -> None:
+    body = {"limit": {"epsilon": 2.9, "delta": DELTA}, "reason": "Less."}
+    assert home.ledger.post("/v1/accounts/mimic/limit", body, "budget_admin", If_Match="*").status_code == 200
+    assert home.ledger.get("/v1/accounts/mimic/limit").json()["limit"]["epsilon"] == 2.9
