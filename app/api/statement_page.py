@@ -33,7 +33,7 @@ def page_of(document: Mapping[str, Any]) -> str:
             }
         ),
         "<h2>Who is protected</h2>",
-        _table(payload["protected"]),
+        *(_table(population) for population in payload["protected"]),
         f"<h2>{'Run' if 'run' in payload else 'Population'}</h2>",
         _table(about),
     ]

@@ -14,7 +14,6 @@ from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, locks, runs
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.events import PriceBook
 from app.service.budgets import find_parent
 from app.service.call import Call
 from app.service.pricing import Prepared, prepared, quote
@@ -102,7 +101,7 @@ def list_runs(
             after=after,
             limit=limit,
         )
-        paths = _paths(tx, call, found)
+        paths = find_paths(tx, call, [run.account_id for run in found])
         return prepared(lambda ready: _records(tx, call, list(zip(found, paths, strict=True)), ready))
 
 
@@ -128,6 +127,23 @@ def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, .
     return tuple(path)
 
 
+def find_paths(tx: Connection, call: Call, run_ids: Sequence[str]) -> list[tuple[AccountRecord, ...]]:
+    """The accounts and ancestors of runs, in as many statements for many as for one.
+
+    Args:
+        tx: a reader's transaction.
+        call: who asks; may see them.
+        run_ids: of runs that exist.
+
+    Returns:
+        As of `find_path`, in the order of the ids.
+    """
+    ids = locks.paths(tx, call.organisation_id, run_ids)
+    wanted = sorted({account_id for path in ids.values() for account_id in path})
+    records = {record.account.id: record for record in accounts.read_many(tx, call.organisation_id, wanted)}
+    return [tuple(records[account_id] for account_id in ids[run_id]) for run_id in run_ids]
+
+
 def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRecord:
     """A run as it is in a transaction.
 
@@ -147,15 +163,6 @@ def read_run(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunRec
     path = find_path(tx, call, run_id)
     [record] = _records(tx, call, [(runs.get(tx, call.organisation_id, run_id), path)], ready)
     return record
-
-
-def _paths(tx: Connection, call: Call, found: Sequence[Run]) -> list[tuple[AccountRecord, ...]]:
-    """The accounts and ancestors of runs, in as many statements for many as for one."""
-    ids = locks.paths(tx, call.organisation_id, [run.account_id for run in found])
-    wanted = sorted({account_id for path in ids.values() for account_id in path})
-    read = accounts.find_many(tx, PriceBook(), call.organisation_id, wanted)
-    records = {record.account.id: record for record in read}
-    return [tuple(records[account_id] for account_id in ids[run.account_id]) for run in found]
 
 
 Path = tuple[AccountRecord, ...]

@@ -13,14 +13,14 @@ from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import Charged
 from app.ledger.filters import FilterKind
 from app.ledger.roles import Permission
-from app.ledger.runs import TERMINAL
+from app.ledger.runs import TERMINAL, Run
 from app.persistence.repositories import accounts, acts, experiments, runs, tallies
 from app.persistence.repositories.accounts import AccountRecord
 from app.service.budgets import get_account
 from app.service.call import Call
 from app.service.experiments import read_all
 from app.service.numbers import finite
-from app.service.runs import find_path
+from app.service.runs import find_path, find_paths
 from app.service.signing import Signer
 
 FORMAT: Final = 1
@@ -91,7 +91,7 @@ def run_statement(call: Call, run_id: str, signer: Signer) -> dict[str, Any]:
                 "attempts": run.attempt,
                 "registered_at": own.created_at.isoformat(),
             },
-            "protected": _protected(path[0]),
+            "protected": _protected(path),
             "mechanisms": [
                 {"event": json.loads(tally.canonical), "fingerprint": tally.fingerprint, "count": tally.count}
                 for tally in events
@@ -133,13 +133,12 @@ def population_statement(call: Call, population_id: str, signer: Signer) -> dict
         [record] = accounts.path_of(tx, call.organisation_id, record.account.id)
         _require_proven([record])
         ids, count = tallies.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
-        trained = [_trained(tx, call, run_id) for run_id in ids]
         payload = {
             **_head(call, "population_statement"),
             "population": {"id": population_id, "name": record.account.name},
-            "protected": _protected(record),
+            "protected": _protected([record]),
             "loss": _loss(record.account, record.account, record.account.epsilon()),
-            "runs": trained,
+            "runs": _trained(tx, call, ids),
             "runs_in_all": count,
             "chain": _chain(tx, call),
         }
@@ -160,15 +159,19 @@ def _head(call: Call, kind: str) -> dict[str, Any]:
     }
 
 
-def _protected(root: AccountRecord) -> dict[str, Any]:
-    population = root.population
-    return {
-        "population": root.account.id,
-        "name": root.account.name,
-        "privacy_unit": population.privacy_unit,
-        "neighboring_relation": str(population.relation),
-        "size": population.size,
-    }
+def _protected(path: Sequence[AccountRecord]) -> list[dict[str, Any]]:
+    """The people of each population above an account: a run may charge several."""
+    return [
+        {
+            "population": record.account.id,
+            "name": record.account.name,
+            "privacy_unit": record.population.privacy_unit,
+            "neighboring_relation": str(record.population.relation),
+            "size": record.population.size,
+        }
+        for record in path
+        if record.account.kind is AccountKind.POPULATION
+    ]
 
 
 def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any]:
@@ -219,13 +222,21 @@ def _experiments(tx: Connection, call: Call, run_id: str) -> list[dict[str, Any]
     ]
 
 
-def _trained(tx: Connection, call: Call, run_id: str) -> dict[str, Any]:
-    path = accounts.path_of(tx, call.organisation_id, run_id)
-    run = runs.get(tx, call.organisation_id, run_id)
-    reading = reading_of([record.account for record in path])
+def _trained(tx: Connection, call: Call, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Runs with what they have cost, read together however many there are."""
+    states = {run.account_id: run for run in runs.get_many(tx, call.organisation_id, run_ids)}
+    paths = find_paths(tx, call, run_ids)
+    return [
+        _trained_one(states[run_id], [record.account for record in path])
+        for run_id, path in zip(run_ids, paths, strict=True)
+    ]
+
+
+def _trained_one(run: Run, path: Sequence[Account]) -> dict[str, Any]:
+    reading = reading_of(path)
     return {
-        "id": run_id,
-        "path": path[-1].account.path,
+        "id": run.account_id,
+        "path": path[-1].path,
         "status": str(run.status),
         **finite(epsilon=reading.epsilon),
         "delta": reading.delta,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event as hooks
 
 from app.service.signing import is_signed_by
 from app.service.verification import enforce, verify
@@ -33,13 +34,15 @@ def test_a_run_s_statement_says_what_was_done_and_what_it_cost(home: House) -> N
     said = _stated(home, f"/v1/runs/{home.run}/statement")
     run = home.ledger.get(f"/v1/runs/{home.run}").json()
     assert (said["run"]["status"], said["run"]["final"], said["run"]["path"]) == ("completed", True, run["path"])
-    assert said["protected"] == {
-        "population": home.population,
-        "name": "mimic",
-        "privacy_unit": "patient",
-        "neighboring_relation": "add_or_remove_one",
-        "size": None,
-    }
+    assert said["protected"] == [
+        {
+            "population": home.population,
+            "name": "mimic",
+            "privacy_unit": "patient",
+            "neighboring_relation": "add_or_remove_one",
+            "size": None,
+        }
+    ]
     assert [(each["event"], each["count"]) for each in said["mechanisms"]] == [(SAMPLED, 5), (NOISE, 2)]
     assert (said["steps"], said["mechanisms_in_all"]) == (7, 2)
     assert said["decisions"] == {"admitted": 3, "refused": 1}
@@ -112,3 +115,56 @@ def test_a_statement_is_of_what_one_may_read(home: House) -> None:
     for path in (f"/v1/runs/{home.run}/statement", f"/v1/populations/{home.population}/statement.html"):
         reply = home.ledger.http.get(path, headers={"Authorization": f"Bearer {key}"})
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+
+
+def test_a_run_of_several_populations_names_the_people_of_each(home: House) -> None:
+    for name, size in (("north", 900), ("south", 400)):
+        home.ledger.population(name, size=size)
+        home.ledger.budget("team", name)
+    body = {"name": "both", "budgets": ["north/team", "south/team"], "event": SAMPLED}
+    run = home.ledger.post("/v1/runs", body).json()["id"]
+    assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    said = _stated(home, f"/v1/runs/{run}/statement")
+    assert {(each["name"], each["size"]) for each in said["protected"]} == {("north", 900), ("south", 400)}
+    page = home.ledger.get(f"/v1/runs/{run}/statement.html").text
+    assert "<td>north</td>" in page
+    assert "<td>south</td>" in page
+    south = home.ledger.get("/v1/populations?limit=200").json()["items"][-1]
+    assert (south["name"], [run]) == (
+        "south",
+        [each["id"] for each in _stated(home, f"/v1/populations/{south['id']}/statement")["runs"]],
+    )
+
+
+def test_a_population_s_statement_costs_no_query_more_for_more_runs(home: House) -> None:
+    def asked() -> int:
+        seen: list[str] = []
+
+        def note(_: object, __: object, statement: str, *___: object) -> None:
+            if statement.startswith("SELECT") and "api_keys" not in statement:  # who asks is looked up now and then
+                seen.append(statement)
+
+        engine = home.ledger.database.engine
+        hooks.listen(engine, "before_cursor_execute", note)
+        shown = {run["id"]: run for run in _stated(home, f"/v1/populations/{home.population}/statement")["runs"]}
+        hooks.remove(engine, "before_cursor_execute", note)
+        runs = {run["id"]: run for run in home.ledger.get("/v1/runs?limit=200").json()["items"]}
+        for name, said in shown.items():
+            assert {each: runs[name][each] for each in ("path", "status", "epsilon")} == {
+                each: said[each] for each in ("path", "status", "epsilon")
+            }
+        assert list(shown) == sorted(shown, reverse=True)
+        return len(seen)
+
+    def trained(budget: str, noise: float) -> None:
+        """A run whose curve was not written since its one step, of an event that no other run has."""
+        run, event = home.ledger.run(budget), {"type": "gaussian", "noise_multiplier": noise}
+        assert home.ledger.post(f"/v1/runs/{run}/steps", {"event": event}, "trainer").status_code == 200
+
+    home.ledger.budget("deep", "mimic/icu-team")
+    trained("mimic/icu-team", 80.0)
+    few = asked()
+    for noise in (81.0, 82.0, 83.0):
+        trained("mimic/icu-team", noise)
+        trained("mimic/icu-team/deep", noise + 10)
+    assert asked() == few

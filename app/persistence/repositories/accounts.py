@@ -354,6 +354,13 @@ def find_many(tx: Connection, book: PriceBook, organisation_id: str, account_ids
     return [_record(tx, book, row) for row in tx.execute(_MANY, asked).all()]
 
 
+def read_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
+    """Those of the accounts that exist, in as many statements for many as for one."""
+    rows = tx.execute(_MANY, {"of_organisation": organisation_id, "of_accounts": account_ids}).all()
+    book = balances.book_for(tx, rows)
+    return [_record(tx, book, row) for row in rows]
+
+
 def children(tx: Connection, organisation_id: str, parent_ids: Sequence[str]) -> list[AccountRecord]:
     """The accounts directly beneath some others."""
     book = PriceBook()

@@ -77,8 +77,7 @@ def read(tx: Connection, book: PriceBook, row: Row[Any]) -> tuple[RdpCurve, RdpC
     since = _since(row.charged_since)
     if not since:
         return spent, held, since
-    prices = PriceList(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version)
-    curves = book.find(tx, prices, since)
+    curves = book.find(tx, _prices_of(row), since)
     for key, (times, taken) in since.items():
         if key not in curves:
             raise LedgerUnavailableError(
@@ -89,6 +88,29 @@ def read(tx: Connection, book: PriceBook, row: Row[Any]) -> tuple[RdpCurve, RdpC
         if taken:
             held = taken_out(held, curves[key].times(taken))
     return spent, held, since
+
+
+def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> PriceBook:
+    """The prices of all that was charged lately to some accounts, read at once and not for each account by itself.
+
+    Args:
+        tx: the caller's transaction.
+        rows: as of `read`.
+
+    Returns:
+        What `read` needs for these rows.
+    """
+    book = PriceBook(size=MOST_EVENTS * len(rows) + 1)
+    wanted: dict[PriceList, set[str]] = {}
+    for row in rows:
+        wanted.setdefault(_prices_of(row), set()).update(_since(row.charged_since))
+    for prices, fingerprints in wanted.items():
+        book.find(tx, prices, fingerprints)
+    return book
+
+
+def _prices_of(row: Row[Any]) -> PriceList:
+    return PriceList(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version)
 
 
 def add(tx: Connection, organisation_id: str, account: Account) -> None:
