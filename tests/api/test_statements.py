@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event as hooks
 
+from app.persistence.repositories.balances import MOST_EVENTS
 from app.service.signing import is_signed_by
 from app.service.verification import enforce, verify
 from tests.api.conftest import House
@@ -164,7 +165,7 @@ def test_a_population_s_statement_costs_no_query_more_for_more_runs(home: House)
     home.ledger.budget("deep", "mimic/icu-team")
     trained("mimic/icu-team", 80.0)
     few = asked()
-    for noise in (81.0, 82.0, 83.0):
-        trained("mimic/icu-team", noise)
-        trained("mimic/icu-team/deep", noise + 10)
+    for further in range(MOST_EVENTS // 2 + 1):  # more than an account above counts: its curve has been written since
+        trained("mimic/icu-team", 90.0 + further)
+        trained("mimic/icu-team/deep", 190.0 + further)
     assert asked() == few
