@@ -353,4 +353,32 @@ MUTATIONS = (
         "",
         ("tests/api/test_checkpoints.py", "tests/service/test_cli_proofs.py"),
     ),
+    Mutation(
+        "an auditor who is bound to an account reads all acts",
+        "app/service/auditing.py",
+        "within=call.caller.scope",
+        "within=None",
+        ("tests/api/test_audit_scopes.py",),
+    ),
+    Mutation(
+        "a key that is bound to an account sees the decisions of all runs",
+        "app/service/auditing.py",
+        "    above = query.account or (call.caller.scope if run is None else None)\n",
+        "    above = query.account\n",
+        ("tests/api/test_decisions.py",),
+    ),
+    Mutation(
+        "a proposal of another organisation is found",
+        "app/persistence/repositories/proposals.py",
+        "    here = (proposals.c.organisation_id == organisation_id) & (proposals.c.id == proposal_id)\n",
+        "    here = proposals.c.id == proposal_id\n",
+        ("tests/api/test_matrix.py",),
+    ),
+    Mutation(
+        "another limit of a run is held against its first population only",
+        "app/service/limits.py",
+        "    for population in _populations(path):\n        after =",
+        "    for population in _populations(path)[:1]:\n        after =",
+        ("tests/api/test_limits.py",),
+    ),
 )

@@ -235,7 +235,7 @@ def test_under_a_reservation_the_limit_in_force_is_the_one_that_is_named(home: H
 @pytest.fixture
 def several(home: House) -> dict[str, str]:
     """A run with a limit of its own that charges two populations; the second one is the larger."""
-    for name, size in (("large", 1_000), ("small", 100)):
+    for name, size in (("small", 100), ("large", 1_000)):
         home.ledger.population(name, size=size, limit={"epsilon": 3.0, "delta": 1e-4})
         home.ledger.budget("team", name, limit={"epsilon": 2.0, "delta": 1e-4})
     body = {"name": "both", "budgets": ["small/team", "large/team"], "limit": {"epsilon": 1.0, "delta": 1e-5}}
