@@ -30,7 +30,7 @@ from app.main import create_app
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.schema import is_current, upgrade
 from app.service import access, keyring
-from app.service.alerts import deliverer
+from app.service.alerts import deliverer, sending
 from app.service.keys import create_key
 from app.service.signing import public_pem
 from app.settings import Settings
@@ -41,6 +41,9 @@ from tests.postgres_binaries import NoServerError
 # makes one of them fail, means those of its own requests. Real servers do as they do.
 keyring.LOOK_SECONDS = 3600.0
 deliverer.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
+
+# Read once: it takes longer than all the rest of an application's start.
+sending._trusting = cache(sending._trusting)
 
 settings.register_profile("ledger", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ledger")
