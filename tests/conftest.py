@@ -1,7 +1,6 @@
 """What tests of several rooms share: a real server on a real port, an application in this process, two databases."""
 
 import atexit
-import json
 import os
 import shutil
 import signal
@@ -91,15 +90,16 @@ class LiveServer:
         return f"http://127.0.0.1:{self.port}"
 
     def key(self, role: str, organisation: str = "hospital") -> str:
-        """A key of this role; the organisation is founded with its first key."""
+        """A key of this role, issued without a process for it; the organisation is founded with its first key."""
         name = f"{organisation}/{role}"
         if name not in self.keys:
+            database, now = Database(self.database_url), datetime.now(UTC)
+            if not database.exists():  # the service was never started on this file
+                upgrade(database)
             if not any(known.startswith(f"{organisation}/") for known in self.keys):
-                founded = command_line("org", "create", organisation, database=self.database_url)
-                assert founded.returncode == 0, founded.stderr
-            made = command_line("keys", "create", "--org", organisation, "--role", role, database=self.database_url)
-            assert made.returncode == 0, made.stderr
-            self.keys[name] = json.loads(made.stdout)["key"]
+                access.create_organisation(database, organisation, now)
+            self.keys[name] = create_key(database, organisation, Role(role), now).key
+            database.dispose()
         return self.keys[name]
 
     def client(self, role: str, organisation: str = "hospital") -> httpx2.Client:
