@@ -25,6 +25,8 @@ from app.persistence.schema import upgrade
 from tests.postgres_binaries import binaries, ordinary_user
 
 PATIENCE_SECONDS = 60
+MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it; a folder of our own is made in it
+ROOMY_BYTES = 4 << 30
 TEMPLATE = "ledger_template"
 SERVICE = "service"
 """The role that owns the databases and that the service connects as: an ordinary one, whom policies hold."""
@@ -56,15 +58,16 @@ class Cluster:
     Args:
         password: of the users `ledger`, who may do everything, and `service`.
         configuration: further lines of postgresql.conf.
+        beneath: where its folder is made; None: in the temporary folder.
     """
 
-    def __init__(self, password: str | None = None, configuration: str = "") -> None:
+    def __init__(self, password: str | None = None, configuration: str = "", beneath: Path | None = None) -> None:
         self.password = password or secrets.token_hex(8)
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._user = ordinary_user()
         # A short path, as that of a socket must be, and one that the server's user can reach: pytest's are neither.
-        self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir=beneath))
         if self._user:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
         self.data = self.folder / "data"
@@ -74,9 +77,9 @@ class Cluster:
         self._configuration = configuration
 
     @classmethod
-    def create(cls, configuration: str = "") -> Self:
+    def create(cls, configuration: str = "", beneath: Path | None = None) -> Self:
         """A new cluster, started."""
-        cluster = cls(configuration=configuration)
+        cluster = cls(configuration=configuration, beneath=beneath)
         with cluster._removed_if_it_fails():
             secret = cluster.folder / "password"
             secret.write_text(cluster.password)
@@ -277,12 +280,17 @@ def shared() -> Cluster:
     if _Shared.cluster is None:
         binaries()
         # Nobody pulls its plug: servers that are killed belong to the tests that kill them.
-        cluster = Cluster.create("fsync = off\nfull_page_writes = off")
+        cluster = Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", _in_memory())
         _Shared.cluster = cluster
         database = Database(cluster.create_database(TEMPLATE))
         upgrade(database)
         database.dispose()
     return _Shared.cluster
+
+
+def _in_memory() -> Path | None:
+    """A file system in memory that has room to spare: to copy a database there does not wait for any disk."""
+    return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOMY_BYTES else None
 
 
 def remove_shared() -> None:
