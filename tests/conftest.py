@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, settings
 from app.ledger.roles import Role
 from app.main import create_app
 from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import tenants
 from app.persistence.schema import is_current, upgrade
 from app.service import access, keyring
 from app.service.alerts import deliverer, sending
@@ -46,6 +47,11 @@ sending._trusting = cache(sending._trusting)
 
 settings.register_profile("ledger", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ledger")
+
+Keys = dict[tuple[str, str], str]
+"""By organisation and role."""
+
+ORGANISATIONS = ("hospital", "clinic")
 
 SAMPLED = {
     "type": "poisson_sampled",
@@ -163,7 +169,7 @@ class Ledger:
 
     http: TestClient
     database: Database
-    keys: dict[tuple[str, str], str]
+    keys: Keys
 
     def headers(self, role: str = "admin", organisation: str = "hospital") -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys[organisation, role]}"}
@@ -202,15 +208,7 @@ class Ledger:
         return made
 
 
-@cache
-def _migrated_file() -> Path:
-    """A SQLite file with every table: to copy it takes no time, to migrate takes longer than most tests."""
-    folder = tempfile.mkdtemp(prefix="migrated-")
-    atexit.register(shutil.rmtree, folder)
-    database = Database(f"sqlite:///{folder}/ledger.db")
-    upgrade(database)
-    database.dispose()
-    return Path(folder) / "ledger.db"
+Furnish = Callable[[Ledger], object]
 
 
 @cache
@@ -236,19 +234,72 @@ def open_ledger(folder: Path, database_url: str | None = None, **more: object) -
     app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}", **chosen))
     database: Database = app.state.placements.named("default").database
     if not database.exists():
-        shutil.copy(_migrated_file(), str(database.engine.url.database))
+        _, source = furnished("sqlite")
+        shutil.copy(source, str(database.engine.url.database))
+    keys = _keys_of(database)
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Ledger(http, database, keys)
+
+
+_keys: dict[str | None, Keys] = {}
+"""By the id of the first organisation: those of templates, which are known in each of their copies."""
+
+
+def _keys_of(database: Database) -> Keys:
+    """The keys of a copy; where there is no organisation yet, two are founded."""
     with database.read(EVERYONE) as tx:
         current = is_current(tx)
     if not current:
         upgrade(database)
-    keys = {}
-    for organisation in ("hospital", "clinic"):
-        now = datetime.now(UTC)
-        access.create_organisation(database, organisation, now)
-        for role in Role:
-            keys[organisation, str(role)] = create_key(database, organisation, role, now).key
-    with TestClient(app, raise_server_exceptions=False) as http:
-        yield Ledger(http, database, keys)
+    with database.read(EVERYONE) as tx:
+        first = tenants.find_organisation(tx, ORGANISATIONS[0])
+    if first is not None:
+        return _keys[first]
+    now = datetime.now(UTC)
+    ids = [access.create_organisation(database, organisation, now) for organisation in ORGANISATIONS]
+    keys = {
+        (organisation, str(role)): create_key(database, organisation, role, now).key
+        for organisation in ORGANISATIONS
+        for role in Role
+    }
+    _keys[ids[0]] = keys
+    return keys
+
+
+def _nothing(_: Ledger) -> None:
+    """Two organisations with their keys, and nothing else."""
+
+
+@cache
+def furnished(kind: str, furnish: Furnish = _nothing) -> tuple[Any, str]:
+    """A database to be copied, made once: to copy it takes no time, to make it takes longer than most tests.
+
+    Args:
+        kind: sqlite or postgresql.
+        furnish: fills the ledger, and says what tests must know of it.
+
+    Returns:
+        What `furnish` said, and the file, or the name of the database.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="furnished-"))
+    atexit.register(shutil.rmtree, folder)
+    source = str(folder / "ledger.db") if kind == "sqlite" else f"{postgres.TEMPLATE}_{folder.name}"
+    url = f"sqlite:///{source}" if kind == "sqlite" else postgres.shared().create_database(source, postgres.TEMPLATE)
+    if kind == "sqlite":
+        database = Database(url)
+        upgrade(database)
+        database.dispose()
+    with open_ledger(folder, url) as ledger:
+        said = furnish(ledger)
+    if kind == "postgresql":
+        postgres.shared().terminate_backends(source)  # of a look that began as the service stopped: it keeps copies off
+    return said, source
+
+
+@pytest.fixture
+def furnishing(request: pytest.FixtureRequest) -> Furnish | None:
+    """What is in a new database already; None: nothing, not even a file."""
+    return _nothing if "ledger" in request.fixturenames else None
 
 
 @pytest.fixture
@@ -308,19 +359,25 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def new_database(kind: str, folder: Path, *, migrated: bool = True) -> Iterator[str]:
+def new_database(kind: str, folder: Path, *, migrated: bool = True, furnish: Furnish | None = None) -> Iterator[str]:
     """The URL of a database of this kind, for a while; on PostgreSQL, where serving does not do it, migrated."""
+    source = furnished(kind, furnish)[1] if furnish else None
     if kind == "sqlite":
+        if source:
+            shutil.copy(source, folder / "ledger.db")
         yield f"sqlite:///{folder / 'ledger.db'}"
     else:
-        with postgres.database(migrated=migrated) as url:
+        with postgres.database(source or (postgres.TEMPLATE if migrated else postgres.EMPTY)) as url:
             yield url
 
 
 @pytest.fixture
-def database_url(database_kind: str, tmp_path: Path) -> Iterator[str]:
-    """A new database for one test: a SQLite file that is not there yet, or a PostgreSQL database with its tables."""
-    with new_database(database_kind, tmp_path) as url:
+def database_url(database_kind: str, tmp_path: Path, furnishing: Furnish | None) -> Iterator[str]:
+    """A new database for one test: a PostgreSQL database with its tables, or a SQLite file.
+
+    That file is not there yet, unless the database is furnished.
+    """
+    with new_database(database_kind, tmp_path, furnish=furnishing) as url:
         yield url
 
 

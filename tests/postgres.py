@@ -28,6 +28,7 @@ PATIENCE_SECONDS = 60
 MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it; a folder of our own is made in it
 ROOMY_BYTES = 4 << 30
 TEMPLATE = "ledger_template"
+EMPTY = "template0"
 SERVICE = "service"
 """The role that owns the databases and that the service connects as: an ordinary one, whom policies hold."""
 
@@ -151,7 +152,7 @@ class Cluster:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def create_database(self, name: str, template: str = "template0") -> str:
+    def create_database(self, name: str, template: str = EMPTY) -> str:
         """Make a database and return its URL."""
         with self.connect() as connection:
             # Copied as files, where the server knows how to: in a third of the time.
@@ -301,11 +302,11 @@ def remove_shared() -> None:
 
 
 @contextmanager
-def database(*, migrated: bool) -> Iterator[str]:
-    """The URL of a new database of the shared cluster, which is deleted afterwards."""
+def database(template: str = TEMPLATE) -> Iterator[str]:
+    """The URL of a new database of the shared cluster, a copy of this one, which is deleted afterwards."""
     cluster = shared()
     name = f"ledger_{next(_numbers)}"
-    url = cluster.create_database(name, TEMPLATE if migrated else "template0")
+    url = cluster.create_database(name, template)
     try:
         yield url
     finally:

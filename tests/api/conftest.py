@@ -1,13 +1,13 @@
 """What the tests of the API share: a furnished ledger for a whole module, and a witness of every answer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from tests.api.witness import check_answer
-from tests.conftest import SAMPLED, Ledger, open_ledger
+from tests.conftest import SAMPLED, Furnish, Ledger, furnished, open_ledger
 from tests.persistence.dump import Dump, dump
 
 
@@ -47,7 +47,11 @@ class House:
 
 
 def furnish(ledger: Ledger) -> House:
-    """Open a population and a budget, register a run, take a step."""
+    """Open a population and a budget, register a run, take a step, ask for alerts."""
+    return _with_webhook(_furnish(ledger))
+
+
+def _furnish(ledger: Ledger) -> House:
     population = str(ledger.population()["id"])
     budget = str(ledger.budget()["id"])
     run = ledger.run()
@@ -58,12 +62,17 @@ def furnish(ledger: Ledger) -> House:
     key = str(ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
     more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
     proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
-    webhook = str(ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
-    delivery = str(ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
-    sweep = {"name": "sweep", "budget": "mimic/icu-team", "charged": "each_run"}
-    experiment = str(ledger.post("/v1/experiments", sweep).json()["id"])
     proposal = str(proposed.json()["id"])
-    return House(ledger, population, budget, run, reservation, key, proposal, webhook, delivery, experiment)
+    return House(ledger, population, budget, run, reservation, key, proposal)
+
+
+def _with_webhook(house: House) -> House:
+    """Ask for alerts, one now, which whoever opens such a ledger would deliver; and declare a sweep."""
+    webhook = str(house.ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
+    delivery = str(house.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
+    sweep = {"name": "sweep", "budget": "mimic/icu-team", "charged": "each_run"}
+    experiment = str(house.ledger.post("/v1/experiments", sweep).json()["id"])
+    return replace(house, webhook=webhook, delivery=delivery, experiment=experiment)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +83,21 @@ def house(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) ->
 
 
 @pytest.fixture
-def home(ledger: Ledger) -> House:
+def furnishing(request: pytest.FixtureRequest, furnishing: Furnish | None) -> Furnish | None:
+    return _furnish if "furnished_ledger" in request.fixturenames else furnishing
+
+
+@pytest.fixture
+def furnished_ledger(ledger: Ledger) -> Ledger:
+    """A ledger with all of a house in it but its webhook, as `furnishing` sees to where this is asked for."""
+    return ledger
+
+
+@pytest.fixture
+def home(furnished_ledger: Ledger, database_kind: str) -> House:
     """A house for one test alone."""
-    return furnish(ledger)
+    there: House = furnished(database_kind, _furnish)[0]
+    return _with_webhook(replace(there, ledger=furnished_ledger))
 
 
 @pytest.fixture(autouse=True)

@@ -189,7 +189,7 @@ def test_those_who_race_to_end_a_run_agree_how_it_ended(replicas: Replicas) -> N
 def training(tmp_path: Path) -> Iterator[tuple[Ledger, str, Cluster]]:
     """A ledger on PostgreSQL, a run that took a step, and the server."""
     need_postgresql()
-    with postgres.database(migrated=True) as url, open_ledger(tmp_path, url) as ledger:
+    with postgres.database() as url, open_ledger(tmp_path, url) as ledger:
         yield ledger, _first_step(ledger), postgres.shared()
 
 

@@ -191,7 +191,7 @@ def test_a_deadlock_is_run_again(database: Database) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_concurrent_migrations_wait_for_each_other() -> None:
-    with postgres.database(migrated=False) as url:
+    with postgres.database(postgres.EMPTY) as url:
         both = threading.Barrier(4, timeout=30)
 
         def migrate(_: int) -> None:

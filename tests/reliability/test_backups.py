@@ -104,12 +104,12 @@ def test_a_database_is_dumped_and_restored_while_it_is_served(tmp_path: Path) ->
     need_postgresql()
     cluster = postgres.shared()
     server = ["--host=127.0.0.1", f"--port={cluster.port}", f"--username={postgres.SERVICE}"]
-    with postgres.database(migrated=True) as url, open_ledger(tmp_path, url) as opened:
+    with postgres.database() as url, open_ledger(tmp_path, url) as opened:
         fill(opened)
         before = dump(opened.database)
         file = tmp_path / "ledger.dump"
         _tool(cluster, "pg_dump", *server, *DUMPED, f"--file={file}", url.rpartition("/")[2])
-        with postgres.database(migrated=False) as other:
+        with postgres.database(postgres.EMPTY) as other:
             _tool(cluster, "pg_restore", *server, "--exit-on-error", f"--dbname={other.rpartition('/')[2]}", str(file))
             database = Database(other)
             assert dump(database) == before

@@ -133,7 +133,7 @@ def test_a_server_goes_on_while_one_of_its_database_servers_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_postgresql()
-    with postgres.database(migrated=True) as here:
+    with postgres.database() as here:
         cluster = postgres.Cluster.create()
         try:
             there = cluster.create_database("ledger")
