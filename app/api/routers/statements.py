@@ -14,9 +14,13 @@ from app.service.statements import population_statement, run_statement
 
 routes = router()
 
-_STATING: Final = (*READING, "account_quarantined", "signing_not_configured")
-_PAGE: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {"text/html": {"schema": {"type": "string"}, "example": "<!DOCTYPE html>…"}}, "description": "OK"}
+_PROBLEMS: Final = responses(*READING, "account_quarantined", "signing_not_configured")
+_HTML: Final = {"text/html": {"schema": {"type": "string"}, "example": "<!DOCTYPE html>…"}}
+_AS_JSON: Final[dict[str, Any]] = {"tags": ["governance"], "response_model": StatementOut, "responses": _PROBLEMS}
+_AS_PAGE: Final[dict[str, Any]] = {
+    "tags": ["governance"],
+    "response_class": Response,
+    "responses": {200: {"content": _HTML, "description": "OK"}} | _PROBLEMS,
 }
 
 
@@ -24,9 +28,7 @@ _PAGE: Final[dict[int | str, dict[str, Any]]] = {
     "/runs/{run_id}/statement",
     operation_id="getRunStatement",
     summary="State what a run has cost, signed",
-    tags=["governance"],
-    response_model=StatementOut,
-    responses=responses(*_STATING),
+    **_AS_JSON,
 )
 def get_run_statement(run_id: str, call: Asked, signer: Signing) -> Response:
     """Mechanisms, steps, loss by the filter and by the tightest accountant, what is covered and what is not."""
@@ -37,9 +39,7 @@ def get_run_statement(run_id: str, call: Asked, signer: Signing) -> Response:
     "/runs/{run_id}/statement.html",
     operation_id="getRunStatementPage",
     summary="The statement of a run as a page",
-    tags=["governance"],
-    response_class=Response,
-    responses=_PAGE | responses(*_STATING),
+    **_AS_PAGE,
 )
 def get_run_statement_page(run_id: str, call: Asked, signer: Signing) -> Response:
     """The same as JSON says, to be read and printed."""
@@ -50,9 +50,7 @@ def get_run_statement_page(run_id: str, call: Asked, signer: Signing) -> Respons
     "/populations/{population_id}/statement",
     operation_id="getPopulationStatement",
     summary="State what all models trained on a population have cost together, signed",
-    tags=["governance"],
-    response_model=StatementOut,
-    responses=responses(*_STATING),
+    **_AS_JSON,
 )
 def get_population_statement(population_id: str, call: Asked, signer: Signing) -> Response:
     """These people have lost at most this much, to these models."""
@@ -63,9 +61,7 @@ def get_population_statement(population_id: str, call: Asked, signer: Signing) -
     "/populations/{population_id}/statement.html",
     operation_id="getPopulationStatementPage",
     summary="The statement of a population as a page",
-    tags=["governance"],
-    response_class=Response,
-    responses=_PAGE | responses(*_STATING),
+    **_AS_PAGE,
 )
 def get_population_statement_page(population_id: str, call: Asked, signer: Signing) -> Response:
     """The same as JSON says, to be read and printed."""
