@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from app.ledger.audit import Asker
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.roles import ISSUES, Permission, Role
 from app.persistence.engine import EVERYONE, Database
@@ -100,9 +101,7 @@ def create_key(
             issued = _new_key(organisation_id, KeyTerms(None, role, None, None), COMMAND_LINE.actor, now)
             while is_taken(issued.id):
                 issued = _new_key(organisation_id, KeyTerms(None, role, None, None), COMMAND_LINE.actor, now)
-            keys.add(tx, issued.record)
-            act = Act("key.created", issued.id, after=facts(issued.record))
-            append(tx, organisation_id, COMMAND_LINE, act, now)
+            _add(tx, issued, COMMAND_LINE, now)
         return issued
 
     return db.retried(create)
@@ -134,8 +133,7 @@ def issue_key(call: Call, terms: KeyTerms, identity: Identity, render: Callable[
         scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
         _require_lendable(tx, call, terms.role, scope)
         issued = _new_key(call.organisation_id, replace(terms, scope=scope), call.caller.actor, call.now)
-        keys.add(tx, issued.record)
-        call.record(tx, Act("key.created", issued.id, after=facts(issued.record)))
+        _add(tx, issued, call.asker, call.now)
         return render(issued)
 
     return create_once(call, identity, create)
@@ -180,10 +178,9 @@ def rotate_key(
         ends = ends if old.expires_at is None else min(ends, old.expires_at)
         terms = KeyTerms(old.name, Role(old.role), old.scope, old.expires_at)
         issued = _new_key(call.organisation_id, terms, call.caller.actor, call.now)
-        keys.add(tx, issued.record)
+        _add(tx, issued, call.asker, call.now)
         keys.change(tx, old, expires_at=ends)
         after = facts(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
-        call.record(tx, Act("key.created", issued.id, after=facts(issued.record)))
         call.record(tx, Act("key.rotated", old.id, before=facts(old), after=after))
         return render(issued)
 
@@ -288,6 +285,13 @@ def _new_key(organisation_id: str, terms: KeyTerms, issuer: str, now: datetime) 
         expires_at=terms.expires_at,
     )
     return IssuedKey(record, f"{record.id}.{secret}")
+
+
+def _add(tx: Connection, issued: IssuedKey, asker: Asker, now: datetime) -> None:
+    """Store a new key, and say so in the chain."""
+    keys.add(tx, issued.record)
+    act = Act("key.created", issued.id, after=facts(issued.record))
+    append(tx, issued.record.organisation_id, asker, act, now)
 
 
 def _found(tx: Connection, call: Call, key_id: str) -> KeyRecord:
