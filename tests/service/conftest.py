@@ -1,4 +1,4 @@
-"""What tests of organisations on two databases share."""
+"""What tests of organisations on two databases, and those of deliveries, share."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +16,7 @@ from app.service.placements import Placements
 from app.settings import Settings
 from tests.conftest import Ledger, new_database
 from tests.service.placed import NOW, House
+from tests.service.receiver import Receiver, receiving
 
 
 @pytest.fixture
@@ -52,3 +53,9 @@ def house(placed_urls: dict[str, str]) -> Iterator[House]:
             keys = {("hospital", str(role)): create_key(placement.database, name, role, NOW).key for role in Role}
             ledgers.append(Ledger(http, placement.database, keys))
         yield House(http, opened, *ledgers)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as opened:
+        yield opened

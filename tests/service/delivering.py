@@ -1,0 +1,75 @@
+"""What tests of deliveries share: making them, sending them, reading how they went."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.persistence.engine import Database
+from app.service.alerts import deliverer
+from app.service.alerts.deliverer import (
+    claim_due,
+    deliver,
+    settle,
+)
+from app.service.alerts.sending import Sender, Sent
+from tests.conftest import Ledger
+
+
+def now(seconds: float = 0) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def tried(ledger: Ledger, webhook: dict[str, str]) -> str:
+    """A delivery of a test, due at once."""
+    reply = ledger.post(f"/v1/webhooks/{webhook['id']}/test", None)
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["id"])
+
+
+def shown(ledger: Ledger, **filters: str) -> list[dict[str, Any]]:
+    """Deliveries, the oldest first."""
+    query = "&".join(f"{name}={value}" for name, value in filters.items())
+    items: list[dict[str, Any]] = ledger.get(f"/v1/deliveries?{query}", "admin").json()["items"]
+    return items[::-1]
+
+
+def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0) -> list[Sent]:
+    """Claim what is due and send it, once."""
+
+    async def main() -> list[Sent]:
+        sender, outcomes = Sender(allow_private=allowed), []
+        for due in claim_due(ledger.database, now(at)):
+            sent = await sender.send(due, now())
+            settle(ledger.database, due, sent, now(at))
+            outcomes.append(sent)
+        await sender.close()
+        return outcomes
+
+    return asyncio.run(main())
+
+
+def delivering(ledger: Ledger, done: Callable[[], object], seconds: float = 30) -> None:
+    """Let the deliverer work until something is so."""
+    at_work([ledger.database], done, seconds)
+
+
+def at_work(databases: list[Database], done: Callable[[], object], seconds: float) -> None:
+    """Deliverers that look often, and send to this machine; that of the application, which does not, sleeps."""
+
+    async def main() -> None:
+        sender = Sender(allow_private=True)
+        work = [asyncio.create_task(deliver(database, sender)) for database in databases]
+        async with asyncio.timeout(seconds):
+            while not done():  # noqa: ASYNC110 - another thread receives
+                await asyncio.sleep(0.02)
+        for each in work:
+            each.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        await sender.close()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(deliverer, "LOOK_SECONDS", 0.05)
+        asyncio.run(main())

@@ -1,0 +1,154 @@
+"""Whatever a receiver does, and however it answers: only 2xx acknowledges, and nobody waits for it."""
+
+import time
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from app.service.alerts import sending
+from app.service.alerts.deliverer import claim_due, settle
+from app.service.alerts.sending import Sent
+from tests.conftest import Ledger
+from tests.service.commanding import sound
+from tests.service.delivering import delivering, now, sent_once, shown, tried
+from tests.service.receiver import Receiver, receiving, status, subscribed
+
+
+@pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
+def test_every_answer_of_2xx_acknowledges(ledger: Ledger, receiver: Receiver, code: int) -> None:
+    tried(ledger, subscribed(ledger, receiver.url))
+    receiver.answer = status(code)
+    assert sent_once(ledger) == [Sent(code, None)]
+    assert [each["status"] for each in shown(ledger)] == ["delivered"]
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308, 400, 401, 404, 429, 500, 503])
+def test_no_other_answer_does_and_redirects_are_not_followed(ledger: Ledger, receiver: Receiver, code: int) -> None:
+    with receiving() as elsewhere:
+        tried(ledger, subscribed(ledger, receiver.url))
+        receiver.answer = status(code, Location=elsewhere.url)
+        assert sent_once(ledger) == [Sent(code, f"The answer was {code}.")]
+    assert (len(receiver.messages), elsewhere.messages) == (1, [])
+    assert [each["status"] for each in shown(ledger)] == ["pending"]
+
+
+def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
+    hook = subscribed(ledger, receiver.url)
+    tried(ledger, hook)
+    tried(ledger, hook)
+    receiver.answer = status(410)
+    [late] = claim_due(ledger.database, now())
+    assert sent_once(ledger) == [Sent(410, "The answer was 410.")]
+    assert [each["status"] for each in shown(ledger)] == ["given_up", "given_up"]
+    read = ledger.get(f"/v1/webhooks/{hook['id']}", "admin").json()
+    assert (read["disabled_because"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
+    assert sent_once(ledger, at=10**6) == []
+    settle(ledger.database, late, Sent(410, "late"), now())
+    [act] = [act for act in ledger.get("/v1/audit", "admin").json()["items"] if act["action"] == "webhook.disabled"]
+    assert (act["actor"], act["subject"], act["reason"]) == ("service", hook["id"], "The receiver answered 410 Gone.")
+    assert sound(ledger)
+    reply = ledger.post(f"/v1/deliveries/{shown(ledger)[0]['id']}/redeliver", None)
+    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+
+
+def _hang(_: BaseHTTPRequestHandler) -> None:
+    time.sleep(3)
+
+
+def _drip(handler: BaseHTTPRequestHandler) -> None:
+    for byte in b"HTTP/1.1 200 OK\r\nX-Slow: 1\r\n":
+        handler.wfile.write(bytes([byte]))
+        time.sleep(0.1)
+
+
+def _slam(handler: BaseHTTPRequestHandler) -> None:
+    handler.connection.close()
+
+
+def _babble(handler: BaseHTTPRequestHandler) -> None:
+    handler.wfile.write(b"what?\r\n\r\n")
+
+
+def _flood(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(100_000):
+        handler.wfile.write(b"x" * 10_000)
+
+
+@pytest.mark.parametrize("answer", [_hang, _drip], ids=["it hangs", "it drips"])
+def test_a_receiver_that_is_too_slow_is_left(
+    ledger: Ledger,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Any,  # noqa: ANN401 - how it answers
+) -> None:
+    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.5)
+    tried(ledger, subscribed(ledger, receiver.url))
+    receiver.answer = answer
+    begun = time.monotonic()
+    [sent] = sent_once(ledger)
+    assert time.monotonic() - begun < 2.5
+    assert (sent.status, sent.error) == (None, "There was no answer within 0.5 seconds.")
+
+
+@pytest.mark.parametrize("answer", [_slam, _babble], ids=["it hangs up", "it speaks no HTTP"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_receiver_that_speaks_nonsense_is_tried_again(ledger: Ledger, receiver: Receiver, answer: Any) -> None:  # noqa: ANN401 - how it answers
+    tried(ledger, subscribed(ledger, receiver.url))
+    receiver.answer = answer
+    [sent] = sent_once(ledger)
+    assert sent.status is None
+    assert sent.error
+    [delivery] = shown(ledger)
+    assert (delivery["status"], delivery["last_error"]) == ("pending", sent.error)
+
+
+def test_an_answer_without_end_is_not_read(ledger: Ledger, receiver: Receiver) -> None:
+    tried(ledger, subscribed(ledger, receiver.url))
+    receiver.answer = _flood
+    begun = time.monotonic()
+    assert sent_once(ledger) == [Sent(200, None)]
+    assert time.monotonic() - begun < 5
+
+
+def test_a_receiver_that_is_not_there_is_tried_again(ledger: Ledger) -> None:
+    with receiving() as gone:
+        url = gone.url
+    tried(ledger, subscribed(ledger, url))
+    [sent] = sent_once(ledger)
+    assert sent.status is None
+
+
+def test_nothing_is_sent_to_an_address_that_is_not_public(ledger: Ledger, receiver: Receiver) -> None:
+    tried(ledger, subscribed(ledger, receiver.url.replace("127.0.0.1", "localhost")))
+    [sent] = sent_once(ledger, allowed=False)
+    assert (sent.status, sent.error) == (None, "The host localhost is not at a public address; nothing was sent.")
+    assert receiver.messages == []
+
+
+def test_a_proxy_of_the_environment_is_not_asked(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiving() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        tried(ledger, subscribed(ledger, receiver.url))
+        assert sent_once(ledger) == [Sent(204, None)]
+    assert proxy.messages == []
+
+
+def test_a_receiver_that_hangs_holds_up_no_other(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 2.0)
+    with receiving() as other:
+        receiver.answer = _hang
+        hanging, quick = subscribed(ledger, receiver.url), subscribed(ledger, other.url)
+        for hook in (hanging, quick, hanging, quick, quick):
+            tried(ledger, hook)
+        begun = time.monotonic()
+        delivering(ledger, lambda: len(other.messages) == 3)
+        assert other.messages[-1].came_at - begun < 2.0
+    assert len(receiver.messages) == 1
