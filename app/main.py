@@ -116,3 +116,8 @@ def create_app(settings: Settings) -> FastAPI:
     document(app)
     secure(app)
     return app
+
+
+def application() -> FastAPI:
+    """The application by the environment's settings; each worker process makes its own."""
+    return create_app(Settings())

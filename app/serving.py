@@ -48,7 +48,7 @@ def listen(host: str, port: int, workers: int) -> None:
     # uvloop and httptools are named, not left to chance: without uvloop every kept-alive request to one of
     # several workers takes 44 ms longer, and a missing one is an error at start.
     uvicorn.run(
-        "app.cli:application",
+        "app.main:application",
         factory=True,
         workers=workers,
         host=host,

@@ -11,13 +11,14 @@ import uvicorn
 from fastapi import FastAPI, Request
 
 from app import cli
+from app import main as service
 
 SABOTAGED = "/v1/sabotaged"
 
 
 def application() -> FastAPI:
     """The application, with a route that fails."""
-    app = cli.application()
+    app = service.application()
 
     async def sabotaged(request: Request) -> NoReturn:
         logging.getLogger("sabotage").info("%s was asked for with %r", request.url, request.headers)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app import cli
+from app.commands import running
 from app.opening import where
 from app.service.placements import Placements
 from tests.service.commands import Run, commands
@@ -17,7 +17,7 @@ from tests.service.commands import Run, commands
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """What would have been listened on."""
     seen: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(cli, "listen", lambda *taken: seen.append(taken))
+    monkeypatch.setattr(running, "listen", lambda *taken: seen.append(taken))
     return seen
 
 

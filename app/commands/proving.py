@@ -1,0 +1,150 @@
+"""Commands that prove a ledger, or let others prove it."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.commands.saying import Json, say
+from app.ledger.errors import InvalidInputError
+from app.opening import ledger, require_there
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import tenants
+from app.service.access import COMMAND_LINE
+from app.service.checkpoints import sign
+from app.service.copying import copy
+from app.service.export import export_from
+from app.service.signing import required, signer_of
+from app.service.verification import enforce, together
+from app.service.verification import verify as verify_ledger
+from app.service.verification.witnesses import Witness, witness_of
+from app.settings import Settings
+
+
+def copy_ledger(
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="The database that has the ledger.")],
+    target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty one, with the newest schema.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Copy a whole ledger to another database, and verify the copy; stop the service first. Exit 1 on a mismatch.
+
+    Passwords belong into PGPASSWORD or a password file: what stands on a command line can be seen by others.
+    """
+    old, new = Database(source, called="--from"), Database(target, called="--to")
+    try:
+        require_there(old, "--from")
+        copied = copy(old, new)
+    finally:
+        old.dispose()
+        new.dispose()
+    facts = {"sound": copied.found.sound, "rows": dict(copied.rows), "problems": list(copied.found.problems)}
+    verdict = "every curve agrees byte for byte" if copied.found.sound else f"{len(copied.found.problems)} problems"
+    summary = f"{sum(copied.rows.values())} rows of {len(copied.rows)} tables copied, and the copy verified: {verdict}."
+    say(as_json=as_json, text="\n".join([summary, *copied.found.problems]), facts=facts)
+    raise typer.Exit(0 if copied.found.sound else 1)
+
+
+def verify(
+    *,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Stop and release no writes, whatever is found.")
+    ] = False,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option("--checkpoint", help="A signed checkpoint that was kept elsewhere; may be given several times."),
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option("--public-key", help="PEM; needed to believe a checkpoint.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Recompute every account from its charges alone, compare the bytes, walk every chain; exit 1 on a mismatch.
+
+    Writes to an account whose balance is not proven are stopped, until a later verification finds it sound.
+    """
+    witnesses = _witnesses(checkpoint or [], public_key)
+    with ledger(migrated=False) as placements:
+        every = []
+        for placement in placements:
+            with placements.naming(placement) as db:
+                with db.read(EVERYONE) as tx:
+                    here = tenants.organisation_ids(tx)
+                theirs = [witness for witness in witnesses if witness.organisation_id in here or len(placements) == 1]
+                first = verify_ledger(db, witnesses=theirs)
+                every.append(first if read_only else enforce(db, first, datetime.now(UTC)))
+    found = together(every)
+    facts = {
+        "sound": found.sound,
+        "accounts": found.accounts,
+        "runs": found.runs,
+        "decisions": found.decisions,
+        "reservations": found.reservations,
+        "charges": found.charges,
+        "steps": found.steps,
+        "acts": found.acts,
+        "problems": list(found.problems),
+        "unproven": sorted(account for _, account in found.unproven),
+    }
+    summary = (
+        f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges that stand "
+        f"for {found.steps} steps, {found.decisions} chained decisions, {found.reservations} reservations "
+        f"and {found.acts} acts"
+    )
+    verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} problems"
+    stopped = f"Writes to {len(found.unproven)} accounts are stopped." if found.unproven and not read_only else ""
+    whole = f"{summary}: {verdict}." if found.accounts or not found.sound else "The ledger is empty."
+    told = [whole, *found.problems, stopped]
+    say(as_json=as_json, text="\n".join(filter(None, told)), facts=facts)
+    raise typer.Exit(0 if found.sound else 1)
+
+
+def checkpoint(
+    organisation: Annotated[str, typer.Option("--org", help="The organisation's id or name.")],
+) -> None:
+    """Sign all that was done and decided so far, and print it as JSON: keep it where nobody can rewrite it."""
+    signer = required(signer_of(Settings().signing_key_file))
+    with ledger(migrated=False) as placements:
+        db = placements.holding(organisation).database
+        with db.read(EVERYONE) as tx:
+            owner = tenants.find_organisation(tx, organisation)
+        assert owner is not None, "it was found a moment ago"
+
+        def work() -> str:
+            with db.write(owner) as tx:
+                return sign(tx, owner, signer, COMMAND_LINE, datetime.now(UTC)).document
+
+        typer.echo(db.retried(work))
+
+
+def export_charges(
+    run: Annotated[str | None, typer.Option(help="A run's id.")] = None,
+    population: Annotated[str | None, typer.Option(help="A population's id or name.")] = None,
+    organisation: Annotated[
+        str | None, typer.Option("--org", help="The organisation's id or name, where several have such a population.")
+    ] = None,
+) -> None:
+    """Write the charges of a run or a population as JSON lines; examples/verify_export.py verifies them."""
+    with ledger(migrated=False) as placements:
+        databases = list(placements.databases.values())
+        if organisation is not None and len(placements) > 1:
+            databases = [placements.holding(organisation).database]
+        now = datetime.now(UTC)
+        for line in export_from(databases, now, run=run, population=population, organisation=organisation):
+            typer.echo(line)
+
+
+def _witnesses(files: list[Path], public_key: Path | None) -> list[Witness]:
+    """What checkpoints say that were kept elsewhere."""
+    if files and public_key is None:
+        raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
+    try:
+        return [
+            witness_of(json.loads(file.read_text()), public_key.read_bytes(), str(file))
+            for file in files
+            if public_key is not None
+        ]
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"A checkpoint, or the public key, cannot be read: {error}") from error
