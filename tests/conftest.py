@@ -298,7 +298,14 @@ def furnished(kind: str, furnish: Furnish = _nothing) -> tuple[Any, str]:
 
 @pytest.fixture
 def furnishing(request: pytest.FixtureRequest) -> Furnish | None:
-    """What is in a new database already; None: nothing, not even a file."""
+    """What is in a new database already; None: nothing, not even a file.
+
+    A module's `FURNISHED` says what is in a ledger by the name of the fixture that stands for it.
+    """
+    named: dict[str, Furnish] = getattr(request.module, "FURNISHED", {})
+    for name, furnish in named.items():
+        if name in request.fixturenames:
+            return furnish
     return _nothing if "ledger" in request.fixturenames else None
 
 

@@ -16,8 +16,7 @@ from tests.service.tampering import MODEL, account, forget, run_of, set_decision
 NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
 
 
-@pytest.fixture
-def chained(ledger: Ledger) -> Ledger:
+def _chain(ledger: Ledger) -> None:
     """A run with five decisions: admitted, refused, admitted, admitted with two events, admitted."""
     ledger.population()
     ledger.budget()
@@ -31,6 +30,14 @@ def chained(ledger: Ledger) -> Ledger:
     ]
     for number, body in enumerate(bodies):
         ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"key-{number}")
+
+
+FURNISHED = {"chained": _chain}
+
+
+@pytest.fixture
+def chained(ledger: Ledger) -> Ledger:
+    """As furnished."""
     return ledger
 
 

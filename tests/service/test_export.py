@@ -27,8 +27,7 @@ NOW = datetime(2026, 12, 2, tzinfo=UTC)
 Line = dict[str, Any]
 
 
-@pytest.fixture
-def charged(ledger: Ledger) -> Ledger:
+def _charge(ledger: Ledger) -> None:
     """Two runs with steps and refusals; the first has a committed, a forfeited and an active plan, half used."""
     ledger.population()
     ledger.budget()
@@ -43,6 +42,14 @@ def charged(ledger: Ledger) -> Ledger:
     trainer.spend(StepEvent(Gaussian(60.0), 2))
     other = ledger.run(name="other", event=NOISE)
     ledger.post(f"/v1/runs/{other}/steps", {})
+
+
+FURNISHED = {"charged": _charge}
+
+
+@pytest.fixture
+def charged(ledger: Ledger) -> Ledger:
+    """As furnished."""
     return ledger
 
 

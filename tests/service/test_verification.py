@@ -56,8 +56,7 @@ SURVEY = {"type": "randomized_response", "noise_parameter": 0.5, "num_buckets": 
 UNPRICED = [{"event": SURVEY, "count": 1}]  # it has no bound where a record may be missing
 
 
-@pytest.fixture
-def charged(ledger: Ledger) -> Ledger:
+def _charge(ledger: Ledger) -> None:
     """A population `mimic` with two budgets and three runs, admitted and refused."""
     ledger.population(planned=[{"event": NOISE, "count": 5}])
     ledger.budget()
@@ -68,6 +67,14 @@ def charged(ledger: Ledger) -> Ledger:
     other = ledger.run("mimic/declared", name="other", limit={"epsilon": 1.0, "delta": 1e-5})
     ledger.post(f"/v1/runs/{other}/steps", {"count": 7})
     ledger.run("mimic/declared", name="idle", event=OTHER)
+
+
+FURNISHED = {"charged": _charge}
+
+
+@pytest.fixture
+def charged(ledger: Ledger) -> Ledger:
+    """As furnished."""
     return ledger
 
 
