@@ -44,7 +44,7 @@ run: $(STAMP) ## serve on 127.0.0.1:8000 with the SQLite file epsilon-ledger.db
 	@$(BIN)/epsilon-ledger serve --host 127.0.0.1 --port 8000
 
 test: $(TORCH) ## run every test
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 torture: $(STAMP) ## run the reliability tests long (EPSILON_LEDGER_TORTURE rounds, default 50)
 	@EPSILON_LEDGER_TORTURE=$${EPSILON_LEDGER_TORTURE:-50} $(BIN)/python -m pytest tests/reliability -x
