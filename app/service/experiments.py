@@ -10,7 +10,7 @@ from app.accounting.events import NeighboringRelation
 from app.accounting.formulas.repetitions import number_of_runs
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading, reading_of
-from app.ledger.errors import NotFoundError
+from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.experiments import Charged, sweep_event
 from app.ledger.filters import FilterKind
 from app.ledger.roles import Permission
@@ -93,12 +93,18 @@ def create_experiment(
         The reply.
 
     Raises:
-        As `create_budget`.
+        As `create_budget`; and InvalidInputError: the budget above is composed in parallel.
     """
     call.require(Permission.RUNS)
 
     def create(tx: Connection, ready: Prepared) -> str:
-        limit = terms.limit or find_parent(tx, call, parent).account.limit
+        above = find_parent(tx, call, parent).account
+        if above.partitions_per_unit is not None:
+            raise InvalidInputError(
+                f"{above.path!r} is composed in parallel: nobody has attested that an experiment is one of its "
+                "disjoint parts. Declare it beneath one of them."
+            )
+        limit = terms.limit or above.limit
         view = open_budget(tx, call, parent, replace(terms, limit=limit), ready)
         return render(_read(tx, call, _add(tx, call, view.record.account.id, Charged.EACH_RUN)))
 

@@ -70,6 +70,20 @@ def test_an_experiment_has_a_limit_of_its_own_or_the_one_above_it(home: House) -
     assert (refused.status_code, refused.json()["binding_account_path"]) == (403, "donors/lab/small")
 
 
+def test_an_experiment_is_no_disjoint_part(home: House) -> None:
+    """Else a trainer, who opens no budgets, had as many parts as wanted, each as large as the whole."""
+    ledger = home.ledger
+    told = "Each donor gives at one site; the sites were fixed beforehand."
+    ledger.population("sites", composition="parallel", attestation=told, limit={"epsilon": 1.0, "delta": 1e-5})
+    ledger.budget("north", "sites")
+    before = home.rows()
+    refused = ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "sites"}, "trainer")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), refused.text
+    assert "disjoint" in refused.json()["detail"]
+    assert home.rows() == before
+    assert declared(ledger, ONE_BY_ONE | {"budget": "sites/north"}, "trainer")["path"] == "sites/north/widths"
+
+
 def test_a_whole_sweep_is_charged_before_its_first_trial(home: House) -> None:
     ledger = home.ledger
     before = ledger.get(f"/v1/budgets/{home.budget}").json()
