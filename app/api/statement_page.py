@@ -26,7 +26,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         "<h2>Loss</h2>",
         _table(
             {
-                "Limit, fixed beforehand": f"epsilon {loss['limit']['epsilon']} at delta {loss['limit']['delta']}",
+                "Limit": f"epsilon {loss['limit']['epsilon']} at delta {loss['limit']['delta']}",
                 "Spent, by the filter": _epsilon(loss, "epsilon_by_filter"),
                 "Spent, if everything was fixed in advance": _epsilon(loss, "epsilon_if_fixed_in_advance"),
                 "Filter": loss["filter"],

@@ -1,24 +1,27 @@
 """Statements: what a finished model has cost the people whose data it was trained on, and what that number means."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account, AccountKind
+from app.accounting.events import fingerprint
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import Charged
 from app.ledger.filters import FilterKind
 from app.ledger.roles import Permission
+from app.ledger.room import fits
 from app.ledger.runs import TERMINAL, Run
 from app.persistence.repositories import accounts, acts, experiments, runs, tallies
 from app.persistence.repositories.accounts import AccountRecord
 from app.service.budgets import get_account
 from app.service.call import Call
-from app.service.experiments import read_all
+from app.service.experiments import ExperimentRecord, read_all
 from app.service.numbers import finite
 from app.service.runs import find_path, find_paths
 from app.service.signing import Signer
@@ -34,6 +37,24 @@ ADAPTIVE: Final = (
 DECLARED: Final = (
     "All that was released under this account is (epsilon, delta)-differentially private at its limit, provided that "
     "noise, sampling and number of steps were fixed in advance, as whoever opened the account has declared."
+)
+CHANGED: Final = (
+    "The limit was changed after the account was opened. All that was released under this account is (epsilon, "
+    "delta)-differentially private at any limit that was named beforehand and is at least as large as each that was in "
+    "force"
+)
+EXCEEDED: Final = (
+    "More was released under this account than its limit allows: it was reported after it had happened, or the limit "
+    "was lowered. At the limit nothing is proven. All that was released under this account is (epsilon, "
+    "delta)-differentially private at any limit of this delta that was named beforehand and is at least "
+    "epsilon_by_filter"
+)
+IN_ADVANCE: Final = (
+    ", provided that noise, sampling and number of steps were fixed in advance, as whoever opened the account has "
+    "declared"
+)
+NOT_CHARGED: Final = (
+    "The sweep was not charged as it was declared: neither its trials nor the choice among them are covered."
 )
 COVERED: Final = (
     "Every step that was asked for or reported here, whether or not its result was used.",
@@ -101,7 +122,7 @@ def run_statement(call: Call, run_id: str, signer: Signer) -> dict[str, Any]:
             "decisions": tallies.outcomes(tx, call.organisation_id, run_id),
             "loss": _loss(governing, own.account, reading_of(touched).epsilon),
             "accounts": [_account(account) for account in touched if account.limit is not None],
-            "experiments": _experiments(tx, call, run_id),
+            "experiments": _experiments(tx, call, run_id, {tally.fingerprint for tally in events}),
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, call)},
         }
         used = [tally.fingerprint for tally in events]
@@ -182,7 +203,7 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
         "limit_of": governing.id,
         "limit_revision": governing.limit_revision,
         "filter": str(governing.filter),
-        "guarantee": ADAPTIVE if governing.filter is FilterKind.ADAPTIVE else DECLARED,
+        "guarantee": _guarantee(governing),
         "delta": governing.limit.delta,
         **finite(
             epsilon_by_filter=epsilon,
@@ -190,6 +211,16 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
         ),
         "own_delta": account.spent.delta_value(),
     }
+
+
+def _guarantee(governing: Account) -> str:
+    """What is proven of an account: at its limit, if that was fixed beforehand and nothing went past it (ADR 0020)."""
+    adaptive = governing.filter is FilterKind.ADAPTIVE
+    released = replace(governing, held=zero_curve(governing.grid_version))
+    exceeded = not released.spent.is_zero and not fits(released)
+    if exceeded or governing.limit_revision:
+        return (EXCEEDED if exceeded else CHANGED) + ("." if adaptive else f"{IN_ADVANCE}.")
+    return ADAPTIVE if adaptive else DECLARED
 
 
 def _account(account: Account) -> dict[str, Any]:
@@ -204,8 +235,15 @@ def _account(account: Account) -> dict[str, Any]:
     }
 
 
-def _experiments(tx: Connection, call: Call, run_id: str) -> list[dict[str, Any]]:
-    """The sweeps to which a run belongs, and what each of them has cost: that is what a model costs that was chosen."""
+def _experiments(tx: Connection, call: Call, run_id: str, charged: Collection[str]) -> list[dict[str, Any]]:
+    """The sweeps to which a run belongs, and what each of them has cost: that is what a model costs that was chosen.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        run_id: the run.
+        charged: fingerprints of the events that were charged to it.
+    """
     found = experiments.above(tx, call.organisation_id, run_id)
     return [
         {
@@ -213,13 +251,18 @@ def _experiments(tx: Connection, call: Call, run_id: str) -> list[dict[str, Any]
             "path": record.account.account.path,
             "runs": record.runs,
             "charged": str(record.experiment.charged),
-            "choice": CHOICES[record.experiment.charged],
+            "choice": CHOICES[record.experiment.charged] if _is_paid(record, charged) else NOT_CHARGED,
             **finite(epsilon=record.reading.epsilon),
             "delta": record.reading.delta,
             "epsilon_limit": record.reading.epsilon_limit,
         }
         for record in read_all(tx, call, found)
     ]
+
+
+def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
+    """Whether a sweep that is paid at once is paid: a pending one is not, nor one whose run did another thing."""
+    return record.run is None or (record.run.event is not None and fingerprint(record.run.event) in charged)
 
 
 def _trained(tx: Connection, call: Call, run_ids: Sequence[str]) -> list[dict[str, Any]]:

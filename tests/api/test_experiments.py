@@ -235,6 +235,23 @@ def test_a_statement_says_what_the_whole_sweep_has_cost(home: House) -> None:
     assert ledger.get(f"/v1/runs/{home.run}/statement").json()["payload"]["experiments"] == []
 
 
+def test_a_statement_claims_no_sweep_that_was_not_charged_as_it_was_declared(home: House) -> None:
+    ledger = home.ledger
+    policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
+    sent = ledger.headers("admin") | {"If-Match": "*"}
+    assert ledger.http.put("/v1/policies", json=policy, headers=sent).status_code == 200
+    made = declared(ledger, AT_ONCE)
+    path = f"/v1/runs/{made['run']}/statement"
+    assert "not charged" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
+    [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
+    assert ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer").status_code == 200
+    steps = f"/v1/runs/{made['run']}/steps"
+    assert ledger.post(steps, {"first_step": 0, "event": gaussian(1e5)}, "trainer").status_code == 200
+    assert "not charged" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
+    assert ledger.post(steps, {}, "trainer").status_code == 200
+    assert "charged at once" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -72,6 +72,31 @@ def test_a_population_s_statement_names_every_model(home: House) -> None:
     assert said["loss"]["limit"] == population["limit"]
 
 
+def test_no_statement_says_of_more_than_the_limit_that_nothing_went_past_it(home: House) -> None:
+    assert "no step went past it" in _stated(home, f"/v1/runs/{home.run}/statement")["loss"]["guarantee"]
+    report = {"count": 10**5, "mode": "report"}
+    assert home.ledger.post(f"/v1/runs/{home.run}/steps", report, "trainer").json()["overdrawn"]
+    for path in (f"runs/{home.run}", f"populations/{home.population}"):
+        loss = _stated(home, f"/v1/{path}/statement")["loss"]
+        assert loss["epsilon_by_filter"] > loss["limit"]["epsilon"]
+        assert "At the limit nothing is proven" in loss["guarantee"]
+        assert "fixed beforehand" not in home.ledger.get(f"/v1/{path}/statement.html").text
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"), [(0.99, "each that was in force"), (0.1, "At the limit nothing is proven")]
+)
+def test_a_statement_says_that_the_limit_was_changed(home: House, epsilon: float, said: str) -> None:
+    home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 50}, "trainer")
+    lowered = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The study is over."}
+    path = f"/v1/accounts/{home.budget}/limit"
+    assert home.ledger.post(path, lowered, "budget_admin", If_Match="*").status_code == 200
+    loss = _stated(home, f"/v1/runs/{home.run}/statement")["loss"]
+    assert (loss["limit_revision"], loss["limit"]["epsilon"]) == (1, epsilon)
+    assert said in loss["guarantee"]
+    assert "fixed beforehand" not in loss["guarantee"]
+
+
 def test_a_changed_statement_is_not_signed(home: House) -> None:
     document = home.ledger.get(f"/v1/runs/{home.run}/statement").json()
     document["payload"]["loss"]["epsilon_by_filter"] /= 2
