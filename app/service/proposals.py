@@ -1,5 +1,6 @@
 """What was proposed, and the word of another person on it."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -8,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDecidedError
 from app.ledger.roles import Permission
-from app.persistence.repositories import keys, proposals, tenants
+from app.persistence.repositories import acts, keys, proposals, tenants
 from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
 from app.service.acts import Act
 from app.service.approvals import approve_run, reject_run
@@ -17,8 +18,8 @@ from app.service.call import Call
 from app.service.limits import approve_limit
 from app.service.pricing import Prepared, prepared
 
-MOST_ISSUERS: Final = 100
-"""How far back the issuers of a key are followed."""
+MOST_ROTATIONS: Final = 1_000_000
+"""How often one key may have been changed for others while it still opened; nobody is that fast."""
 
 _APPROVE: Final[Mapping[Kind, Callable[[Connection, Call, Proposal, Prepared], None]]] = {
     Kind.LIMIT: approve_limit,
@@ -76,8 +77,8 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
 
     Raises:
         NotFoundError: the organisation has none such.
-        InsufficientScopeError: its account is out of the caller's reach; or the caller is the proposer, has its key
-            from the proposer, or has issued the proposer's.
+        InsufficientScopeError: its account is out of the caller's reach; or the caller may be the proposer, by its key,
+            by that of an issuer, or by one that was rotated.
         ProposalDecidedError: it is not open any more.
         VersionConflictError: what it is about was changed since.
         PolicyViolationError: a policy that holds now does not allow it.
@@ -157,13 +158,13 @@ def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:
 
 
 def _require_another_person(tx: Connection, call: Call, proposal: Proposal) -> None:
-    """Refuse the proposer itself, and whoever has a key that the proposer made, or has made the proposer's."""
+    """Refuse the proposer itself, also by a rotated key, and whoever has a key of its making, or has made its own."""
     approver, proposer = call.caller.actor, proposal.proposed_by
-    if approver in _issuers(tx, proposer) or proposer in _issuers(tx, approver):
-        same = approver == proposer
+    ours, theirs = (_heirs(tx, call.organisation_id, _issuers(tx, actor)) for actor in (approver, proposer))
+    if approver in theirs or proposer in ours:
         raise InsufficientScopeError(
             "Whoever proposed this cannot approve it; it needs another person's word."
-            if same
+            if approver == proposer
             else "One of the two keys was issued with the other: they count as one person's. Ask a third.",
             required_permission=str(Permission.APPROVE),
         )
@@ -173,8 +174,21 @@ def _issuers(tx: Connection, actor: str) -> set[str]:
     """An actor, and whoever issued its key, and so on."""
     found: set[str] = set()
     at: str | None = actor
-    while at is not None and at not in found and len(found) < MOST_ISSUERS:
+    while at is not None and at not in found:
         found.add(at)
         record = keys.find(tx, at)
         at = record.created_by if record is not None else None
+    return found
+
+
+def _heirs(tx: Connection, organisation_id: str, actors: set[str]) -> set[str]:
+    """Actors, and the keys for which theirs were changed, whoever changed them."""
+    found, waiting = set(actors), list(actors)
+    while waiting:
+        rotated = acts.Wanted(action="key.rotated", subject=waiting.pop())
+        for kept in acts.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
+            heir = json.loads(kept.entry.after or "{}").get("replaced_by")
+            if heir is not None and heir not in found:
+                found.add(heir)
+                waiting.append(heir)
     return found

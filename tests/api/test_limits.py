@@ -97,6 +97,34 @@ def test_a_key_that_the_proposer_made_is_not_another_person(home: House) -> None
     assert home.ledger.http.post(f"/v1/proposals/{made['id']}/approve", json={}, headers=headers).status_code == 200
 
 
+def _key(home: House, path: str, issuer: str, body: object) -> str:
+    reply = home.ledger.http.post(path, json=body, headers={"Authorization": f"Bearer {issuer}"})
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["key"])
+
+
+def _rotated(home: House, key: str, by: str) -> str:
+    return _key(home, f"/v1/keys/{key.partition('.')[0]}/rotate", by, {"overlap_seconds": 3600})
+
+
+@pytest.mark.parametrize("how", ["rotated by another", "rotated often"])
+def test_one_person_with_two_keys_is_one_person(home: House, how: str) -> None:
+    officer, admin = (home.ledger.keys["hospital", role] for role in ("privacy_officer", "admin"))
+    other = _rotated(home, officer, admin if how == "rotated by another" else officer)
+    for _ in range(100 if how == "rotated often" else 0):
+        other = _rotated(home, other, other)
+    sent = {"Authorization": f"Bearer {officer}", "If-Match": "*"}
+    body = {"limit": {"epsilon": 2.0, "delta": DELTA}, "reason": "The study goes on."}
+    made = home.ledger.http.post(f"/v1/accounts/{home.budget}/limit", json=body, headers=sent)
+    assert made.status_code == 201, made.text
+    path = f"/v1/proposals/{made.json()['id']}/approve"
+    for key in (officer, other):
+        reply = home.ledger.http.post(path, json={}, headers={"Authorization": f"Bearer {key}"})
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+    assert _limit(home)["revision"] == 0
+    assert home.ledger.post(path, {}, "admin").status_code == 200
+
+
 def test_a_refusal_that_was_given_stays_one_and_the_same_question_asked_anew_is_another(home: House) -> None:
     steps = f"/v1/runs/{home.run}/steps"
     body = {"count": 2000}
