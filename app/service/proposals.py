@@ -11,6 +11,7 @@ from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDec
 from app.ledger.roles import Permission
 from app.persistence.repositories import acts, keys, proposals, tenants
 from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
+from app.service.access import COMMAND_LINE
 from app.service.acts import Act
 from app.service.approvals import approve_run, reject_run
 from app.service.budgets import require_reach
@@ -158,23 +159,27 @@ def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:
 
 
 def _require_another_person(tx: Connection, call: Call, proposal: Proposal) -> None:
-    """Refuse the proposer itself, also by a rotated key, and whoever has a key of its making, or has made its own."""
+    """Refuse whoever may be the proposer: by the same key, one that it became by rotation, or one of the same issuer.
+
+    Whoever issues a key knows its secret. So a key counts as its issuer's, too, and two keys of one issuer as one's.
+    """
     approver, proposer = call.caller.actor, proposal.proposed_by
-    ours, theirs = (_heirs(tx, call.organisation_id, _issuers(tx, actor)) for actor in (approver, proposer))
-    if approver in theirs or proposer in ours:
+    ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
+    if _heirs(tx, call.organisation_id, ours) & theirs or _heirs(tx, call.organisation_id, theirs) & ours:
         raise InsufficientScopeError(
             "Whoever proposed this cannot approve it; it needs another person's word."
             if approver == proposer
-            else "One of the two keys was issued with the other: they count as one person's. Ask a third.",
+            else "One of the two keys was issued with the other, or both by one: they count as one person's. Ask "
+            "somebody who signs in, or whose key comes from the command line.",
             required_permission=str(Permission.APPROVE),
         )
 
 
 def _issuers(tx: Connection, actor: str) -> set[str]:
-    """An actor, and whoever issued its key, and so on."""
+    """An actor, and whoever issued its key, and so on; the command line is nobody in particular."""
     found: set[str] = set()
     at: str | None = actor
-    while at is not None and at not in found:
+    while at is not None and at not in found and at != COMMAND_LINE.actor:
         found.add(at)
         record = keys.find(tx, at)
         at = record.created_by if record is not None else None

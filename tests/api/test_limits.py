@@ -107,18 +107,24 @@ def _rotated(home: House, key: str, by: str) -> str:
     return _key(home, f"/v1/keys/{key.partition('.')[0]}/rotate", by, {"overlap_seconds": 3600})
 
 
-@pytest.mark.parametrize("how", ["rotated by another", "rotated often"])
+@pytest.mark.parametrize("how", ["issued both", "rotated by another", "rotated often"])
 def test_one_person_with_two_keys_is_one_person(home: House, how: str) -> None:
     officer, admin = (home.ledger.keys["hospital", role] for role in ("privacy_officer", "admin"))
-    other = _rotated(home, officer, admin if how == "rotated by another" else officer)
-    for _ in range(100 if how == "rotated often" else 0):
-        other = _rotated(home, other, other)
-    sent = {"Authorization": f"Bearer {officer}", "If-Match": "*"}
+    first = officer
+    if how == "issued both":
+        first, other = (_key(home, "/v1/keys", officer, {"role": "privacy_officer"}) for _ in range(2))
+    elif how == "rotated by another":
+        other = _rotated(home, officer, admin)
+    else:
+        other = officer
+        for _ in range(101):
+            other = _rotated(home, other, other)
+    sent = {"Authorization": f"Bearer {first}", "If-Match": "*"}
     body = {"limit": {"epsilon": 2.0, "delta": DELTA}, "reason": "The study goes on."}
     made = home.ledger.http.post(f"/v1/accounts/{home.budget}/limit", json=body, headers=sent)
     assert made.status_code == 201, made.text
     path = f"/v1/proposals/{made.json()['id']}/approve"
-    for key in (officer, other):
+    for key in (first, other):
         reply = home.ledger.http.post(path, json={}, headers={"Authorization": f"Bearer {key}"})
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
     assert _limit(home)["revision"] == 0
