@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from app.accounting.events import NeighboringRelation
 from app.accounting.orders import GRID_VERSION
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind, StepEvent, check_limit, zero_curve
+from app.ledger.composition import budgets_of
 from app.ledger.conformity import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.filters import FilterKind, Limit
@@ -200,6 +201,21 @@ def require_reach(tx: Connection, call: Call, account_id: str) -> None:
     """
     if call.caller.scope is not None:
         call.require_reach(locks.ids_above(tx, call.organisation_id, account_id))
+
+
+def require_every_budget(tx: Connection, call: Call, account_id: str) -> None:
+    """Let the caller decide about a run only if every budget that it charges is in the caller's reach, not just one.
+
+    Raises:
+        InsufficientScopeError: one of them lies elsewhere.
+    """
+    if call.caller.scope is None:
+        return
+    path = [record.account for record in accounts.path_of(tx, call.organisation_id, account_id)]
+    budgets = budgets_of(path) if path[-1].kind is AccountKind.RUN else ()
+    if len(budgets) > 1:
+        for budget in budgets:
+            require_reach(tx, call, budget.id)
 
 
 def find_account(tx: Connection, call: Call, reference: str) -> AccountRecord:

@@ -25,7 +25,7 @@ from app.persistence.repositories.balances import weights_facts
 from app.persistence.repositories.proposals import Kind, Proposal, Status
 from app.service.acts import Act
 from app.service.alerts.telling import thresholds_reached
-from app.service.budgets import checked, find_account, find_path_of
+from app.service.budgets import checked, find_account, find_path_of, require_every_budget
 from app.service.call import Call
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
@@ -120,6 +120,8 @@ def change_limit(
         if is_raised(limit, request.limit) and not _one_is_enough(call, [each.account for each in path]):
             return Pinned(proposed(_propose(tx, call, record, request)), CREATED)
         call.require(Permission.TREE)
+        if is_raised(limit, request.limit):
+            require_every_budget(tx, call, record.account.id)
         return Pinned(changed(apply(tx, call, path, request.limit, request.reason, ready)), OK)
 
     return create_once(call, identity, create)

@@ -14,7 +14,7 @@ from app.persistence.repositories.proposals import Kind, Proposal, Status, Wante
 from app.service.access import COMMAND_LINE
 from app.service.acts import Act
 from app.service.approvals import approve_run, reject_run
-from app.service.budgets import require_reach
+from app.service.budgets import require_every_budget, require_reach
 from app.service.call import Call
 from app.service.limits import approve_limit
 from app.service.pricing import Prepared, prepared
@@ -78,8 +78,8 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
 
     Raises:
         NotFoundError: the organisation has none such.
-        InsufficientScopeError: its account is out of the caller's reach; or the caller may be the proposer, by its key,
-            by that of an issuer, or by one that was rotated.
+        InsufficientScopeError: its account, or a budget that its run charges, is out of the caller's reach; or the
+            caller may be the proposer, by its key, by that of an issuer, or by one that was rotated.
         ProposalDecidedError: it is not open any more.
         VersionConflictError: what it is about was changed since.
         PolicyViolationError: a policy that holds now does not allow it.
@@ -87,6 +87,7 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
     call.require(Permission.APPROVE)
 
     def work(tx: Connection, proposal: Proposal, ready: Prepared) -> None:
+        require_every_budget(tx, call, proposal.account_id)
         _require_another_person(tx, call, proposal)
         _APPROVE[proposal.kind](tx, call, proposal, ready)
 

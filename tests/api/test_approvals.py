@@ -20,6 +20,7 @@ def watched(home: House) -> House:
 
 def _register(home: House, role: str = "trainer", **terms: object) -> dict[str, Any]:
     body = {"name": "large", "budget": "mimic/icu-team", "event": SAMPLED, "limit": LIMIT} | terms
+    body = {name: value for name, value in body.items() if value is not None}
     reply = home.ledger.post("/v1/runs", body, role)
     assert reply.status_code == 201, reply.text
     made: dict[str, Any] = reply.json()
@@ -71,6 +72,27 @@ def test_it_waits_and_another_person_lets_it_begin(watched: House) -> None:
     acts = watched.ledger.get(f"/v1/audit?subject={run}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["run.registered", "run.activated"]
     assert verify(watched.ledger.database).problems == ()
+
+
+def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House) -> None:
+    ledger = watched.ledger
+    ledger.population("donors", limit={"epsilon": 8.0, "delta": 1e-5})
+    ledger.budget("lab", "donors")
+    made = _register(watched, budget=None, budgets=["donors/lab", "mimic/icu-team"])
+    path = f"/v1/proposals/{_proposal(watched, made['id'])['id']}/approve"
+    for scope in ("donors", made["id"]):
+        bound = ledger.post("/v1/keys", {"role": "privacy_officer", "scope": scope}).json()["key"]
+        reply = ledger.http.post(path, json={}, headers={"Authorization": f"Bearer {bound}"})
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+    assert _status(watched, made["id"]) == "pending"
+    assert ledger.post(path, {}, "privacy_officer").status_code == 200
+    house = {"policy": {"persons_to_raise": 1}, "reason": "One is enough."}
+    sent = ledger.headers("admin") | {"If-Match": "*"}
+    assert ledger.http.put("/v1/policies", json=house, headers=sent).status_code == 200
+    more = {"limit": {"epsilon": 0.9, "delta": 1e-6}, "reason": "More is needed."}
+    path, sent = f"/v1/accounts/{made['id']}/limit", {"Authorization": f"Bearer {bound}", "If-Match": "*"}
+    assert ledger.http.post(path, json=more, headers=sent).status_code == 403
+    assert ledger.post(path, more, "privacy_officer", If_Match="*").status_code == 200
 
 
 def test_nobody_approves_the_run_that_they_registered(watched: House) -> None:
