@@ -1,5 +1,6 @@
 """Experiments: sweeps that are declared before, charged run by run or all at once, and read as one."""
 
+import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -154,7 +155,9 @@ def create_sweep(
         before.commit()
         return render(_read(tx, call, experiment), trials)
 
-    return create_once(call, identity, create)
+    # Their number is told to the one who declares the sweep, and to nobody else who repeats the request.
+    whose = hashlib.sha256(f"{identity.fingerprint} {call.caller.actor}".encode()).hexdigest()
+    return create_once(call, replace(identity, fingerprint=whose), create)
 
 
 def get_experiment(call: Call, experiment_id: str) -> ExperimentRecord:

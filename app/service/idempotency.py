@@ -1,5 +1,6 @@
 """One effect and one outcome for each idempotency key of a request that creates something."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,7 +97,7 @@ def create_once(call: Call, identity: Identity, create: Callable[[Connection, Pr
             made = create(tx, ready)
             answer = made if isinstance(made, Pinned) else Pinned(made, CREATED)
             if identity.key is not None:
-                reply = replies.Reply(identity.fingerprint, answer.body, answer.status)
+                reply = replies.Reply(_within_reach(call, identity), answer.body, answer.status)
                 replies.add(tx, call.organisation_id, identity.key, reply, call.now)
         return Answer(answer.body, replayed=False, status=answer.status)
 
@@ -112,6 +113,13 @@ def _earlier(tx: Connection, call: Call, identity: Identity) -> replies.Reply | 
     earlier = replies.find(tx, call.organisation_id, identity.key)
     if earlier is None:
         return None
-    if earlier.request_fingerprint != identity.fingerprint:
+    if earlier.request_fingerprint != _within_reach(call, identity):
         raise reused(identity.key)
     return earlier
+
+
+def _within_reach(call: Call, identity: Identity) -> str:
+    """What makes a request the same: nobody gets a reply again that tells of something outside of their scope."""
+    if call.caller.scope is None:
+        return identity.fingerprint
+    return hashlib.sha256(f"{identity.fingerprint} {call.caller.scope}".encode()).hexdigest()

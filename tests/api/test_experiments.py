@@ -107,6 +107,8 @@ def test_how_many_trials_there_are_is_told_once(home: House) -> None:
     again = home.ledger.post("/v1/experiments", AT_ONCE, Idempotency_Key="sweep")
     assert (again.status_code, again.json()) == (201, made)
     assert again.headers["Idempotent-Replayed"] == "true"
+    another = home.ledger.post("/v1/experiments", AT_ONCE, "trainer", Idempotency_Key="sweep")
+    assert (another.status_code, another.json()["code"]) == (422, "idempotency_key_reused")
     for text in (
         home.ledger.get(f"/v1/experiments/{made['id']}").text,
         home.ledger.get("/v1/experiments").text,

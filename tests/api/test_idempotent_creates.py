@@ -130,6 +130,16 @@ def test_a_role_that_may_not_create_does_not_get_the_first_answer_either(home: H
     assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
 
 
+def test_a_caller_that_does_not_reach_it_does_not_get_the_first_answer_either(home: House) -> None:
+    home.ledger.budget("other")
+    body = BODIES["/v1/runs"]
+    assert home.ledger.post("/v1/runs", body, Idempotency_Key="k-1").status_code == 201
+    bound = home.ledger.post("/v1/keys", {"role": "trainer", "scope": "mimic/other"}).json()["key"]
+    sent = {"Authorization": f"Bearer {bound}", "Idempotency-Key": "k-1"}
+    reply = home.ledger.http.post("/v1/runs", json=body, headers=sent)
+    assert (reply.status_code, reply.json()["code"]) == (422, "idempotency_key_reused")
+
+
 @each_create
 def test_sixteen_at_once_with_one_key_make_one_thing(home: House, path: str) -> None:
     before = home.rows()
