@@ -100,9 +100,10 @@ _Difference = tuple[DeviationKind, float | str | None, float | str | None]
 
 
 def _of_event(declared: Declared, event: DpEvent) -> tuple[_Difference, ...]:
-    if declared.event is None or event == declared.event or any(event == step.event for step in declared.planned):
+    if event == declared.event or any(event == step.event for step in declared.planned):
         return ()
-    return _differences(declared.event, event)
+    said = declared.event or next((step.event for step in declared.planned), None)
+    return () if said is None else _differences(said, event)
 
 
 @lru_cache(maxsize=4096)

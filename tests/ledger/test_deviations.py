@@ -48,6 +48,10 @@ def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to
     loud = StepEvent(PoissonSampled(0.5, Gaussian(0.5)), 1)
     assert deviations(Declared(DECLARED, [loud]), 0, [loud], 0.0) == ()
     assert deviations(Declared(None), 0, [loud], 0.0) == ()
+    quiet = StepEvent(PoissonSampled(0.5, Gaussian(50.0)), 1)
+    assert deviations(Declared(None, [loud, quiet]), 0, [quiet, loud], 0.0) == ()
+    found = deviations(Declared(None, [quiet]), 0, [quiet, loud], 0.0)
+    assert found == (Deviation(K.NOISE_MULTIPLIER, 50.0, 0.5, 1),)
 
 
 def test_more_steps_than_planned() -> None:
