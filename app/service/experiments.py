@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from app.accounting.events import NeighboringRelation
+from app.accounting.events import NeighboringRelation, RepeatAndSelect
 from app.accounting.formulas.repetitions import number_of_runs
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading, reading_of
-from app.ledger.errors import InvalidInputError, NotFoundError
+from app.ledger.errors import InvalidInputError, NotFoundError, RunStateConflictError
 from app.ledger.experiments import Charged, sweep_event
 from app.ledger.filters import FilterKind
 from app.ledger.roles import Permission
-from app.ledger.runs import Run, RunStatus
+from app.ledger.runs import Run, RunStatus, require_active
 from app.persistence.repositories import accounts, experiments, locks, runs
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.decisions import Decision, Outcome
@@ -28,6 +28,7 @@ from app.service.charging.deciding import decide
 from app.service.charging.loading import load_for
 from app.service.charging.requests import Command, StepRequest
 from app.service.charging.saving import save
+from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
 from app.service.pricing import Prepared
@@ -116,18 +117,18 @@ def create_sweep(
     call: Call,
     sweep: Sweep,
     identity: Identity,
-    render: Callable[[ExperimentRecord, int], str],
+    render: Callable[[ExperimentRecord, int | None], str],
     refuse: Callable[[Decision], Pinned],
 ) -> Answer:
     """Charge a whole sweep at once, and draw how many trials it has.
 
-    A sweep that needs another person's approval is registered, and charged by the first step of its run.
+    A sweep that needs another person's approval is registered, and charged by `charge_sweep` when it is approved.
 
     Args:
         call: needs RUNS and CHARGE.
         sweep: what each trial does, and how their number is distributed.
         identity: of the request.
-        render: makes the reply's body, with the number of trials.
+        render: makes the reply's body, with the number of trials; None where the sweep waits for an approval.
         refuse: makes the reply to a sweep that does not fit; then there is none.
 
     Returns:
@@ -141,23 +142,75 @@ def create_sweep(
     event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
     declaration = Declaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
     terms = Terms(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
-    trials = number_of_runs(sweep.mean, sweep.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
+    trials = _draw(event)
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
         before = tx.begin_nested()
         run_id = open_run(tx, call, Registration(declaration, terms, (), 1), ready)
         assert isinstance(run_id, str), "only a plan is refused"
         experiment = _add(tx, call, run_id, Charged.REPEAT_AND_SELECT)
-        refused = _charge(tx, call, run_id, ready)
+        work = load_for(tx, call, run_id)
+        if work.run(call.organisation_id, run_id).status is RunStatus.PENDING:
+            # Whoever knew the number before the charge could withdraw the sweep until it is convenient.
+            before.commit()
+            return render(_read(tx, call, experiment), None)
+        refused = _charge(work, call, run_id, ready)
         if refused is not None:
             before.rollback()
             return refuse(refused)
         before.commit()
         return render(_read(tx, call, experiment), trials)
 
-    # Their number is told to the one who declares the sweep, and to nobody else who repeats the request.
-    whose = hashlib.sha256(f"{identity.fingerprint} {call.caller.actor}".encode()).hexdigest()
-    return create_once(call, replace(identity, fingerprint=whose), create)
+    return create_once(call, _of_the_caller(call, identity), create)
+
+
+def charge_sweep(
+    call: Call,
+    experiment_id: str,
+    identity: Identity,
+    render: Callable[[ExperimentRecord, int], str],
+    refuse: Callable[[Decision], Pinned],
+) -> Answer:
+    """Charge a sweep that waited for an approval, and draw how many trials it has.
+
+    Args:
+        call: needs CHARGE.
+        experiment_id: its id.
+        identity: of the request.
+        render: makes the reply's body, with the number of trials.
+        refuse: makes the reply to a sweep that does not fit.
+
+    Returns:
+        The reply, as of `create_sweep`.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
+        InvalidInputError: its runs are charged one by one.
+        RunStateConflictError: it waits still, has ended, or its run has taken a step.
+        As `decide`.
+    """
+    call.require(Permission.CHARGE)
+
+    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+        found = _found(tx, call, experiment_id)
+        if found.charged is not Charged.REPEAT_AND_SELECT:
+            raise InvalidInputError(
+                "The runs of this experiment are charged one by one; there is nothing to charge now."
+            )
+        work = load_for(tx, call, found.account_id)
+        run = work.run(call.organisation_id, found.account_id)
+        require_active(run)
+        if run.next_step or run.attempt > 1 or not isinstance(run.event, RepeatAndSelect):
+            raise RunStateConflictError(
+                "The sweep was charged before; how many trials it has was told then, and never again. Declare another "
+                "one if nobody knows it.",
+                run_status=str(run.status),
+            )
+        refused = _charge(work, call, run.account_id, ready)
+        return refuse(refused) if refused else render(_read(tx, call, found), _draw(run.event))
+
+    return create_once(call, _of_the_caller(call, identity), create)
 
 
 def get_experiment(call: Call, experiment_id: str) -> ExperimentRecord:
@@ -176,11 +229,7 @@ def get_experiment(call: Call, experiment_id: str) -> ExperimentRecord:
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        found = experiments.find(tx, call.organisation_id, experiment_id)
-        if found is None:
-            raise NotFoundError(f"There is no experiment {experiment_id!r} in your organisation.")
-        require_reach(tx, call, found.account_id)
-        return _read(tx, call, found)
+        return _read(tx, call, _found(tx, call, experiment_id))
 
 
 def list_experiments(call: Call, *, beneath: str | None, after: str | None, limit: int) -> list[ExperimentRecord]:
@@ -217,17 +266,31 @@ def _add(tx: Connection, call: Call, account_id: str, charged: Charged) -> Exper
     return experiment
 
 
-def _charge(tx: Connection, call: Call, run_id: str, ready: Prepared) -> Decision | None:
-    """Take the one step of a sweep's run, unless it waits for an approval; returns its refusal, if it does not fit."""
-    work = load_for(tx, call, run_id)
-    if work.run(call.organisation_id, run_id).status is RunStatus.PENDING:
-        return None
+def _found(tx: Connection, call: Call, experiment_id: str) -> Experiment:
+    found = experiments.find(tx, call.organisation_id, experiment_id)
+    if found is None:
+        raise NotFoundError(f"There is no experiment {experiment_id!r} in your organisation.")
+    require_reach(tx, call, found.account_id)
+    return found
+
+
+def _draw(event: RepeatAndSelect) -> int:
+    """How many trials a sweep has: drawn from the very distribution that it is charged for."""
+    return number_of_runs(event.mean, event.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
+
+
+def _of_the_caller(call: Call, identity: Identity) -> Identity:
+    """The identity of a request whose reply tells the number of trials: it is told to nobody else who repeats it."""
+    whose = hashlib.sha256(f"{identity.fingerprint} {call.caller.actor}".encode()).hexdigest()
+    return replace(identity, fingerprint=whose)
+
+
+def _charge(work: WorkingSet, call: Call, run_id: str, ready: Prepared) -> Decision | None:
+    """Take the one step of a sweep's run; returns its refusal, if it does not fit."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
     decision = decide(work, Command(call, request, ready)).decision
-    if decision.outcome is Outcome.REFUSED:
-        return decision
     save(work)
-    return None
+    return decision if decision.outcome is Outcome.REFUSED else None
 
 
 def _read(tx: Connection, call: Call, experiment: Experiment) -> ExperimentRecord:

@@ -25,6 +25,7 @@ TABLE: dict[str, tuple[list[str], str]] = {
     "createBudget": (TREE, HIDDEN),
     "registerRun": (RUNS, HIDDEN),
     "declareExperiment": (RUNS, HIDDEN),
+    "chargeExperiment": (TRAINING, HIDDEN),
     "takeSteps": (TRAINING, HIDDEN),
     "completeRun": (RUNS, HIDDEN),
     "pauseRun": (RUNS, HIDDEN),

@@ -158,20 +158,52 @@ def test_a_second_charge_of_a_sweep_is_flagged(home: House) -> None:
     assert (deviation["kind"], deviation["declared"], deviation["observed"]) == ("steps", 1, 2)
 
 
-def test_a_sweep_above_the_threshold_is_charged_when_it_is_approved(home: House) -> None:
-    ledger = home.ledger
+def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:
+    """A sweep that waits for an approval, and its proposal."""
     policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
-    assert (
-        ledger.http.put("/v1/policies", json=policy, headers=ledger.headers("admin") | {"If-Match": "*"}).status_code
-        == 200
-    )
+    sent = ledger.headers("admin") | {"If-Match": "*"}
+    assert ledger.http.put("/v1/policies", json=policy, headers=sent).status_code == 200
     made = declared(ledger, AT_ONCE)
-    assert (made["status"], made["epsilon"]) == ("pending", 0.0)
     [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
     assert waiting["kind"] == "run"
-    assert ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer").status_code == 200
-    assert ledger.post(f"/v1/runs/{made['run']}/steps", {"first_step": 0}, "trainer").status_code == 200
-    assert read(ledger, made["id"])["epsilon"] > 0
+    return made, f"/v1/proposals/{waiting['id']}/approve"
+
+
+def test_a_sweep_above_the_threshold_is_charged_when_it_is_approved(home: House) -> None:
+    """And nobody knows before how many trials it has: they could withdraw it until the number is convenient."""
+    ledger = home.ledger
+    made, approve = _waiting(ledger)
+    assert (made["status"], made["epsilon"], made["trials"]) == ("pending", 0.0, None)
+    charge = f"/v1/experiments/{made['id']}/charge"
+    before = home.rows()
+    early = ledger.post(charge, None, "trainer")
+    assert (early.status_code, early.json()["code"]) == (409, "run_state_conflict")
+    assert home.rows() == before
+    assert ledger.post(approve, {}, "privacy_officer").status_code == 200
+    charged = ledger.post(charge, None, "trainer", Idempotency_Key="c").json()
+    assert charged["trials"] >= 1
+    assert read(ledger, made["id"])["epsilon"] == charged["epsilon"] > 0
+    assert ledger.post(charge, None, "trainer", Idempotency_Key="c").json() == charged
+    for again in (ledger.post(charge, None, "trainer"), ledger.post(charge, None, "admin", Idempotency_Key="c")):
+        assert again.status_code in {409, 422}
+    one_by_one = ledger.post(f"/v1/experiments/{home.experiment}/charge", None, "trainer")
+    assert (one_by_one.status_code, one_by_one.json()["code"]) == (422, "invalid_request")
+    assert verify(ledger.database).problems == ()
+
+
+def test_a_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_recorded(home: House) -> None:
+    ledger = home.ledger
+    made, approve = _waiting(ledger)
+    other = ledger.run("donors/lab", name="other")
+    assert ledger.post(approve, {}, "privacy_officer").status_code == 200
+    report = {"count": 10**6, "event": LOUD, "mode": "report"}
+    assert ledger.post(f"/v1/runs/{other}/steps", report, "trainer").json()["overdrawn"]
+    refused = ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer")
+    assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
+    assert "trials" not in refused.text
+    [point] = ledger.get(f"/v1/runs/{made['run']}/history").json()["points"]
+    assert point["decision"] == "refused"
+    assert verify(ledger.database).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -239,14 +271,10 @@ def test_a_statement_says_what_the_whole_sweep_has_cost(home: House) -> None:
 
 def test_a_statement_claims_no_sweep_that_was_not_charged_as_it_was_declared(home: House) -> None:
     ledger = home.ledger
-    policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
-    sent = ledger.headers("admin") | {"If-Match": "*"}
-    assert ledger.http.put("/v1/policies", json=policy, headers=sent).status_code == 200
-    made = declared(ledger, AT_ONCE)
+    made, approve = _waiting(ledger)
     path = f"/v1/runs/{made['run']}/statement"
     assert "not charged" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
-    [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
-    assert ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer").status_code == 200
+    assert ledger.post(approve, {}, "privacy_officer").status_code == 200
     steps = f"/v1/runs/{made['run']}/steps"
     assert ledger.post(steps, {"first_step": 0, "event": gaussian(1e5)}, "trainer").status_code == 200
     assert "not charged" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]

@@ -46,6 +46,23 @@ def _webhook(house: House) -> dict[str, str]:
     return {"webhook_id": webhook, "delivery_id": delivery}
 
 
+def _approved_sweep(house: House) -> str:
+    """A sweep that is approved and not charged yet, on people of its own."""
+    name = f"people-{next(NUMBERS)}"
+    population = house.ledger.population(name)["id"]
+    house.ledger.budget("team", name)
+    policy = {"policy": {"approval_above_epsilon": 1e-6}, "reason": "Sweeps are looked at."}
+    sent = house.ledger.headers() | {"If-Match": "*"}
+    assert house.ledger.http.put(f"/v1/accounts/{population}/policy", json=policy, headers=sent).status_code == 200
+    trials = {"each": [{"event": SAMPLED}], "mean": 2.0}
+    body = {"name": "sweep", "budget": f"{name}/team", "charged": "repeat_and_select", "trials": trials}
+    made = house.ledger.post("/v1/experiments", body).json()
+    [waiting] = house.ledger.get(f"/v1/proposals?account={made['run']}").json()["items"]
+    approved = house.ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer")
+    assert approved.status_code == 200, approved.text
+    return str(made["id"])
+
+
 def test_the_table_names_every_operation() -> None:
     assert set(MAY) == {operation.id for operation in GUARDED}
 
@@ -70,6 +87,8 @@ def _fresh(house: House, operation: Operation) -> dict[str, str]:
         ids["run_id"] = house.ledger.run()
     if "account_id" in operation.path or "proposal_id" in operation.path:
         ids |= _account(house, proposed="proposal_id" in operation.path)
+    if operation.id == "chargeExperiment":
+        ids["experiment_id"] = _approved_sweep(house)
     if "key_id" in operation.path:
         ids["key_id"] = str(house.ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
     if "reservation_id" in operation.path:

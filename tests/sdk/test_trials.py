@@ -13,6 +13,7 @@ from epsilon_ledger import (
     Limit,
     Run,
     RunState,
+    RunStateConflictError,
     Trial,
     TrialExceededError,
     gaussian,
@@ -84,24 +85,23 @@ def test_what_is_declared_at_once_has_both_a_trial_and_a_mean(client: LedgerClie
 class Waiting:
     """A run that was approved, and not charged yet."""
 
-    def __init__(self) -> None:
-        self.state = cast("RunState", object())
-        self.next_step = 0
-        self.asked = 0
+    id = "run_1"
+    state = cast("RunState", object())
+    next_step = 0
 
     def refresh(self) -> None:
         """Nothing has changed."""
 
-    def authorize(self) -> None:
-        self.asked += 1
-        self.next_step += 1
+
+def test_no_trial_of_a_sweep_begins_before_it_is_charged() -> None:
+    with pytest.raises(TrialExceededError, match="charge_experiment"):
+        next(trials(cast("Run", Waiting()), 3, EACH))
 
 
-def test_a_sweep_that_waited_for_approval_is_charged_before_its_first_trial() -> None:
-    run = Waiting()
-    assert len(list(trials(cast("Run", run), 3, EACH))) == 3
-    assert len(list(trials(cast("Run", run), 3, EACH))) == 3
-    assert run.asked == 1
+def test_a_sweep_that_was_charged_is_not_charged_again(client: LedgerClient, budget: str) -> None:
+    made = client.declare_experiment("rates", budget=budget, each=EACH, mean=4.0)
+    with pytest.raises(RunStateConflictError, match="charged before"):
+        client.charge_experiment(made.id)
 
 
 def _trial(each: list[EventCount]) -> Trial:

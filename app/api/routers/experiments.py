@@ -5,9 +5,16 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import OPENING, READING, reads, responses
+from app.api.problems import OPENING, READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
-from app.api.schemas.experiments import DeclaredOut, ExperimentIn, ExperimentOut, ExperimentPage, sweep_refused
+from app.api.schemas.experiments import (
+    DeclaredOut,
+    ExperimentIn,
+    ExperimentOut,
+    ExperimentPage,
+    Nothing,
+    sweep_refused,
+)
 from app.service import experiments
 from app.service.experiments import ExperimentRecord
 
@@ -38,6 +45,29 @@ def declare_experiment(body: ExperimentIn, request: Request, call: Asked, key: I
         return created(experiments.create_sweep(call, body.sweep(), asked, declared, sweep_refused))
     assert body.budget is not None, "it was checked"
     return created(experiments.create_experiment(call, body.budget, body.terms(), asked, declared))
+
+
+@routes.post(
+    "/experiments/{experiment_id}/charge",
+    operation_id="chargeExperiment",
+    summary="Charge a sweep that was approved",
+    tags=["experiments"],
+    status_code=201,
+    response_model=DeclaredOut,
+    responses=responses(
+        *WRITING,
+        *("account_quarantined", "budget_exceeded", "budget_window", "idempotency_key_reused", "not_found"),
+        *("policy_violation", "run_state_conflict"),
+    ),
+)
+def charge_experiment(experiment_id: str, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+    """Charge a whole sweep that waited for another person's approval, and learn how many trials it has."""
+
+    def charged(record: ExperimentRecord, trials: int) -> str:
+        return DeclaredOut.of(record, trials=trials).model_dump_json()
+
+    asked = identity(request, Nothing(), key)
+    return created(experiments.charge_sweep(call, experiment_id, asked, charged, sweep_refused))
 
 
 @routes.get(

@@ -154,6 +154,10 @@ class ExperimentIn(TermsIn):
         )
 
 
+class Nothing(Input):
+    """The body of a request that has none: what a sweep costs was said when it was declared."""
+
+
 class ExperimentOut(Output):
     """A sweep, and what was spent on all of it."""
 
@@ -211,7 +215,8 @@ class DeclaredOut(ExperimentOut):
 
     trials: int | None = Field(
         description="Of a sweep that is charged all at once: how many trials to run, drawn at random. It is told this "
-        "once and must stay as secret as the trials that are not chosen. Null: each run pays for itself."
+        "once, with the charge, and must stay as secret as the trials that are not chosen. Null: each run pays for "
+        "itself, or the sweep waits for an approval."
     )
 
 

@@ -92,6 +92,7 @@ class AsyncLedgerClient:
     get_reservation = asked_async(calls.get_reservation)
     history = asked_async(calls.history)
     declare_experiment = asked_async(calls.declare_experiment)
+    charge_experiment = asked_async(calls.charge_experiment)
     get_experiment = asked_async(calls.get_experiment)
     epsilon = asked_async(planning.epsilon)
     delta = asked_async(planning.delta)

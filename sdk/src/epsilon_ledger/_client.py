@@ -96,6 +96,7 @@ class LedgerClient:
     get_reservation = asked(calls.get_reservation)
     history = asked(calls.history)
     declare_experiment = asked(calls.declare_experiment)
+    charge_experiment = asked(calls.charge_experiment)
     get_experiment = asked(calls.get_experiment)
     epsilon = asked(planning.epsilon)
     delta = asked(planning.delta)

@@ -106,10 +106,8 @@ class Trial:
 def trials(run: Run, number: int, each: Sequence[EventCount]) -> Iterator[Trial]:
     """Go through the trials of a sweep that is charged at once.
 
-    A sweep that waited for an approval is charged here, before its first trial.
-
     Args:
-        run: that pays for the sweep: `client.get_run(experiment.run)`.
+        run: that pays for the sweep, and is charged: `client.get_run(experiment.run)`.
         number: how many: `experiment.trials`.
         each: what was declared for each of them.
 
@@ -117,11 +115,15 @@ def trials(run: Run, number: int, each: Sequence[EventCount]) -> Iterator[Trial]
         The trials, one after the other.
 
     Raises:
-        LedgerError: the sweep is not charged yet, and cannot be.
+        TrialExceededError: the sweep is not charged yet.
     """
     if run.next_step == 0:
         run.refresh()
     if run.next_step == 0:
-        run.authorize()
+        raise TrialExceededError(
+            "The sweep is not charged yet, so no trial of it is paid for. When it is approved, "
+            "`client.charge_experiment(experiment.id)` charges it, and tells how many trials it has.",
+            run=run.id,
+        )
     for place in range(number):
         yield Trial(run.state, place, each)

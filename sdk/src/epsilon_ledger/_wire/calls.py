@@ -143,7 +143,8 @@ def declare_experiment(  # noqa: PLR0913 - as above
         neighboring_relation: what its mechanisms are calibrated for; as above.
 
     Returns:
-        The experiment; `status` is "pending" if its charge waits for another person's approval.
+        The experiment; `status` is "pending", and `trials` None, if its charge waits for another person's approval:
+        `charge_experiment` tells the number then.
 
     Raises:
         BudgetExceededError: the whole sweep does not fit; nothing was charged.
@@ -165,6 +166,22 @@ def declare_experiment(  # noqa: PLR0913 - as above
         "neighboring_relation": neighboring_relation,
     }
     return Call(post("v1/experiments", body), Experiment)
+
+
+def charge_experiment(experiment_id: str) -> Call[Experiment]:
+    """Charge a sweep that waited for another person's approval.
+
+    Args:
+        experiment_id: its id.
+
+    Returns:
+        The experiment, with its number of trials.
+
+    Raises:
+        BudgetExceededError: the whole sweep does not fit; nothing was charged.
+        LedgerError: it waits still, or was charged before; or no answer came.
+    """
+    return Call(post(path("experiments", experiment_id) + "/charge", {}), Experiment)
 
 
 def get_experiment(experiment_id: str) -> Call[Experiment]:

@@ -211,7 +211,8 @@ class Experiment:
     """A sweep, and what was spent on all of it.
 
     `account` is the budget beneath which its runs are registered, or the one run that pays for all trials: that is
-    `run` then, and `event` what it pays for. `trials` is how many to run, told by `declare_experiment` alone.
+    `run` then, and `event` what it pays for. `trials` is how many to run, told with the charge: by
+    `declare_experiment`, or `charge_experiment` after an approval.
     """
 
     id: str
