@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from app.ledger.audit import ActEntry, act_hash, acts_genesis
 from app.persistence.repositories import acts
-from app.persistence.tables import accounts, audit_entries, runs
+from app.persistence.tables import accounts, api_keys, audit_entries, proposals, runs
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.service.commanding import organisation
@@ -143,3 +143,40 @@ def test_a_limit_forged_with_its_act_and_every_hash_is_not_found_by_the_rows_alo
 def test_an_entry_is_hashed_whole() -> None:
     fields = set(ActEntry.__dataclass_fields__)
     assert fields | {"entry_hash"} == {column.name for column in audit_entries.c}
+
+
+OFFICE: dict[str, Callable[[Connection], object]] = {
+    "a role": lambda tx: tx.execute(update(api_keys).where(api_keys.c.role == "viewer").values(role="admin")),
+    "an issuer": lambda tx: tx.execute(update(api_keys).where(api_keys.c.role == "viewer").values(created_by="key_1")),
+    "a withdrawal": lambda tx: tx.execute(update(api_keys).values(revoked_at=None)),
+    "a scope": lambda tx: tx.execute(update(api_keys).values(scope_id=None)),
+    "a key that was left out": lambda tx: tx.execute(delete(api_keys).where(api_keys.c.scope_id.is_not(None))),
+    "a proposer": lambda tx: tx.execute(update(proposals).values(proposed_by="key_other")),
+    "a decision": lambda tx: tx.execute(update(proposals).values(status="approved")),
+    "what was proposed": lambda tx: tx.execute(
+        update(proposals).values(facts=func.replace(proposals.c.facts, "2.0", "9.0"))
+    ),
+    "a proposal that was left out": lambda tx: tx.execute(delete(proposals)),
+}
+
+
+@pytest.mark.parametrize("what", OFFICE)
+def test_what_was_changed_of_keys_and_proposals_is_named(lived_in: Ledger, what: str) -> None:
+    bound = lived_in.post("/v1/keys", {"role": "trainer", "scope": "mimic/icu-team"}).json()["id"]
+    withdrawn = lived_in.post("/v1/keys", {"role": "trainer"}).json()["id"]
+    assert lived_in.post(f"/v1/keys/{withdrawn}/revoke", {}).status_code == 200
+    assert lived_in.post(f"/v1/keys/{bound}/rotate", {"overlap_seconds": 60}).status_code == 201
+    account_id = lived_in.get("/v1/budgets").json()["items"][0]["id"]
+    more = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
+    path = f"/v1/accounts/{account_id}/limit"
+    made = lived_in.post(path, more, "planner", If_Match="*").json()["id"]
+    assert lived_in.post(f"/v1/proposals/{made}/reject", {}, "admin").status_code == 200
+    assert lived_in.post(path, more, "planner", If_Match="*").status_code == 201
+    assert verify(lived_in.database).problems == ()
+    with tampering(lived_in.database) as tx:
+        OFFICE[what](tx)
+    found = verify(lived_in.database).problems
+    subject = "the proposal prp_" if "propos" in what or what == "a decision" else "the key key_"
+    assert any(subject in problem for problem in found), found
+    owner = organisation(lived_in)
+    assert any(subject in problem for problem in verify(lived_in.database, owner).problems)

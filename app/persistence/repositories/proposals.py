@@ -1,5 +1,6 @@
 """What one person has proposed and another one decides."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -109,6 +110,16 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | N
     if after is not None:
         found = found.where(proposals.c.id > after)
     return [_proposal(row) for row in tx.execute(found.order_by(proposals.c.id).limit(limit))]
+
+
+def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[tuple[str, Proposal]]:
+    """Every proposal of an organisation, or of all, each with whose it is."""
+    found = select(proposals.c.organisation_id, *_COLUMNS)
+    if organisation_id is not None:
+        found = found.where(proposals.c.organisation_id == organisation_id)
+    for row in tx.execute(found):
+        facts = dict(row._mapping)  # noqa: SLF001 - as below
+        yield facts.pop("organisation_id"), Proposal(**facts | {"kind": Kind(row.kind), "status": Status(row.status)})
 
 
 def _written(values: dict[str, Any]) -> dict[str, Any]:

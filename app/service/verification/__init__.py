@@ -13,6 +13,7 @@ from app.service.parts import budget_facts, part_facts
 from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
+from app.service.verification.office import office_disagreements
 from app.service.verification.prices import read_prices
 from app.service.verification.terms import disagreements, experiment_disagreements, policy_disagreement, read_acts
 from app.service.verification.turns import turn
@@ -76,6 +77,7 @@ def _read_acts(audit: Audit, organisation_id: str | None, witnesses: Collection[
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
     wrong += experiment_disagreements(audit.told, experiments.everything(audit.tx, organisation_id))
+    wrong += office_disagreements(audit.tx, audit.told, organisation_id)
     audit.faults += [Fault(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
 
 

@@ -15,6 +15,8 @@ from app.persistence.repositories.experiments import Experiment
 
 STATUS_ACTS: Final = frozenset({"run.activated", "run.paused", "run.resumed", "run.completed", "run.aborted"})
 OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
+KEY_ACTS: Final = frozenset({"key.created", "key.rotated", "key.revoked"})
+PROPOSING_ACTS: Final = frozenset({"limit.proposed", "run.proposed"})
 APART: Final = ("limit", "status")
 """Facts of an account that later acts change."""
 
@@ -59,6 +61,9 @@ class Told:
         heads: the hash of the chain after so many acts, where somebody wants to know it.
         policies: that were set, as canonical JSON, by the id of the account or of the organisation itself.
         experiments: that were declared, as canonical JSON, by their id.
+        founded: whether the chain begins with the organisation itself, so that everything has an act.
+        keys: that were issued, each as the last act left it, by its id.
+        proposals: that were made, likewise.
     """
 
     acts: int = 0
@@ -68,6 +73,9 @@ class Told:
     heads: dict[int, bytes] = field(default_factory=dict)
     policies: dict[str, str] = field(default_factory=dict)
     experiments: dict[str, str] = field(default_factory=dict)
+    founded: bool = False
+    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    proposals: dict[str, dict[str, Any]] = field(default_factory=dict)
     head: bytes = b""
 
 
@@ -181,6 +189,7 @@ def _fault(told: Told, act: acts.KeptAct) -> str | None:
 
 def _note(told: Told, entry: ActEntry) -> None:
     after, terms = json.loads(entry.after) if entry.after else {}, told.terms
+    _note_office(told, entry, after)
     if entry.action == "policy.changed":
         told.policies[entry.subject] = canonical(after["policy"])
     elif entry.action == "experiment.declared":
@@ -198,6 +207,20 @@ def _note(told: Told, entry: ActEntry) -> None:
             told.anchors.setdefault(run_id, {})[decisions] = head
     elif entry.action in STATUS_ACTS and entry.subject in terms:
         terms[entry.subject].status = after["status"]
+
+
+def _note_office(told: Told, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    subject = entry.subject
+    if entry.action == "organisation.created":
+        told.founded = True
+    elif entry.action in KEY_ACTS:
+        issuer = told.keys[subject]["created_by"] if subject in told.keys else None
+        named = {name: after[name] for name in ("role", "scope", "expires_at", "revoked_at")}
+        told.keys[subject] = named | {"created_by": entry.actor if entry.action == "key.created" else issuer}
+    elif entry.action in PROPOSING_ACTS:
+        told.proposals[subject] = {"proposed": after, "proposed_by": entry.actor, "status": "open"}
+    elif subject in told.proposals:
+        told.proposals[subject]["status"] = after["status"]
 
 
 def _limit(facts: Mapping[str, float] | None) -> Limit | None:
