@@ -33,15 +33,12 @@ def approve_run(tx: Connection, call: Call, proposal: Proposal, ready: Prepared)
 
 
 def reject_run(tx: Connection, call: Call, proposal: Proposal) -> None:
-    """End a run that waited in vain.
+    """End a run that waited in vain; one that reported too much meanwhile is overdrawn, and stays so.
 
     Args:
         tx: a writer's transaction, which has locked the organisation.
         call: who rejects, or withdraws.
         proposal: open.
-
-    Raises:
-        VersionConflictError: the run does not wait any more.
     """
     _end_waiting(tx, call, proposal, RunStatus.ABORTED, "run.aborted")
 
@@ -50,6 +47,8 @@ def _end_waiting(tx: Connection, call: Call, proposal: Proposal, reached: RunSta
     work = load_for(tx, call, proposal.account_id)
     run = work.run(call.organisation_id, proposal.account_id)
     if run.status is not RunStatus.PENDING:
+        if reached is RunStatus.ABORTED:
+            return
         raise VersionConflictError(f"The run is {run.status}; it does not wait any more.", run_status=str(run.status))
     if reached is RunStatus.ACTIVE:
         path = work.path(call.organisation_id, proposal.account_id)

@@ -9,7 +9,7 @@ from app.ledger.errors import InvalidInputError
 from app.ledger.roles import Permission
 from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_attempt, require_going
 from app.persistence.repositories import proposals, runs, tenants
-from app.persistence.repositories.proposals import Status, Wanted
+from app.persistence.repositories.proposals import Kind, Status, Wanted
 from app.service.acts import Act
 from app.service.call import Call
 from app.service.charging.loading import load_for
@@ -63,7 +63,7 @@ def change_state(
                 require_attempt(run, attempt)
             reached = after(run.status, action)
             if reached is not run.status:
-                if run.status is RunStatus.PENDING:
+                if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # one may have reported while it waited
                     _supersede(tx, call, run_id)
                 if action in ENDS:
                     needed = action is RunAction.COMPLETE
@@ -141,7 +141,9 @@ def go_on(work: WorkingSet, call: Call, run: Run) -> None:
 def _supersede(tx: Connection, call: Call, run_id: str) -> None:
     """Nobody has to decide any more about a registration whose run is aborted."""
     wanted = Wanted(account_id=run_id, status=Status.OPEN)
-    for waiting in proposals.page(tx, call.organisation_id, wanted, after=None, limit=1):
+    for waiting in proposals.page(tx, call.organisation_id, wanted, after=None, limit=len(Kind)):
+        if waiting.kind is not Kind.RUN:
+            continue
         decided = replace(waiting, status=Status.SUPERSEDED, decided_by=call.caller.actor, decided_at=call.now)
         proposals.decide(tx, call.organisation_id, decided)
         before, now = ({"status": str(each.status)} for each in (waiting, decided))

@@ -95,6 +95,21 @@ def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House
     assert ledger.post(path, more, "privacy_officer", If_Match="*").status_code == 200
 
 
+@pytest.mark.parametrize("end", ["reject", "abort"])
+def test_the_proposal_of_a_run_that_reported_too_much_while_it_waited_comes_to_an_end(watched: House, end: str) -> None:
+    run = _register(watched)["id"]
+    report = {"count": 10**6, "mode": "report"}
+    assert watched.ledger.post(f"/v1/runs/{run}/steps", report, "trainer").json()["overdrawn"]
+    assert _decide(watched, run, "approve").status_code == 412
+    if end == "reject":
+        assert _decide(watched, run, "reject").status_code == 200
+        assert (_status(watched, run), _proposal(watched, run)["status"]) == ("overdrawn", "rejected")
+    else:
+        assert watched.ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
+        assert (_status(watched, run), _proposal(watched, run)["status"]) == ("aborted", "superseded")
+    assert verify(watched.ledger.database).problems == ()
+
+
 def test_nobody_approves_the_run_that_they_registered(watched: House) -> None:
     run = _register(watched, "admin")["id"]
     assert _decide(watched, run, "approve", "admin").status_code == 403
