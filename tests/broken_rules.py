@@ -264,7 +264,7 @@ MUTATIONS = (
     Mutation(
         "whoever proposes approves",
         "app/service/proposals.py",
-        "if approver in _issuers(tx, proposer) or proposer in _issuers(tx, approver):",
+        "if _heirs(tx, call.organisation_id, ours) & theirs or _heirs(tx, call.organisation_id, theirs) & ours:",
         "if False:",
         ("tests/api/test_limits.py", "tests/api/test_approvals.py"),
     ),
