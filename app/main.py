@@ -31,10 +31,10 @@ from app.api.routers import (
     webhooks,
 )
 from app.logs import keep_secrets
-from app.service.checkpoints import keep_checkpoints
-from app.service.keyring import KeyRing
+from app.service.asking.keyring import KeyRing
+from app.service.asking.rates import asking_rates
 from app.service.placements import Placements
-from app.service.rates import asking_rates
+from app.service.proof.checkpoints import keep_checkpoints
 from app.service.signing import signer_of
 from app.settings import Settings
 

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.persistence.engine import POOL_SIZE
-from app.service.access import DEFAULT_PLACEMENT
-from app.service.openid.terms import Grant, OpenIdTerms, check_issuer, check_url, read_roles
+from app.service.asking.access import DEFAULT_PLACEMENT
+from app.service.asking.openid.terms import Grant, OpenIdTerms, check_issuer, check_url, read_roles
 
 
 def _placements(given: object) -> object:

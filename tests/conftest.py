@@ -29,9 +29,9 @@ from app.main import create_app
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import tenants
 from app.persistence.schema import is_current, upgrade
-from app.service import access, keyring
 from app.service.alerts import deliverer, sending
-from app.service.keys import create_key
+from app.service.asking import access, keyring
+from app.service.governance.keys import create_key
 from app.service.signing import public_pem
 from app.settings import Settings
 from tests import postgres

@@ -14,10 +14,10 @@ from app.api.routers.steps import take_steps
 from app.api.schemas.steps import StepsIn
 from app.api.strict import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import LedgerError
-from app.service.access import Caller
-from app.service.keyring import KeyRing
+from app.service.asking.access import Caller
+from app.service.asking.keyring import KeyRing
+from app.service.asking.rates import AskingRates
 from app.service.placements import Placements
-from app.service.rates import AskingRates
 
 _PATH: Final = re.compile(r"/v1/runs/([^/\0]+)/steps")
 

@@ -21,13 +21,13 @@ from app.api.request_ids import request_id_of
 from app.api.strict import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
 from app.persistence.tables import KEY_LENGTH
-from app.service.access import Caller
-from app.service.call import Call
+from app.service.asking.access import Caller
+from app.service.asking.call import Call
+from app.service.asking.keyring import KeyRing
+from app.service.asking.rates import AskingRates
 from app.service.charging.queue import CommitQueue
 from app.service.idempotency import Answer, Identity
-from app.service.keyring import KeyRing
 from app.service.placements import Placement, Placements
-from app.service.rates import AskingRates
 from app.service.signing import Signer
 
 

@@ -8,9 +8,9 @@ import typer
 from app.commands.saying import Json, say
 from app.ledger.roles import Role
 from app.opening import ledger
-from app.service import access
-from app.service import keys as key_service
-from app.service.access import DEFAULT_PLACEMENT
+from app.service.asking import access
+from app.service.asking.access import DEFAULT_PLACEMENT
+from app.service.governance import keys as key_service
 
 
 def create_organisation(

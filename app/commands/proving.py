@@ -12,10 +12,10 @@ from app.ledger.errors import InvalidInputError
 from app.opening import ledger, require_there
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import tenants
-from app.service.access import COMMAND_LINE
-from app.service.checkpoints import sign
+from app.service.asking.access import COMMAND_LINE
 from app.service.copying import copy
-from app.service.export import export_from
+from app.service.proof.checkpoints import sign
+from app.service.proof.export import export_from
 from app.service.signing import required, signer_of
 from app.service.verification import enforce, together
 from app.service.verification import verify as verify_ledger

@@ -22,17 +22,19 @@ from app.persistence.repositories.decisions import Decision, Outcome
 from app.persistence.repositories.events import PriceBook
 from app.persistence.repositories.experiments import Experiment
 from app.service.acts import Act
-from app.service.budgets import Terms, find_parent, open_budget, require_reach
-from app.service.call import Call
+from app.service.asking.call import Call
+from app.service.budgets import open_budget
 from app.service.charging.deciding import decide
 from app.service.charging.loading import load_for
 from app.service.charging.requests import Command, StepRequest
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
+from app.service.finding import find_parent, require_reach
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
 from app.service.pricing import Prepared
 from app.service.registering import Declaration, Registration, open_run
+from app.service.terms import Terms
 
 UNIFORM_BITS = 52
 

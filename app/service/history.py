@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from app.ledger.roles import Permission
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Decision
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.runs import find_path
 
 EVENTS_ROOM = 4 << 20

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import IdempotencyKeyReusedError, InvalidInputError
 from app.persistence.repositories import decisions, replies, tenants
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.pricing import Prepared, prepared
 
 CREATED = 201

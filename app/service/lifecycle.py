@@ -11,7 +11,7 @@ from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_atte
 from app.persistence.repositories import proposals, runs, tenants
 from app.persistence.repositories.proposals import Kind, Status, Wanted
 from app.service.acts import Act
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet

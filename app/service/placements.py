@@ -12,9 +12,9 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoun
 from app.persistence.engine import EVERYONE, NOBODY, URL_SETTING, Database, said_by
 from app.persistence.repositories import tenants
 from app.persistence.schema import is_current
-from app.service.access import DEFAULT_PLACEMENT
 from app.service.alerts.deliverer import deliver
 from app.service.alerts.sending import Sender
+from app.service.asking.access import DEFAULT_PLACEMENT
 from app.service.charging.queue import CommitQueue
 from app.service.upkeep import keep_up
 

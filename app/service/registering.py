@@ -14,19 +14,27 @@ from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, Relat
 from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
 from app.ledger.windows import require_open
-from app.persistence.repositories import accounts, runs
+from app.persistence.repositories import accounts, keeping, runs
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.acts import Act
-from app.service.budgets import Terms, account_facts, checked, find_parent, new_account
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
-from app.service.conforming import largest, needs_approval, propose_run, require_conforming, require_size, size_of
+from app.service.finding import find_parent
+from app.service.governance.conforming import (
+    largest,
+    needs_approval,
+    propose_run,
+    require_conforming,
+    require_size,
+    size_of,
+)
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.parts import budget_facts
 from app.service.pricing import Prepared
 from app.service.reserving import PlanRequest, set_aside
 from app.service.runs import RunRecord, read_run
+from app.service.terms import Terms, account_facts, checked, new_account
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,7 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
         require_size(path, size, planned=bool(planned))
     size = largest(sizes)
     status = RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE
-    accounts.add(tx, call.organisation_id, account, ancestors, None, call.now)
+    keeping.add(tx, call.organisation_id, account, ancestors, None, call.now)
     head = genesis(call.organisation_id, account.id)
     run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
     run = replace(

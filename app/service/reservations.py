@@ -8,12 +8,12 @@ from app.ledger.errors import NotFoundError, ReservationConflictError
 from app.ledger.reservations import Closing, Reservation, commit, extend, forfeit, has_lapsed, void
 from app.ledger.roles import Permission
 from app.persistence.repositories import reservations
-from app.service.budgets import require_reach
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.ending import end
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
+from app.service.finding import require_reach
 
 
 def get_reservation(call: Call, reservation_id: str) -> Reservation:

@@ -16,7 +16,7 @@ from app.ledger.roles import Permission
 from app.ledger.runs import require_active, require_attempt
 from app.ledger.windows import require_open
 from app.persistence.repositories import reservations
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.ending import end
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save

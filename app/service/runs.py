@@ -14,8 +14,8 @@ from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, locks, runs
 from app.persistence.repositories.accounts import AccountRecord
-from app.service.budgets import find_parent
-from app.service.call import Call
+from app.service.asking.call import Call
+from app.service.finding import find_parent
 from app.service.pricing import Prepared, prepared, quote
 
 

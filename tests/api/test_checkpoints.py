@@ -13,7 +13,7 @@ from app.ledger.errors import InvalidInputError
 from app.persistence.repositories import acts
 from app.persistence.repositories.entries import entries, kept_runs
 from app.persistence.tables import audit_entries, checkpoints, decisions, runs
-from app.service.checkpoints import sign_due
+from app.service.proof.checkpoints import sign_due
 from app.service.signing import is_signed_by, signer_of
 from app.service.verification import verify
 from app.service.verification.witnesses import Witness, witness_of

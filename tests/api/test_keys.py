@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.service import keyring
+from app.service.asking import keyring
 from tests.api.conftest import House
 from tests.conftest import SAMPLED
 

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from joserfc.jwk import RSAKey
 
-from app.service import keyring
-from app.service.openid.tokens import LEEWAY_SECONDS, MOST_CHARACTERS
+from app.service.asking import keyring
+from app.service.asking.openid.tokens import LEEWAY_SECONDS, MOST_CHARACTERS
 from tests.api.conftest import House, furnish
 from tests.conftest import Ledger, open_ledger
 from tests.identity_provider import ALGORITHMS, IdentityProvider, identity_provider, key_of, public, signed

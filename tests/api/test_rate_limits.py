@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.service import keyring
+from app.service.asking import keyring
 from tests.api.conftest import furnish
 from tests.api.ways import watched
 from tests.conftest import Ledger, open_ledger

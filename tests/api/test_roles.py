@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from app.ledger.roles import Role
-from app.service.keys import create_key
+from app.service.governance.keys import create_key
 from tests.api.conftest import House
 from tests.api.matrix import EVERYONE, MAY
 from tests.api.operations import GUARDED, Operation, valid_body, valid_headers

@@ -18,7 +18,7 @@ from app.ledger.errors import NameTakenError
 from app.main import create_app
 from app.persistence.engine import Database
 from app.persistence.schema import upgrade
-from app.service import access
+from app.service.asking import access
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
 from app.service.verification import verify

@@ -20,9 +20,9 @@ from app.persistence.postgresql import for_organisation
 from app.persistence.repositories import accounts, decisions, keys, tenants
 from app.persistence.repositories.events import PriceBook
 from app.persistence.tables import metadata
-from app.service import access
 from app.service.alerts.forecasting import take_readings
-from app.service.keys import create_key
+from app.service.asking import access
+from app.service.governance.keys import create_key
 from app.service.placements import Placements
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger

@@ -22,8 +22,8 @@ import pytest
 
 from app.accounting.events import canonical, event_from_dict
 from app.ledger.roles import Role
-from app.service import access
-from app.service.keys import create_key
+from app.service.asking import access
+from app.service.governance.keys import create_key
 from app.service.verification import verify
 from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, gaussian
 from tests.api import trainer

@@ -15,8 +15,8 @@ from app.ledger.roles import Role
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
-from app.service.access import Caller
-from app.service.call import Call
+from app.service.asking.access import Caller
+from app.service.asking.call import Call
 from app.service.charging.group import Outcome, commit_group
 from app.service.charging.memory import Memory
 from app.service.charging.queue import CommitQueue

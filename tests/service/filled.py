@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from app.main import create_app
 from app.service.alerts.forecasting import take_readings
-from app.service.checkpoints import sign_due
+from app.service.proof.checkpoints import sign_due
 from app.service.signing import signer_of
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired

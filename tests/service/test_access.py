@@ -18,9 +18,9 @@ from app.ledger.errors import (
 from app.ledger.roles import PERMISSIONS, Permission, Role
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import api_keys
-from app.service.access import Caller, authenticate, create_organisation
-from app.service.call import Call
-from app.service.keys import create_key
+from app.service.asking.access import Caller, authenticate, create_organisation
+from app.service.asking.call import Call
+from app.service.governance.keys import create_key
 from tests import postgres
 from tests.conftest import Ledger
 from tests.persistence.dump import dump

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.service.charging.requests import Answered
-from app.service.export import export
+from app.service.proof.export import export
 from app.service.upkeep import forfeit_lapsed
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger

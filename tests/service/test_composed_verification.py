@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, delete, update
 
 from app.persistence.tables import account_paths, accounts, attestations, run_budgets
-from app.service.export import export
+from app.service.proof.export import export
 from app.service.verification import enforce, verify
 from tests.conftest import Ledger
 from tests.service.tampering import set_account, set_balance, tampering

@@ -15,7 +15,7 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.schema import upgrade
 from app.persistence.tables import decisions, reservations, runs
 from app.service import copying
-from app.service.access import create_organisation
+from app.service.asking.access import create_organisation
 from app.service.copying import copy
 from app.service.verification import verify
 from tests.api.trainer import LOUD

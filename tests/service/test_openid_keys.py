@@ -11,11 +11,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
-from app.service import keyring
-from app.service.keyring import KeyRing
-from app.service.openid import provider as provider_module
-from app.service.openid.provider import KEPT_SECONDS, MOST_BYTES, PROVOKED_SECONDS, RENEWED_SECONDS, RETRIED_SECONDS
-from app.service.openid.provider import Provider as Keys
+from app.service.asking import keyring
+from app.service.asking.keyring import KeyRing
+from app.service.asking.openid import provider as provider_module
+from app.service.asking.openid.provider import (
+    KEPT_SECONDS,
+    MOST_BYTES,
+    PROVOKED_SECONDS,
+    RENEWED_SECONDS,
+    RETRIED_SECONDS,
+)
+from app.service.asking.openid.provider import Provider as Keys
 from app.settings import Settings
 from tests.conftest import Ledger, open_ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public

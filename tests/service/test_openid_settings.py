@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.ledger.roles import Role
-from app.service.openid.terms import Grant, granted
+from app.service.asking.openid.terms import Grant, granted
 from app.settings import PREFIX, Settings
 from tests.service.commands import commands
 

@@ -21,11 +21,11 @@ from app.ledger.errors import (
 from app.ledger.roles import Role
 from app.main import create_app
 from app.persistence.engine import Database
-from app.service import keyring
-from app.service.access import authenticate, create_organisation
+from app.service.asking import keyring
+from app.service.asking.access import authenticate, create_organisation
+from app.service.asking.keyring import KeyRing
 from app.service.copying import copy
-from app.service.keyring import KeyRing
-from app.service.keys import create_key
+from app.service.governance.keys import create_key
 from app.service.placements import Placements
 from app.service.verification import verify
 from app.settings import Settings
@@ -175,7 +175,7 @@ def test_a_key_s_id_is_new_on_every_placement(placements: Placements, monkeypatc
         create_organisation(everywhere[name], organisation, NOW, everywhere.values())
     first = create_key(everywhere["default"], "hospital", Role.ADMIN, NOW, everywhere.values())
     ids = iter([first.id, first.id, "key_new"])
-    monkeypatch.setattr("app.service.keys.new_id", lambda *_: next(ids))
+    monkeypatch.setattr("app.service.governance.keys.new_id", lambda *_: next(ids))
     assert create_key(everywhere["eu-2"], "clinic", Role.ADMIN, NOW, everywhere.values()).id == "key_new"
 
 

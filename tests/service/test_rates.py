@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.errors import AuthenticationError, RateLimitedError
-from app.service import rates
-from app.service.rates import MOST_BUCKETS, Rates
+from app.service.asking import rates
+from app.service.asking.rates import MOST_BUCKETS, Rates
 
 
 class Clock:

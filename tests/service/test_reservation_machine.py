@@ -19,10 +19,11 @@ from app.ledger.runs import RunAction
 from app.persistence.engine import EVERYONE
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Outcome
-from app.service import access, lifecycle, reservations, reserving, upkeep
+from app.service import lifecycle, reservations, reserving, upkeep
+from app.service.asking import access
 from app.service.charging.requests import Answered
+from app.service.governance.keys import create_key
 from app.service.idempotency import Identity, Pinned
-from app.service.keys import create_key
 from app.service.pricing import UnpreparedError
 from app.service.reserving import Before, PlanRequest
 from app.service.verification import verify

@@ -7,14 +7,8 @@ from fastapi import Query, Request, Response
 from app.api.paging import After, PageLimit, cut, decode_cursor
 from app.api.problems import GUARDED, OPENING, READING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
-from app.api.schemas.accounts import (
-    BudgetIn,
-    BudgetOut,
-    BudgetPage,
-    PopulationIn,
-    PopulationOut,
-    PopulationPage,
-)
+from app.api.schemas.accounts import BudgetOut, BudgetPage, PopulationOut, PopulationPage
+from app.api.schemas.terms import BudgetIn, PopulationIn
 from app.ledger.accounts import AccountKind
 from app.service import budgets
 

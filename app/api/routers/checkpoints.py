@@ -7,7 +7,7 @@ from app.api.problems import GUARDED, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, Signing, created, identity, router, tagged
 from app.api.schemas.checkpoints import CheckpointOut, CheckpointPage, SigningKeyOut
 from app.api.schemas.common import Nothing
-from app.service import checkpoints
+from app.service.proof import checkpoints
 from app.service.signing import required
 
 routes = router()

@@ -14,8 +14,8 @@ from app.api.schemas.governance import ActOut, ActPage, VerificationOut
 from app.persistence.repositories.acts import Wanted
 from app.persistence.repositories.decisions import Outcome
 from app.persistence.tables import ACTOR_LENGTH
-from app.service import auditing
-from app.service.auditing import DecisionQuery
+from app.service.proof import auditing
+from app.service.proof.auditing import DecisionQuery
 from app.service.verification import verify_organisation
 
 routes = router()

@@ -6,7 +6,7 @@ from app.api.paging import After, PageLimit, cut, decode_cursor
 from app.api.problems import GUARDED, READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.keys import IssuedKeyOut, KeyIn, KeyOut, KeyPage, RevokeIn, RotateIn
-from app.service import keys
+from app.service.governance import keys
 
 routes = router()
 

@@ -7,8 +7,8 @@ from fastapi import Header, Request, Response
 from app.api.problems import READING, WRITING, reads, responses
 from app.api.route import Asked, router, tagged
 from app.api.schemas.policies import PolicyChangeIn, PolicyOut
-from app.service import policies
-from app.service.policies import PolicyRequest
+from app.service.governance import policies
+from app.service.governance.policies import PolicyRequest
 
 routes = router()
 

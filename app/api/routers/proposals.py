@@ -9,8 +9,8 @@ from app.api.problems import GUARDED, READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.proposals import AccountLimitOut, DecisionIn, LimitChangeIn, ProposalOut, ProposalPage
 from app.persistence.repositories.proposals import Status, Wanted
-from app.service import limits, proposals
-from app.service.limits import LimitRequest
+from app.service.governance import limits, proposals
+from app.service.governance.limits import LimitRequest
 
 routes = router()
 

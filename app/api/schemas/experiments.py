@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 
 from app.accounting.events import event_to_dict
 from app.accounting.formulas.repetitions import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
-from app.api.schemas.accounts import TermsIn
 from app.api.schemas.common import Input, LimitIn, Name, Output, Reference, Relation, relation_of
 from app.api.schemas.counted import CountedEvents, step_events_of
 from app.api.schemas.examples import (
@@ -21,14 +20,15 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.api.schemas.reservations import not_made
+from app.api.schemas.terms import TermsIn
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.experiments import Charged
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.decisions import Decision
-from app.service.budgets import Terms
 from app.service.experiments import ExperimentRecord, Sweep
 from app.service.idempotency import Pinned
 from app.service.numbers import finite
+from app.service.terms import Terms
 
 _TRIALS: dict[str, Any] = {"each": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
 EXPERIMENT_EXAMPLE: dict[str, Any] = {

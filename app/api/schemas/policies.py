@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID
 from app.ledger.policies import Policy, facts_of, policy_of
-from app.service.policies import PolicyRecord
+from app.service.governance.policies import PolicyRecord
 
 _WHY = "The board of 12 November: DP-SGD only, and a plan for every run."
 _POLICY: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.accounting.events import NeighboringRelation, event_to_dict
-from app.api.schemas.accounts import TermsIn, counted
+from app.api.schemas.accounts import counted
 from app.api.schemas.common import (
     AccountOut,
     LimitIn,
@@ -28,14 +28,15 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
+from app.api.schemas.terms import TermsIn
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
-from app.service.budgets import Terms
 from app.service.numbers import finite
 from app.service.planning.setting import about_limit
 from app.service.registering import Declaration, Registration
 from app.service.runs import RunRecord
+from app.service.terms import Terms
 
 RUN_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_RUN_ID,

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, select, true
 
 from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
-from app.ledger.composition import budgets_of
 from app.ledger.errors import LedgerError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.ledger.thresholds import Watch, holds_on, watch_of
@@ -24,8 +23,8 @@ from app.persistence.repositories.balances import Since
 from app.persistence.repositories.events import PriceBook
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
 from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
-from app.persistence.repositories.tenants import policy_text, read_policy
-from app.persistence.tables import account_paths, accounts, populations, run_budgets
+from app.persistence.repositories.tenants import read_policy
+from app.persistence.tables import account_paths, accounts, populations
 from app.persistence.tables import balances as kept_balances
 
 
@@ -108,118 +107,6 @@ _MANY = _RECORDS.where(
     accounts.c.organisation_id == bindparam("of_organisation"),
     accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
 )
-
-
-def add(
-    tx: Connection,
-    organisation_id: str,
-    account: Account,
-    ancestors: Sequence[Account],
-    population: Population | None,
-    now: datetime,
-) -> None:
-    """Append an account beneath its ancestors.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose account it is.
-        account: new, nothing spent.
-        ancestors: all of them, by depth and id; empty for a population.
-        population: given for a population only.
-        now: in UTC.
-    """
-    tx.execute(
-        insert(accounts).values(
-            organisation_id=organisation_id,
-            id=account.id,
-            kind=str(account.kind),
-            parent_id=account.parent_id,
-            population_id=account.population_id,
-            name=account.name,
-            path=account.path,
-            depth=account.depth,
-            epsilon_limit=account.limit and account.limit.epsilon,
-            delta_limit=account.limit and account.limit.delta,
-            filter=str(account.filter),
-            planned=_planned_text(account.planned),
-            weights=balances.weights_text(account.weights),
-            grid_version=account.grid_version,
-            version=account.version,
-            limit_revision=account.limit_revision,
-            partitions_per_unit=account.partitions_per_unit,
-            opens_at=account.window.opens_at,
-            closes_at=account.window.closes_at,
-            policy=policy_text(account.policy),
-            house_policy=policy_text(account.house_policy),
-            policy_revision=account.policy_revision,
-            created_at=now,
-            updated_at=now,
-        )
-    )
-    balances.add(tx, organisation_id, account)
-    if population is not None:
-        tx.execute(
-            insert(populations).values(
-                organisation_id=organisation_id,
-                account_id=account.id,
-                privacy_unit=population.privacy_unit,
-                neighboring_relation=str(population.relation),
-                size=population.size,
-            )
-        )
-    tx.execute(
-        insert(account_paths),
-        [
-            {
-                "organisation_id": organisation_id,
-                "account_id": account.id,
-                "ancestor_id": ancestor.id,
-                "depth": ancestor.depth,
-            }
-            for ancestor in (*ancestors, account)
-        ],
-    )
-    if account.kind is AccountKind.RUN:
-        charged = enumerate(budgets_of((*ancestors, account)))
-        tx.execute(
-            insert(run_budgets),
-            [
-                {"organisation_id": organisation_id, "run_id": account.id, "place": place, "budget_id": budget.id}
-                for place, budget in charged
-            ],
-        )
-
-
-def set_limit(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
-    """Write an account's limit, its revision, and the weights of its filter; the caller has locked its path."""
-    assert account.limit is not None, "only a limit can be changed"
-    tx.execute(
-        update(accounts)
-        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
-        .values(
-            epsilon_limit=account.limit.epsilon,
-            delta_limit=account.limit.delta,
-            limit_revision=account.limit_revision,
-            weights=balances.weights_text(account.weights),
-            version=account.version,
-            updated_at=now,
-        )
-    )
-
-
-def set_policy(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
-    """Write an account's policies and their revision; the caller has locked its path."""
-    tx.execute(
-        update(accounts)
-        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
-        .values(
-            policy=policy_text(account.policy),
-            house_policy=policy_text(account.house_policy),
-            policy_revision=account.policy_revision,
-            version=account.version,
-            updated_at=now,
-        )
-    )
 
 
 def populations_of(tx: Connection, organisation_id: str) -> list[Account]:
@@ -404,13 +291,14 @@ def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
     return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine, since, tells)
 
 
-def _planned_text(planned: tuple[StepEvent, ...]) -> str:
+def planned_text(planned: tuple[StepEvent, ...]) -> str:
+    """A planned workload as it is kept; `read_planned` reads it."""
     return json.dumps([{"event": event_to_dict(step.event), "count": step.count} for step in planned])
 
 
 def planned_sha256(planned: tuple[StepEvent, ...]) -> str | None:
     """What tells one planned workload from another: sha256 (hex) of the text that is kept; None: nothing is planned."""
-    return hashlib.sha256(_planned_text(planned).encode()).hexdigest() if planned else None
+    return hashlib.sha256(planned_text(planned).encode()).hexdigest() if planned else None
 
 
 def read_planned(text: str) -> tuple[StepEvent, ...]:

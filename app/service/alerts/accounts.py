@@ -14,8 +14,8 @@ from app.persistence.repositories.tells import Tells, save_tells
 from app.service.acts import Act
 from app.service.alerts.forecasting import Outlook, outlook
 from app.service.alerts.telling import thresholds_reached
-from app.service.budgets import require_reach
-from app.service.call import Call
+from app.service.asking.call import Call
+from app.service.finding import require_reach
 
 
 def list_alerts(

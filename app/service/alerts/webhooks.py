@@ -17,8 +17,8 @@ from app.service.alerts.disabling import disable, facts
 from app.service.alerts.guard import check_url
 from app.service.alerts.signing import new_secret
 from app.service.alerts.telling import trial
-from app.service.budgets import find_account
-from app.service.call import Call
+from app.service.asking.call import Call
+from app.service.finding import find_account
 from app.service.idempotency import Answer, Identity, create_once, require_no_key
 from app.service.ids import new_id
 from app.service.pricing import Prepared

@@ -9,7 +9,7 @@ from app.ledger.plans import PlannedItem
 from app.persistence.repositories import accounts, decisions, locks, replies, reservations, runs
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.locks import Seen
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.memory import Key, Memory
 from app.service.charging.working import WorkingSet
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noq
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.roles import Permission
 from app.persistence.engine import Database, WriterBusyError, said_by
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.group import Outcome, commit_group, preview
 from app.service.charging.memory import Memory
 from app.service.charging.requests import Answered, Command, StepRequest

@@ -11,7 +11,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import Run
 from app.persistence.repositories.decisions import Decision
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.loading import Wanted
 from app.service.pricing import Prepared
 

@@ -7,9 +7,9 @@ from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts, acts, checkpoints, entries, experiments, parts
-from app.service.budgets import account_facts
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.parts import budget_facts, part_facts
+from app.service.terms import account_facts
 from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together

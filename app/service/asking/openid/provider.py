@@ -15,7 +15,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
 
 from app.ledger.errors import LedgerUnavailableError
-from app.service.openid.terms import OpenIdTerms, check_url
+from app.service.asking.openid.terms import OpenIdTerms, check_url
 
 RENEWED_SECONDS: Final = 300.0
 """How often the keys are fetched anew, beside all requests: so long a key that was withdrawn may still open."""

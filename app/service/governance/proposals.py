@@ -11,12 +11,12 @@ from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDec
 from app.ledger.roles import Permission
 from app.persistence.repositories import acts, keys, proposals, tenants
 from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
-from app.service.access import COMMAND_LINE
 from app.service.acts import Act
-from app.service.approvals import approve_run, reject_run
-from app.service.budgets import require_every_budget, require_reach
-from app.service.call import Call
-from app.service.limits import approve_limit
+from app.service.asking.access import COMMAND_LINE
+from app.service.asking.call import Call
+from app.service.finding import require_every_budget, require_reach
+from app.service.governance.approvals import approve_run, reject_run
+from app.service.governance.limits import approve_limit
 from app.service.pricing import Prepared, prepared
 
 MOST_ROTATIONS: Final = 1_000_000

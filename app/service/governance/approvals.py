@@ -8,9 +8,9 @@ from app.ledger.errors import VersionConflictError
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.proposals import Proposal
 from app.service.acts import Act
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.charging.loading import load_for
-from app.service.conforming import require_still_allowed
+from app.service.governance.conforming import require_still_allowed
 from app.service.lifecycle import go_on
 from app.service.pricing import Prepared
 

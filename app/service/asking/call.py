@@ -10,8 +10,8 @@ from app.ledger.audit import Asker
 from app.ledger.errors import InsufficientScopeError
 from app.ledger.roles import PERMISSIONS, Permission, holders
 from app.persistence.engine import Database
-from app.service.access import Caller
 from app.service.acts import Act, append
+from app.service.asking.access import Caller
 
 
 @dataclass(frozen=True, slots=True)

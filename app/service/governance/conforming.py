@@ -17,10 +17,10 @@ from app.persistence.repositories import proposals
 from app.persistence.repositories.accounts import Population
 from app.persistence.repositories.proposals import Kind, Proposal, Status
 from app.service.acts import Act
-from app.service.budgets import require_opening
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.ids import new_id
 from app.service.pricing import Prepared
+from app.service.terms import require_opening
 
 
 def require_conforming(

@@ -10,13 +10,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.persistence.engine import EVERYONE, said_by
 from app.persistence.repositories import accounts, tenants
-from app.service.access import Caller
-from app.service.doors import Doors
-from app.service.openid import tokens
-from app.service.openid.provider import Provider
-from app.service.openid.terms import Grant, OpenIdTerms, granted
-from app.service.openid.tokens import TokenRefusedError
-from app.service.sign_ins import Failures, Tried
+from app.service.asking.access import Caller
+from app.service.asking.doors import Doors
+from app.service.asking.openid import tokens
+from app.service.asking.openid.provider import Provider
+from app.service.asking.openid.terms import Grant, OpenIdTerms, granted
+from app.service.asking.openid.tokens import TokenRefusedError
+from app.service.asking.sign_ins import Failures, Tried
 
 _logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from app.persistence.repositories import acts, decided
 from app.persistence.repositories.acts import KeptAct, Wanted
 from app.persistence.repositories.decided import Decided, Place
 from app.persistence.repositories.decisions import Outcome
-from app.service.budgets import find_account
-from app.service.call import Call
+from app.service.asking.call import Call
+from app.service.finding import find_account
 from app.service.runs import find_path
 
 

@@ -19,8 +19,8 @@ from app.ledger.room import fits
 from app.ledger.runs import TERMINAL, Run
 from app.persistence.repositories import accounts, acts, experiments, runs, tallies
 from app.persistence.repositories.accounts import AccountRecord
+from app.service.asking.call import Call
 from app.service.budgets import get_account
-from app.service.call import Call
 from app.service.experiments import ExperimentRecord, read_all
 from app.service.numbers import finite
 from app.service.runs import find_path, find_paths

@@ -13,8 +13,8 @@ from joserfc.jws import CompactSignature, JWSRegistry
 
 from app.ledger.errors import AuthenticationError
 from app.persistence.tables import ACTOR_LENGTH
-from app.service.openid.provider import Provider, SigningKey
-from app.service.openid.terms import OpenIdTerms
+from app.service.asking.openid.provider import Provider, SigningKey
+from app.service.asking.openid.terms import OpenIdTerms
 
 ACTOR_PREFIX: Final = "oidc:"
 

@@ -13,10 +13,10 @@ from app.ledger.roles import ISSUES, Permission, Role
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import keys, tenants
 from app.persistence.repositories.keys import KeyRecord
-from app.service.access import COMMAND_LINE, secret_hash
 from app.service.acts import Act, append
-from app.service.budgets import find_account, require_reach
-from app.service.call import Call
+from app.service.asking.access import COMMAND_LINE, secret_hash
+from app.service.asking.call import Call
+from app.service.finding import find_account, require_reach
 from app.service.idempotency import Answer, Identity, Pinned, create_once, require_no_key
 from app.service.ids import new_id
 from app.service.pricing import Prepared

@@ -19,18 +19,19 @@ from app.ledger.limits import is_raised, limited
 from app.ledger.policies import effective
 from app.ledger.roles import PERMISSIONS, Permission
 from app.ledger.thresholds import reached
-from app.persistence.repositories import accounts, alerts, proposals
+from app.persistence.repositories import accounts, alerts, keeping, proposals
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.persistence.repositories.balances import weights_facts
 from app.persistence.repositories.proposals import Kind, Proposal, Status
 from app.service.acts import Act
 from app.service.alerts.telling import thresholds_reached
-from app.service.budgets import checked, find_account, find_path_of, require_every_budget
-from app.service.call import Call
+from app.service.asking.call import Call
+from app.service.finding import find_account, find_path_of, require_every_budget
+from app.service.governance.preconditions import require_seen
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
-from app.service.preconditions import require_seen
 from app.service.pricing import Prepared
+from app.service.terms import checked
 
 OK = 200
 
@@ -170,7 +171,7 @@ def apply(
         The account afterwards.
     """
     record, after = path[-1], _limited(path, limit, ready)
-    accounts.set_limit(tx, call.organisation_id, after, call.now)
+    keeping.set_limit(tx, call.organisation_id, after, call.now)
     now = replace(record, account=after, updated_at=call.now)
     action = f"{after.kind}.limit_changed"
     call.record(tx, Act(action, after.id, limit_facts(record), limit_facts(now), reason))

@@ -14,13 +14,13 @@ from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailabl
 from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.recent import Recent
 from app.persistence.repositories import keys
-from app.service.access import Caller, KeyRefusedError, authenticate, caller_of
-from app.service.doors import Doors
-from app.service.openid.people import People, Person
-from app.service.openid.provider import RETRIED_SECONDS
-from app.service.openid.terms import OpenIdTerms
-from app.service.openid.tokens import token_in
-from app.service.sign_ins import Failures, Tried
+from app.service.asking.access import Caller, KeyRefusedError, authenticate, caller_of
+from app.service.asking.doors import Doors
+from app.service.asking.openid.people import People, Person
+from app.service.asking.openid.provider import RETRIED_SECONDS
+from app.service.asking.openid.terms import OpenIdTerms
+from app.service.asking.openid.tokens import token_in
+from app.service.asking.sign_ins import Failures, Tried
 
 BELIEVED_SECONDS = 1.0
 """For how long a caller is believed to be who the database said: so long a withdrawn key may still open."""

@@ -21,7 +21,7 @@ from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.repositories import acts, checkpoints, tenants
 from app.persistence.repositories.checkpoints import Checkpoint
 from app.service.acts import Act, append
-from app.service.call import Call
+from app.service.asking.call import Call
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.pricing import Prepared
 from app.service.signing import Signer

@@ -8,11 +8,11 @@ from app.ledger.accounts import Account
 from app.ledger.conformity import sources_of
 from app.ledger.policies import NOTHING_SAID, ORGANISATION, Policy, Source, effective, facts_of
 from app.ledger.roles import Permission
-from app.persistence.repositories import accounts, tenants
+from app.persistence.repositories import accounts, keeping, tenants
 from app.service.acts import Act
-from app.service.budgets import find_parent
-from app.service.call import Call
-from app.service.preconditions import require_seen
+from app.service.asking.call import Call
+from app.service.finding import find_parent
+from app.service.governance.preconditions import require_seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _of_account(path: list[Account]) -> PolicyRecord:
 def _set(tx: Connection, call: Call, before: PolicyRecord, request: PolicyRequest) -> PolicyRecord:
     *above, own = _path(tx, call, before.subject)
     changed = replace(own, policy=request.policy, policy_revision=own.policy_revision + 1, version=own.version + 1)
-    accounts.set_policy(tx, call.organisation_id, changed, call.now)
+    keeping.set_policy(tx, call.organisation_id, changed, call.now)
     return _of_account([*above, changed])
 
 
@@ -147,5 +147,5 @@ def _set_house(tx: Connection, call: Call, request: PolicyRequest) -> PolicyReco
     tenants.set_policy(tx, call.organisation_id, request.policy, revision)
     for population in accounts.populations_of(tx, call.organisation_id):
         changed = replace(population, house_policy=request.policy, version=population.version + 1)
-        accounts.set_policy(tx, call.organisation_id, changed, call.now)
+        keeping.set_policy(tx, call.organisation_id, changed, call.now)
     return _house(tx, call)

@@ -1,0 +1,1 @@
+"""Who asks: keys and people, what they may do, how often."""

@@ -1,0 +1,1 @@
+"""What was done and spent, told so that others can check it."""
