@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache, reduce
+from math import inf
 from typing import Any, Final
 
 from app.accounting.events import NeighboringRelation
@@ -142,6 +143,21 @@ def effective(sources: tuple[Source, ...]) -> Policy:
         for source in sources
     ]
     return reduce(stricter, beneath, base)
+
+
+def asks_fewer(before: Policy, after: Policy) -> str | None:
+    """The rule by which fewer persons are asked than before, of what holds at a place; None: no fewer.
+
+    Args:
+        before: what held.
+        after: what would hold.
+    """
+    if (after.persons_to_raise or PERSONS) < (before.persons_to_raise or PERSONS):
+        return "persons_to_raise"
+    threshold = inf if after.approval_above_epsilon is None else after.approval_above_epsilon
+    if before.approval_above_epsilon is not None and threshold > before.approval_above_epsilon:
+        return "approval_above_epsilon"
+    return None
 
 
 def facts_of(policy: Policy) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Experiments: sweeps that are declared before, charged run by run or all at once, and read as one."""
 
 import hashlib
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from app.service.asking.call import Call
 from app.service.budgets import open_budget
 from app.service.charging.deciding import decide
 from app.service.charging.loading import load_for
+from app.service.charging.refusing import not_made
 from app.service.charging.requests import Command, StepRequest
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
@@ -159,6 +161,9 @@ def create_sweep(
         refused = _charge(work, call, run_id, ready)
         if refused is not None:
             before.rollback()
+            budget = find_parent(tx, call, sweep.budgets[0]).account.id
+            facts = json.loads(refused.refusal or "{}")
+            call.record(tx, not_made("experiment", budget, 1, refused.binding_account_id, facts))
             return refuse(refused)
         before.commit()
         return render(_read(tx, call, experiment), trials)

@@ -19,6 +19,7 @@ from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.acts import Act
 from app.service.asking.call import Call
 from app.service.charging.loading import load_for
+from app.service.charging.refusing import facts_of, not_made
 from app.service.charging.saving import save
 from app.service.finding import find_parent
 from app.service.governance.conforming import (
@@ -113,6 +114,9 @@ def register_run(
         opened = open_run(tx, call, registration, ready)
         if isinstance(opened, Refusal):
             before.rollback()
+            budget = find_parent(tx, call, registration.declaration.budgets[0]).account.id
+            count = sum(step.count for step in registration.plan)
+            call.record(tx, not_made("run", budget, count, opened.binding.id, facts_of(opened)))
             return refuse(opened)
         before.commit()
         return render(read_run(tx, call, opened, ready))

@@ -19,6 +19,7 @@ from app.persistence.repositories import reservations
 from app.service.asking.call import Call
 from app.service.charging.ending import end
 from app.service.charging.loading import load_for
+from app.service.charging.refusing import facts_of, not_made
 from app.service.charging.saving import save
 from app.service.charging.watching import deviating
 from app.service.charging.working import WorkingSet
@@ -131,6 +132,8 @@ def reserve(
         held = set_aside(work, call, request, ready)
         if isinstance(held, Refusal):
             before.rollback()
+            count = sum(step.count for step in request.steps)
+            call.record(tx, not_made("plan", request.run_id, count, held.binding.id, facts_of(held)))
             return refuse(held)
         before.commit()
         save(work)

@@ -127,13 +127,20 @@ def test_how_many_trials_there_are_is_drawn_anew(home: House) -> None:
     assert certain["trials"] == 1
 
 
-def test_a_sweep_that_does_not_fit_leaves_nothing(home: House) -> None:
-    before = home.rows()
+def _but_acts(home: House) -> dict[str, object]:
+    return {table: rows for table, rows in home.rows().items() if table != "audit_entries"}
+
+
+def test_a_sweep_that_does_not_fit_leaves_nothing_but_the_act(home: House) -> None:
+    before = _but_acts(home)
     loud = AT_ONCE | {"trials": TRIALS | {"each": [{"event": gaussian(0.5), "count": 9}]}}
     refused = home.ledger.post("/v1/experiments", loud)
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
     assert refused.json()["max_count_that_fits"] == 0
-    assert home.rows() == before
+    assert _but_acts(home) == before
+    [act] = home.ledger.get("/v1/audit?action=experiment.refused", "auditor").json()["items"]
+    assert (act["subject"], act["after"]["epsilon_requested"]) == (home.budget, refused.json()["epsilon_requested"])
+    assert verify(home.ledger.database).problems == ()
     pinned = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
     assert pinned.status_code == 403
     same = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.service.asking import keyring
+from app.service.verification import verify
 from tests.api.conftest import House
 from tests.conftest import SAMPLED
 
@@ -175,6 +176,44 @@ def test_a_scoped_issuer_lends_within_its_scope(home: House) -> None:
     for path in ("", "/rotate", "/revoke"):
         method = "POST" if path else "GET"
         assert _asks(home, scoped, method, f"/v1/keys/{elsewhere['id']}{path}")[0] == 403
+
+
+def test_a_key_that_ends_issues_none_that_outlives_it(home: House) -> None:
+    soon, later = "2098-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
+    own = _issued(home, "budget_admin", expires_at=soon)["key"]
+    for terms in ({}, {"expires_at": later}):
+        status, told = _asks(home, own, "POST", "/v1/keys", {"role": "viewer"} | terms)
+        assert (status, told["code"]) == (422, "invalid_request")
+        assert "issues none that outlives it" in told["detail"]
+    assert _asks(home, own, "POST", "/v1/keys", {"role": "viewer", "expires_at": soon})[0] == 201
+
+
+def test_a_key_is_withdrawn_with_those_for_which_it_was_changed(home: House, at_once: None) -> None:
+    del at_once
+    stolen = _issued(home, "trainer")
+    status, heir = _asks(home, stolen["key"], "POST", f"/v1/keys/{stolen['id']}/rotate", {"overlap_seconds": 60})
+    assert status == 201
+    status, grandchild = _asks(home, heir["key"], "POST", f"/v1/keys/{heir['id']}/rotate", {"overlap_seconds": 60})
+    assert status == 201
+    path = f"/v1/keys/{stolen['id']}/revoke"
+    assert home.ledger.post(path, {"reason": "The laptop was lost."}).status_code == 200
+    assert _asks(home, grandchild["key"], "GET", "/v1/runs")[0] == 200
+    assert home.ledger.post(path, {"reason": "It was rotated.", "with_heirs": True}).status_code == 200
+    for key in (stolen, heir, grandchild):
+        assert _asks(home, key["key"], "GET", "/v1/runs")[0] == 401
+    withdrawn = home.ledger.get("/v1/audit?action=key.revoked", "auditor").json()["items"]
+    assert {act["subject"] for act in withdrawn} == {stolen["id"], heir["id"], grandchild["id"]}
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_a_key_to_a_run_of_several_budgets_is_lent_by_who_reaches_all_of_them(home: House) -> None:
+    home.ledger.population("other")
+    home.ledger.budget("team", "other")
+    body = {"name": "both", "budgets": ["mimic/icu-team", "other/team"], "event": SAMPLED}
+    run = home.ledger.post("/v1/runs", body).json()["id"]
+    scoped = _issued(home, "budget_admin", scope="mimic/icu-team")["key"]
+    assert _asks(home, scoped, "POST", "/v1/keys", {"role": "trainer", "scope": run})[0] == 403
+    assert home.ledger.post("/v1/keys", {"role": "trainer", "scope": run}).status_code == 201
 
 
 def test_a_trainer_may_read_rotate_and_withdraw_its_own_key_only(home: House) -> None:

@@ -8,10 +8,11 @@ from sqlalchemy import event as hooks
 from sqlalchemy import update
 
 from app.persistence.engine import EVERYONE
-from app.persistence.tables import accounts
+from app.persistence.tables import accounts, organisations
 from app.service.verification import verify
 from tests.api.conftest import House
 from tests.conftest import SAMPLED
+from tests.service.tampering import tampering
 
 WHY = "The board has met."
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 60.0}
@@ -19,11 +20,13 @@ LAPLACE = {"type": "laplace", "noise_multiplier": 60.0}
 LIMIT = {"epsilon": 0.5, "delta": 1e-6}
 
 
-def put(home: House, policy: dict[str, Any], account: str | None = None, *, tag: str = "*") -> httpx2.Response:
+def put(
+    home: House, policy: dict[str, Any], account: str | None = None, *, tag: str = "*", role: str = "privacy_officer"
+) -> httpx2.Response:
     """Set a policy of the organisation, or of an account."""
     path = "/v1/policies" if account is None else f"/v1/accounts/{account}/policy"
     reply: httpx2.Response = home.ledger.http.put(
-        path, json={"policy": policy, "reason": WHY}, headers=home.ledger.headers("privacy_officer") | {"If-Match": tag}
+        path, json={"policy": policy, "reason": WHY}, headers=home.ledger.headers(role) | {"If-Match": tag}
     )
     return reply
 
@@ -242,10 +245,37 @@ def test_a_policy_lets_one_person_raise_a_limit_who_could_approve_it(home: House
     assert raised(1.5, "privacy_officer") == 201
     proposal = home.ledger.get(f"/v1/proposals?status=open&account={home.budget}").json()["items"][0]["id"]
     assert home.ledger.post(f"/v1/proposals/{proposal}/reject", {}, "admin").status_code == 200
-    _set(home, {"persons_to_raise": 1})
+    assert put(home, {"persons_to_raise": 1}, role="admin").status_code == 200
     assert raised(1.5, "privacy_officer") == 200
     assert raised(2.0, "planner") == 201
     assert verify(home.ledger.database).problems == ()
+
+
+def test_whoever_is_held_by_a_second_persons_word_does_not_do_away_with_it(home: House) -> None:
+    refused = put(home, {"persons_to_raise": 1})
+    assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_scope")
+    assert refused.json()["rule"] == "persons_to_raise"
+    _set(home, {"approval_above_epsilon": 0.4}, home.budget)
+    _set(home, {"approval_above_epsilon": 0.3}, home.budget)
+    for looser in ({}, {"approval_above_epsilon": 0.4}):
+        before = home.rows()
+        refused = put(home, looser, home.budget)
+        assert (refused.status_code, refused.json()["rule"]) == (403, "approval_above_epsilon")
+        assert home.rows() == before
+    _set(home, {"approval_above_epsilon": 0.2})
+    _set(home, {}, home.budget)  # the organisation's holds there, and is stricter
+    assert put(home, {"persons_to_raise": 1}, role="admin").status_code == 200
+    _set(home, {"persons_to_raise": 2, "approval_above_epsilon": 0.2})
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_an_organisations_policy_that_was_changed_in_the_database_is_found(home: House) -> None:
+    _set(home, {"mechanisms": ["gaussian"]})
+    assert verify(home.ledger.database).problems == ()
+    with tampering(home.ledger.database) as tx:
+        tx.execute(update(organisations).values(policy=None))
+    [problem] = verify(home.ledger.database).problems
+    assert "its policy is not the one that its acts gave it" in problem
 
 
 def test_a_new_population_has_the_organisations_policy(home: House) -> None:

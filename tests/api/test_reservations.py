@@ -6,6 +6,7 @@ import pytest
 
 from app.accounting.curves import RdpCurve
 from app.service.upkeep import forfeit_lapsed
+from app.service.verification import verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
@@ -290,3 +291,17 @@ def test_what_one_run_holds_no_other_gets(trainer: Trainer) -> None:
     trainer.end(held, "commit", 30)
     assert within_limits(trainer.path())
     assert trainer.sound()
+
+
+def test_a_plan_that_is_refused_is_an_act(trainer: Trainer) -> None:
+    """Whether it was asked for by a run, or with one: then there is no run, whose chain could keep it."""
+    told = is_refused(trainer.reserve((HUGE, 3)), 403, "budget_exceeded")
+    body = {"name": "never", "budget": "mimic/icu-team", "plan": [{"event": HUGE, "count": 2}]}
+    is_refused(trainer.ledger.post("/v1/runs", body), 403, "budget_exceeded")
+    acts = trainer.ledger.get("/v1/audit?limit=200", "auditor").json()["items"]
+    plan, run = (act for act in acts if act["action"].endswith(".refused"))
+    assert (plan["action"], plan["subject"], plan["after"]["count"]) == ("plan.refused", trainer.run, 3)
+    assert plan["after"]["binding_account"] == told["binding_account"]
+    [budget] = trainer.ledger.get("/v1/budgets").json()["items"]
+    assert (run["action"], run["subject"], run["after"]["count"]) == ("run.refused", budget["id"], 2)
+    assert verify(trainer.ledger.database).problems == ()

@@ -94,4 +94,5 @@ def rotate_key(
 )
 def revoke_key(key_id: str, call: Asked, body: RevokeIn | None = None) -> KeyOut:
     """Within a second the key opens nothing, on every replica. A key may always withdraw itself."""
-    return KeyOut.of(keys.revoke_key(call, key_id, body.reason if body else None))
+    told = body or RevokeIn()
+    return KeyOut.of(keys.revoke_key(call, key_id, told.reason, with_heirs=told.with_heirs))

@@ -58,9 +58,14 @@ class RotateIn(Body):
 class RevokeIn(Body):
     """Why a key is withdrawn."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The laptop was lost."}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The laptop was lost.", "with_heirs": True}]})
 
     reason: Reason | None = None
+    with_heirs: bool = Field(
+        default=False,
+        description="Whether to withdraw the keys for which it was changed as well, and theirs: who has a stolen key "
+        "may have rotated it.",
+    )
 
 
 class KeyOut(Output):

@@ -1,9 +1,24 @@
 """What a refusal says."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from app.ledger.admission import Refusal
+from app.service.acts import Act
 from app.service.numbers import finite
+
+
+def not_made(what: str, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> Act:
+    """What the organisation's chain keeps of something that was refused, and so has no chain of its own.
+
+    Args:
+        what: "run", "plan" or "experiment".
+        subject: the id of the account beneath which it would have been made.
+        count: how many steps it would have had.
+        binding: the id of the account that refused it.
+        facts: of the refusal, as `facts_of` gives them.
+    """
+    return Act(f"{what}.refused", subject, after={"count": count, "binding_account": binding, **facts})
 
 
 def facts_of(refusal: Refusal) -> dict[str, Any]:

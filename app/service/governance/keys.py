@@ -1,9 +1,11 @@
 """API keys: issued, changed for another, withdrawn; by whom, and what for."""
 
+import json
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -11,12 +13,12 @@ from app.ledger.audit import Asker
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.roles import ISSUES, Permission, Role
 from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import keys, tenants
+from app.persistence.repositories import acts, keys, tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.service.acts import Act, append
 from app.service.asking.access import COMMAND_LINE, secret_hash
 from app.service.asking.call import Call
-from app.service.finding import find_account, require_reach
+from app.service.finding import find_account, require_every_budget, require_reach
 from app.service.idempotency import Answer, Identity, Pinned, create_once, require_no_key
 from app.service.ids import new_id
 from app.service.pricing import Prepared
@@ -25,6 +27,9 @@ SECRET_BYTES = 32
 
 MOST_OVERLAP_SECONDS = 30 * 86_400
 """How long an old key may still open beside the new one."""
+
+MOST_ROTATIONS: Final = 1_000_000
+"""How often one key may have been changed for others while it still opened; nobody is that fast."""
 
 _IF_LOST = "withdraw the key that nobody has and ask again"
 
@@ -122,7 +127,8 @@ def issue_key(call: Call, terms: KeyTerms, identity: Identity, render: Callable[
     Raises:
         InsufficientScopeError: the role, or the scope, is not the caller's to lend.
         NotFoundError: there is no such account.
-        InvalidInputError: the key would have expired already, or the request carries an idempotency key.
+        InvalidInputError: the key would have expired already, or would outlive the caller's own, or the request carries
+            an idempotency key.
     """
     call.require(Permission.KEYS)
     require_no_key(identity, _IF_LOST)
@@ -132,6 +138,7 @@ def issue_key(call: Call, terms: KeyTerms, identity: Identity, render: Callable[
     def create(tx: Connection, _: Prepared) -> str | Pinned:
         scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
         _require_lendable(tx, call, terms.role, scope)
+        _require_no_longer(tx, call, terms.expires_at)
         issued = _new_key(call.organisation_id, replace(terms, scope=scope), call.caller.actor, call.now)
         _add(tx, issued, call.asker, call.now)
         return render(issued)
@@ -187,13 +194,14 @@ def rotate_key(
     return create_once(call, identity, create)
 
 
-def revoke_key(call: Call, key_id: str, reason: str | None) -> KeyRecord:
+def revoke_key(call: Call, key_id: str, reason: str | None, *, with_heirs: bool = False) -> KeyRecord:
     """Withdraw a key: within a second it opens nothing, on every replica.
 
     Args:
         call: needs KEYS, or is the key itself.
         key_id: its id.
         reason: why.
+        with_heirs: whether the keys for which it was changed are withdrawn, too: who has stolen a key may rotate it.
 
     Returns:
         The key afterwards; it stays as it is if it was withdrawn before.
@@ -211,14 +219,33 @@ def revoke_key(call: Call, key_id: str, reason: str | None) -> KeyRecord:
             old = _found(tx, call, key_id)
             if call.caller.actor != key_id:
                 _require_lendable(tx, call, Role(old.role), old.scope)
-            if old.revoked_at is not None:
-                return old
-            keys.change(tx, old, revoked_at=call.now)
-            now = replace(old, revoked_at=call.now)
-            call.record(tx, Act("key.revoked", old.id, facts(old), facts(now), reason))
-            return now
+            for heir in sorted(heirs(tx, call.organisation_id, {key_id}) - {key_id}) if with_heirs else ():
+                _revoke(tx, call, _found(tx, call, heir), reason)
+            return _revoke(tx, call, old, reason)
 
     return call.db.retried(revoke)
+
+
+def _revoke(tx: Connection, call: Call, old: KeyRecord, reason: str | None) -> KeyRecord:
+    if old.revoked_at is not None:
+        return old
+    keys.change(tx, old, revoked_at=call.now)
+    now = replace(old, revoked_at=call.now)
+    call.record(tx, Act("key.revoked", old.id, facts(old), facts(now), reason))
+    return now
+
+
+def heirs(tx: Connection, organisation_id: str, actors: set[str]) -> set[str]:
+    """Actors, and the keys for which theirs were changed, whoever changed them."""
+    found, waiting = set(actors), list(actors)
+    while waiting:
+        rotated = acts.Wanted(action="key.rotated", subject=waiting.pop())
+        for kept in acts.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
+            heir = json.loads(kept.entry.after or "{}").get("replaced_by")
+            if heir is not None and heir not in found:
+                found.add(heir)
+                waiting.append(heir)
+    return found
 
 
 def get_key(call: Call, key_id: str) -> KeyRecord:
@@ -301,6 +328,21 @@ def _found(tx: Connection, call: Call, key_id: str) -> KeyRecord:
     return found
 
 
+def _require_no_longer(tx: Connection, call: Call, expires_at: datetime | None) -> None:
+    """Let a key issue none that outlives it; a person's token ends within the hour, and the person does not.
+
+    Raises:
+        InvalidInputError: it would.
+    """
+    own = keys.find(tx, call.caller.actor)
+    ends = None if own is None else own.expires_at
+    if ends is not None and (expires_at is None or expires_at > ends):
+        raise InvalidInputError(
+            f"Your own key ends at {ends.isoformat()}, and issues none that outlives it: send an `expires_at` that is "
+            "not later."
+        )
+
+
 def _require_lendable(tx: Connection, call: Call, role: Role, scope: str | None) -> None:
     lendable = ISSUES[call.caller.role]
     if role not in lendable:
@@ -317,3 +359,4 @@ def _require_in_reach(tx: Connection, call: Call, scope: str | None) -> None:
         call.require_reach([])
     else:
         require_reach(tx, call, scope)
+        require_every_budget(tx, call, scope)

@@ -6,8 +6,9 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
 from app.ledger.conformity import sources_of
-from app.ledger.policies import NOTHING_SAID, ORGANISATION, Policy, Source, effective, facts_of
-from app.ledger.roles import Permission
+from app.ledger.errors import InsufficientScopeError
+from app.ledger.policies import NOTHING_SAID, ORGANISATION, Policy, Source, asks_fewer, effective, facts_of
+from app.ledger.roles import Permission, Role
 from app.persistence.repositories import accounts, keeping, tenants
 from app.service.acts import Act
 from app.service.asking.call import Call
@@ -90,7 +91,8 @@ def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord:
 
     Raises:
         NotFoundError: there is no such population or budget.
-        InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
+        InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach; or fewer
+            persons would be asked than before, and the caller is no admin.
         PreconditionRequiredError: the request names no entity tag.
         VersionConflictError: the policy was changed since the asker has seen it.
     """
@@ -107,11 +109,27 @@ def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord:
             if before.policy == request.policy:
                 return before
             after = _set_house(tx, call, request) if request.account is None else _set(tx, call, before, request)
+            _require_no_fewer(call, before, after)
             was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
             call.record(tx, Act("policy.changed", after.subject, was, now, request.reason))
             return after
 
     return call.db.retried(change)
+
+
+def _require_no_fewer(call: Call, before: PolicyRecord, after: PolicyRecord) -> None:
+    """Let nobody who is held by the word of a second person do away with it, raise a limit alone, and put it back.
+
+    Raises:
+        InsufficientScopeError: the policy asks fewer persons than before, and the caller is no admin.
+    """
+    rule = asks_fewer(before.effective, after.effective)
+    if rule is not None and call.caller.role is not Role.ADMIN:
+        raise InsufficientScopeError(
+            f"By {rule} fewer things would take a second person's word than before. That is for an admin to set, who "
+            "is none of those whom it holds.",
+            rule=rule,
+        )
 
 
 def _house(tx: Connection, call: Call) -> PolicyRecord:

@@ -1,6 +1,5 @@
 """What was proposed, and the word of another person on it."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -9,18 +8,16 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDecidedError
 from app.ledger.roles import Permission
-from app.persistence.repositories import acts, keys, proposals, tenants
+from app.persistence.repositories import keys, proposals, tenants
 from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
 from app.service.acts import Act
 from app.service.asking.access import COMMAND_LINE
 from app.service.asking.call import Call
 from app.service.finding import require_every_budget, require_reach
 from app.service.governance.approvals import approve_run, reject_run
+from app.service.governance.keys import heirs
 from app.service.governance.limits import approve_limit
 from app.service.pricing import Prepared, prepared
-
-MOST_ROTATIONS: Final = 1_000_000
-"""How often one key may have been changed for others while it still opened; nobody is that fast."""
 
 _APPROVE: Final[Mapping[Kind, Callable[[Connection, Call, Proposal, Prepared], None]]] = {
     Kind.LIMIT: approve_limit,
@@ -166,7 +163,7 @@ def _require_another_person(tx: Connection, call: Call, proposal: Proposal) -> N
     """
     approver, proposer = call.caller.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
-    if _heirs(tx, call.organisation_id, ours) & theirs or _heirs(tx, call.organisation_id, theirs) & ours:
+    if heirs(tx, call.organisation_id, ours) & theirs or heirs(tx, call.organisation_id, theirs) & ours:
         raise InsufficientScopeError(
             "Whoever proposed this cannot approve it; it needs another person's word."
             if approver == proposer
@@ -184,17 +181,4 @@ def _issuers(tx: Connection, actor: str) -> set[str]:
         found.add(at)
         record = keys.find(tx, at)
         at = record.created_by if record is not None else None
-    return found
-
-
-def _heirs(tx: Connection, organisation_id: str, actors: set[str]) -> set[str]:
-    """Actors, and the keys for which theirs were changed, whoever changed them."""
-    found, waiting = set(actors), list(actors)
-    while waiting:
-        rotated = acts.Wanted(action="key.rotated", subject=waiting.pop())
-        for kept in acts.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
-            heir = json.loads(kept.entry.after or "{}").get("replaced_by")
-            if heir is not None and heir not in found:
-                found.add(heir)
-                waiting.append(heir)
     return found

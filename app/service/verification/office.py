@@ -1,4 +1,4 @@
-"""Are keys, which say who may do what, and proposals, which two persons decide, what the acts have made of them?"""
+"""Are policies, keys, which say who may do what, and proposals of two persons what acts have made of them?"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.persistence.repositories import keys, proposals
+from app.persistence.repositories import keys, proposals, tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.persistence.repositories.proposals import Proposal
 from app.service.verification.terms import Told
@@ -15,7 +15,7 @@ from app.service.verification.terms import Told
 def office_disagreements(
     tx: Connection, told: Mapping[str, Told], organisation_id: str | None
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with keys and proposals, held against the acts that issued, changed, made and decided them.
+    """What is wrong with an organisation's policy, keys and proposals, held against the acts about them.
 
     Args:
         tx: the verification's transaction.
@@ -31,10 +31,13 @@ def office_disagreements(
     kept_proposals: dict[str, dict[str, dict[str, Any]]] = {}
     for owner, proposal in proposals.everything(tx, organisation_id):
         kept_proposals.setdefault(owner, {})[proposal.id] = _proposal(proposal)
-    for owner in sorted(told.keys() | kept_keys.keys() | kept_proposals.keys()):
+    houses = tenants.policies(tx, organisation_id)
+    for owner in sorted(told.keys() | kept_keys.keys() | kept_proposals.keys() | houses.keys()):
         said = told.get(owner, Told())
         if said.fault is not None:
             continue
+        if said.policies.get(owner) != houses.get(owner):
+            yield owner, "its policy is not the one that its acts gave it."
         for of in _different(said.keys, kept_keys.get(owner, {}), complete=said.founded):
             yield owner, f"the key {of} is not as the organisation's acts have it, or one of both is missing."
         for of in _different(said.proposals, kept_proposals.get(owner, {}), complete=True):
