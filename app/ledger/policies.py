@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.errors import InvalidInputError
-from app.ledger.roles import Role
+from app.ledger.roles import PERMISSIONS, Permission, Role, holders
 
 PERSONS: Final = 2
 """How many persons it takes to raise a limit, unless the organisation says otherwise."""
@@ -45,7 +45,7 @@ class Policy:
         neighboring_relations: the only ones that are allowed.
         min_noise_multiplier: the smallest of every mechanism that has one, also inside other events.
         approval_above_epsilon: a run of a larger epsilon takes no steps before another person approves it.
-        report_roles: who may tell of steps that have happened (`mode: "report"`).
+        report_roles: who may tell of steps that have happened (`mode: "report"`), besides an admin, who always may.
         persons_to_raise: how many persons it takes to raise a limit, 1 or 2.
         deviations: what becomes of steps that differ from the run's declaration.
 
@@ -71,6 +71,10 @@ class Policy:
         unknown = (self.mechanisms or frozenset()) - set(LEAVES)
         if unknown:
             raise InvalidInputError(f"{min(unknown)!a} is no mechanism; allow some of {', '.join(LEAVES)}.")
+        silent = {role for role in self.report_roles or () if Permission.CHARGE not in PERMISSIONS[role]}
+        if silent:
+            able = ", ".join(str(role) for role in holders(Permission.CHARGE))
+            raise InvalidInputError(f"The role {min(silent)} never reports; `report_roles` names some of {able}.")
 
 
 NOTHING_SAID: Final = Policy()

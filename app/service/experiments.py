@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation, RepeatAndSelect
 from app.accounting.formulas.repetitions import number_of_runs
-from app.ledger.accounts import StepEvent
+from app.ledger.accounts import AccountKind, StepEvent
 from app.ledger.admission import Reading, reading_of
 from app.ledger.errors import InvalidInputError, NotFoundError, RunStateConflictError
 from app.ledger.experiments import Charged, sweep_event
@@ -34,6 +34,7 @@ from app.service.charging.working import WorkingSet
 from app.service.finding import find_parent, require_reach
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
+from app.service.lifecycle import go_on
 from app.service.pricing import Prepared
 from app.service.registering import Declaration, Registration, open_run
 from app.service.terms import Terms
@@ -99,12 +100,14 @@ def create_experiment(
         The reply.
 
     Raises:
-        As `create_budget`; and InvalidInputError: the budget above is composed in parallel.
+        As `create_budget`; and InvalidInputError: what is above is a population, or composed in parallel.
     """
     call.require(Permission.RUNS)
 
     def create(tx: Connection, ready: Prepared) -> str:
         above = find_parent(tx, call, parent).account
+        if above.kind is not AccountKind.BUDGET:
+            raise InvalidInputError(f"{parent!r} is a population; declare the experiment beneath one of its budgets.")
         if above.partitions_per_unit is not None:
             raise InvalidInputError(
                 f"{above.path!r} is composed in parallel: nobody has attested that an experiment is one of its "
@@ -150,7 +153,7 @@ def create_sweep(
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
         before = tx.begin_nested()
-        run_id = open_run(tx, call, Registration(declaration, terms, (), 1), ready)
+        run_id = open_run(tx, call, Registration(declaration, terms, (), 1, bounded=True), ready)
         assert isinstance(run_id, str), "only a plan is refused"
         experiment = _add(tx, call, run_id, Charged.REPEAT_AND_SELECT)
         work = load_for(tx, call, run_id)
@@ -207,13 +210,13 @@ def charge_sweep(
             )
         work = load_for(tx, call, found.account_id)
         run = work.run(call.organisation_id, found.account_id)
-        require_active(run)
         if run.next_step or run.attempt > 1 or not isinstance(run.event, RepeatAndSelect):
             raise RunStateConflictError(
                 "The sweep was charged before; how many trials it has was told then, and never again. Declare another "
                 "one if nobody knows it.",
                 run_status=str(run.status),
             )
+        require_active(run)
         refused = _charge(work, call, run.account_id, ready)
         return refuse(refused) if refused else render(_read(tx, call, found), _draw(run.event))
 
@@ -293,11 +296,17 @@ def _of_the_caller(call: Call, identity: Identity) -> Identity:
 
 
 def _charge(work: WorkingSet, call: Call, run_id: str, ready: Prepared) -> Decision | None:
-    """Take the one step of a sweep's run; returns its refusal, if it does not fit."""
+    """Take the one step of a sweep's run, which is completed by it; returns its refusal, if it does not fit."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
     decision = decide(work, Command(call, request, ready)).decision
     save(work)
-    return decision if decision.outcome is Outcome.REFUSED else None
+    if decision.outcome is Outcome.REFUSED:
+        return decision
+    work = load_for(work.tx, call, run_id)
+    before = work.run(call.organisation_id, run_id)
+    go_on(work, call, replace(before, status=RunStatus.COMPLETED))
+    call.record(work.tx, Act("run.completed", run_id, {"status": before.status}, {"status": RunStatus.COMPLETED}))
+    return None
 
 
 def _read(tx: Connection, call: Call, experiment: Experiment) -> ExperimentRecord:

@@ -66,12 +66,14 @@ class Registration:
         terms: name, optional limit of its own, filter, planned workload.
         plan: what is to be set aside for it at once, unless it waits for an approval; empty: nothing.
         lease_seconds: how long its trainer may be silent about the plan.
+        bounded: whether it can spend no more than it plans, as if that were its limit.
     """
 
     declaration: Declaration
     terms: Terms
     plan: tuple[StepEvent, ...]
     lease_seconds: int
+    bounded: bool = False
 
 
 def register_run(
@@ -150,7 +152,7 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
     planned = registration.plan or terms.planned
     sizes = [size_of([*budget.path, account], planned, ready) for budget in charged]
     for size in sizes:
-        require_size(path, size, planned=bool(planned))
+        require_size(path, size, limited=account.limit is not None or registration.bounded, planned=bool(planned))
     size = largest(sizes)
     status = RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE
     keeping.add(tx, call.organisation_id, account, ancestors, None, call.now)

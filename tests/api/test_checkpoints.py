@@ -12,7 +12,7 @@ from app.ledger.audit import act_hash, acts_genesis, entry_hash, genesis
 from app.ledger.errors import InvalidInputError
 from app.persistence.repositories import acts
 from app.persistence.repositories.entries import entries, kept_runs
-from app.persistence.tables import audit_entries, checkpoints, decisions, runs
+from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, runs
 from app.service.proof.checkpoints import sign_due
 from app.service.signing import is_signed_by, signer_of
 from app.service.verification import verify
@@ -124,10 +124,11 @@ def test_decisions_cut_off_are_found_though_the_run_s_head_was_set_back(home: Ho
 
 
 def test_a_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(home: House) -> None:
-    home.ledger.post("/v1/keys", {"role": "viewer"})
+    key = home.ledger.post("/v1/keys", {"role": "viewer"}).json()["id"]
     witness = _witness(_made(home))
     with tampering(home.ledger.database) as tx:
         tx.execute(delete(audit_entries).where(audit_entries.c.position >= witness.acts - 2))
+        tx.execute(delete(api_keys).where(api_keys.c.id == key))
         tx.execute(delete(checkpoints))
     assert verify(home.ledger.database).sound
     [problem] = verify(home.ledger.database, witnesses=[witness]).problems

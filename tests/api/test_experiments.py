@@ -74,14 +74,15 @@ def test_an_experiment_is_no_disjoint_part(home: House) -> None:
     """Else a trainer, who opens no budgets, had as many parts as wanted, each as large as the whole."""
     ledger = home.ledger
     told = "Each donor gives at one site; the sites were fixed beforehand."
-    ledger.population("sites", composition="parallel", attestation=told, limit={"epsilon": 1.0, "delta": 1e-5})
-    ledger.budget("north", "sites")
+    ledger.budget("sites", "donors", composition="parallel", attestation=told)
+    ledger.budget("north", "donors/sites")
     before = home.rows()
-    refused = ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "sites"}, "trainer")
+    refused = ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "donors/sites"}, "trainer")
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), refused.text
     assert "disjoint" in refused.json()["detail"]
     assert home.rows() == before
-    assert declared(ledger, ONE_BY_ONE | {"budget": "sites/north"}, "trainer")["path"] == "sites/north/widths"
+    made = declared(ledger, ONE_BY_ONE | {"budget": "donors/sites/north"}, "trainer")
+    assert made["path"] == "donors/sites/north/widths"
 
 
 def test_a_whole_sweep_is_charged_before_its_first_trial(home: House) -> None:
@@ -89,7 +90,7 @@ def test_a_whole_sweep_is_charged_before_its_first_trial(home: House) -> None:
     before = ledger.get(f"/v1/budgets/{home.budget}").json()
     made = declared(ledger, AT_ONCE)
     assert made["event"] == EVENT | {"shape": 1.0}
-    assert (made["runs"], made["status"], made["account"]) == (1, "active", made["run"])
+    assert (made["runs"], made["status"], made["account"]) == (1, "completed", made["run"])
     assert made["trials"] >= 1
     after = ledger.get(f"/v1/budgets/{home.budget}").json()
     assert after["epsilon"] > before["epsilon"]
@@ -158,11 +159,28 @@ def test_a_sweep_charges_several_budgets_or_none(home: House) -> None:
     assert other["epsilon"] > 0
 
 
-def test_a_second_charge_of_a_sweep_is_flagged(home: House) -> None:
+def test_a_sweep_is_not_charged_again_by_a_step_of_its_run(home: House) -> None:
     made = declared(home.ledger, AT_ONCE)
-    assert home.ledger.post(f"/v1/runs/{made['run']}/steps", {}, "trainer").status_code == 200
-    [deviation] = home.ledger.get(f"/v1/runs/{made['run']}").json()["deviations"]
-    assert (deviation["kind"], deviation["declared"], deviation["observed"]) == ("steps", 1, 2)
+    refused = home.ledger.post(f"/v1/runs/{made['run']}/steps", {}, "trainer")
+    assert (refused.status_code, refused.json()["code"]) == (409, "run_state_conflict")
+    again = home.ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer")
+    assert (again.status_code, "was charged before" in again.json()["detail"]) == (409, True)
+    told = home.ledger.post(f"/v1/runs/{made['run']}/steps", {"mode": "report", "event": LOUD}, "trainer")
+    assert told.json()["decision"] == "reported"
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_a_sweep_is_a_run_with_a_limit_to_policies(home: House) -> None:
+    policy = {"policy": {"require_limit": True, "require_plan": True}, "reason": "Runs are bounded."}
+    sent = home.ledger.headers("admin") | {"If-Match": "*"}
+    assert home.ledger.http.put("/v1/policies", json=policy, headers=sent).status_code == 200
+    assert declared(home.ledger, AT_ONCE)["trials"] > 0
+
+
+def test_no_experiment_lies_directly_beneath_a_population(home: House) -> None:
+    refused = home.ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "donors"}, "trainer")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert "beneath one of its budgets" in refused.json()["detail"]
 
 
 def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:

@@ -102,6 +102,7 @@ def test_a_run_has_no_policy_and_a_bound_key_reaches_its_own_part_only(home: Hou
     [
         *({"max_epsilon": 0}, {"max_epsilon": "1"}, {"max_delta": 0.5}, {"mechanisms": []}, {"mechanisms": ["magic"]}),
         *({"mechanisms": ["poisson_sampled"]}, {"persons_to_raise": 3}, {"report_roles": ["boss"]}, {"wishes": 1}),
+        {"report_roles": ["privacy_officer"]},
         *({"deviations": "ignore"}, {"min_noise_multiplier": 0}, {"require_plan": 1}),
     ],
     ids=str,

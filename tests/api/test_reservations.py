@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer
     assert (told["decision"], told["count"], told["held"]) == ("refused", 10**6, 0)
     assert told["spent"] + told["held"] + told["requested"] > told["limit"]
     assert told["noise_multiplier_that_fits"] > 60
-    assert changed(before, trainer.rows()) == {"replies"}
+    assert changed(before, trainer.rows()) == {"replies", "audit_entries"}
     fitting = told["max_count_that_fits"]
     is_refused(trainer.reserve((LOUD, fitting + 1)), 403, "budget_exceeded")
     held = trainer.reserved((LOUD, fitting))
@@ -155,7 +155,7 @@ def test_a_plan_that_does_not_fit_leaves_no_run(trainer: Trainer) -> None:
     refused = trainer.post("runs", body, "k-1")
     told = is_refused(refused, 403, "budget_exceeded")
     assert set(told) >= MEMBERS
-    assert changed(before, trainer.rows()) == {"replies"}
+    assert changed(before, trainer.rows()) == {"replies", "audit_entries"}
     assert [item["id"] for item in ledger.get("/v1/runs").json()["items"]] == [trainer.run]
     assert trainer.post("runs", body, "k-1").content == refused.content
     fitting = counted((LOUD, told["max_count_that_fits"]))

@@ -138,5 +138,5 @@ def test_the_filter_is_adaptive_unless_it_is_said(house: House, path: str) -> No
 def test_weights_freeze_with_the_first_charge_at_every_level(home: House) -> None:
     home.ledger.budget("sibling")
     frozen = {budget["name"]: budget["weights_frozen"] for budget in home.ledger.get("/v1/budgets").json()["items"]}
-    assert frozen == {"icu-team": True, "sibling": False}
+    assert frozen == {"icu-team": True, "sweep": False, "sibling": False}
     assert home.ledger.get(f"/v1/populations/{home.population}").json()["weights_frozen"]

@@ -266,14 +266,14 @@ def test_each_webhook_is_told_of_what_it_wants(ledger: Ledger) -> None:
     huge = {"type": "gaussian", "noise_multiplier": 0.5}
     assert steps(ledger, run, event=huge, mode="report") == 200
     sent = {name: {kind for hook, kind, _ in _addressed(ledger) if hook == made} for name, made in hooks.items()}
-    both = {"account.threshold_reached", "run.overdrawn"}
+    both = {"account.threshold_reached", "account.exhausted", "run.overdrawn"}
     assert sent == {
         "all": both,
         "above": both,
         "beside": set(),
         "the run": {"run.overdrawn"},
         "another type": set(),
-        "its type": {"run.overdrawn"},
+        "its type": {"account.exhausted", "run.overdrawn"},
         "disabled": set(),
     }
 

@@ -180,7 +180,8 @@ def _tell(work: WorkingSet, command: Command, run: Run, charged: Admission) -> N
     """Tell of a run that is overdrawn now, and of an account that has no room for another charge like this one."""
     own = charged.accounts[-1]
     if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
-        work.tell(command.organisation_id, [overdrawn(own, charged.binding, command.now)])
+        used_up = exhausted(charged.binding, own, command.now)
+        work.tell(command.organisation_id, [overdrawn(own, charged.binding, command.now), used_up])
     elif not charged.overdrawn and not charged.steps_remaining:
         work.tell(command.organisation_id, [exhausted(charged.binding, own, command.now)])
 
