@@ -223,6 +223,20 @@ def test_a_decided_proposal_stays_decided(home: House) -> None:
     assert home.ledger.get(f"/v1/proposals?status=open&account={home.budget}").json()["items"] == []
 
 
+def test_lists_about_an_account_take_its_id_or_its_path_and_show_what_lies_beneath(home: House) -> None:
+    home.ledger.budget("other")
+    made = _ask(home, 2.0).json()["id"]
+    for account in (home.budget, "mimic/icu-team", "mimic"):
+        listed = home.ledger.get(f"/v1/proposals?account={account}").json()["items"]
+        assert made in [each["id"] for each in listed], account
+        assert home.ledger.get(f"/v1/alerts?account={account}").json()["items"], account
+    for path in ("/v1/proposals", "/v1/alerts"):
+        assert home.ledger.get(f"{path}?account=mimic/other").json()["items"] == []
+        missing = home.ledger.get(f"{path}?account=nope")
+        assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+        assert home.ledger.get(f"{path}?account=").status_code == 422
+
+
 @pytest.mark.parametrize(
     ("epsilon", "delta", "code"),
     [

@@ -43,6 +43,18 @@ def test_what_is_too_much_is_charged_and_freezes_the_run(trainer: Trainer) -> No
     assert trainer.sound()
 
 
+def test_whoever_reads_an_account_that_is_over_its_limit_is_told_also_when_the_run_has_ended(trainer: Trainer) -> None:
+    assert trainer.read()["warnings"] == []
+    assert trainer.steps(event=HUGE, mode="report").json()["overdrawn"]
+    trainer.act("complete")
+    run = trainer.read()
+    assert run["status"] == "completed"
+    ledger = trainer.ledger
+    above = [ledger.get(path).json()["items"][0] for path in ("/v1/budgets", "/v1/populations")]
+    for shown in (run, *above):
+        assert any("more than its limit" in warning for warning in shown["warnings"]), shown
+
+
 @pytest.mark.parametrize("state", ["pause", "complete", "abort"])
 def test_no_state_drops_a_report(trainer: Trainer, state: str) -> None:
     reached = trainer.act(state).json()["status"]

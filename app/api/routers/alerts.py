@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import GUARDED, READING, WRITING, reads, responses
+from app.api.problems import READING, WRITING, reads, responses
 from app.api.route import Asked, router, tagged
 from app.api.schemas.alerts import AlertOut, AlertPage, ForecastOut, TellsIn, TellsOut
 from app.persistence.repositories.alerts import AlertType
@@ -20,12 +20,15 @@ routes = router()
     summary="List what was told",
     tags=["alerts"],
     response_model=AlertPage,
-    responses=reads(*GUARDED, "invalid_request"),
+    responses=reads(*READING),
 )
 def list_alerts(
     request: Request,
     call: Asked,
-    account: Annotated[str | None, Query(max_length=100, description="Only what is about it, by its id.")] = None,
+    account: Annotated[
+        str | None,
+        Query(min_length=1, max_length=2000, description="Only what is about it (id or path), or beneath it."),
+    ] = None,
     type: Annotated[AlertType | None, Query(description="Only what is of this type.")] = None,  # noqa: A002 - as on the wire
     limit: PageLimit = 50,
     after: After = None,

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import Header, Query, Request, Response
 
 from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import GUARDED, READING, WRITING, reads, responses
+from app.api.problems import READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.proposals import AccountLimitOut, DecisionIn, LimitChangeIn, ProposalOut, ProposalPage
-from app.persistence.repositories.proposals import Status, Wanted
+from app.persistence.repositories.proposals import Status
 from app.service.governance import limits, proposals
 from app.service.governance.limits import LimitRequest
 
@@ -78,19 +78,21 @@ def change_limit(
     summary="List what waits for another person's word, and what was decided",
     tags=["governance"],
     response_model=ProposalPage,
-    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+    responses=reads(*READING),
 )
 def list_proposals(
     request: Request,
     call: Asked,
     status: Annotated[Status | None, Query(description="Only those in this state.")] = None,
-    account: Annotated[str | None, Query(max_length=100, description="Only those about this account (id).")] = None,
+    account: Annotated[
+        str | None,
+        Query(min_length=1, max_length=2000, description="Only those about this account (id or path), or beneath it."),
+    ] = None,
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
     """Proposals within the caller's reach, in the order of their making."""
-    wanted = Wanted(account_id=account, status=status)
-    found = proposals.list_proposals(call, wanted, after=decode_cursor(after), limit=limit + 1)
+    found = proposals.list_proposals(call, account, status, after=decode_cursor(after), limit=limit + 1)
     shown, following = cut(found, limit, lambda proposal: proposal.id)
     return tagged(request, ProposalPage(items=[ProposalOut.of(each) for each in shown], next=following))
 

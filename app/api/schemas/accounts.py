@@ -15,7 +15,7 @@ from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_
 from app.ledger.accounts import Account, StepEvent
 from app.service.numbers import finite
 from app.service.parts import AccountView
-from app.service.planning.setting import about_limit
+from app.service.planning.setting import about_limit, about_loss
 
 _ACCOUNT = {
     "filter": "adaptive",
@@ -201,7 +201,10 @@ def shared(view: AccountView) -> dict[str, Any]:
         **finite(epsilon=account.epsilon(), epsilon_declared=account.epsilon_declared(account.limit.delta)),
         "limit": LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
         "own_delta": account.spent.delta_value(),
-        "warnings": about_limit(account.limit, account.filter),
+        "warnings": [
+            *about_limit(account.limit, account.filter),
+            *about_loss(account.epsilon(), account.limit.epsilon),
+        ],
         "composition": "sequential" if account.partitions_per_unit is None else "parallel",
         "max_partitions_per_unit": account.partitions_per_unit,
         "attestation": said

@@ -33,7 +33,7 @@ from app.ledger.composition import MAX_BUDGETS
 from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
 from app.service.numbers import finite
-from app.service.planning.setting import about_limit
+from app.service.planning.setting import about_limit, about_loss
 from app.service.registering import Declaration, Registration
 from app.service.runs import RunRecord
 from app.service.terms import Terms
@@ -216,7 +216,10 @@ class RunOut(AccountOut):
             weights_frozen=account.weights_frozen,
             **finite(epsilon=record.reading.epsilon, epsilon_declared=account.epsilon_declared(record.reading.delta)),
             own_delta=account.spent.delta_value(),
-            warnings=[] if account.limit is None else about_limit(account.limit, account.filter),
+            warnings=[
+                *([] if account.limit is None else about_limit(account.limit, account.filter)),
+                *about_loss(record.reading.epsilon, record.reading.epsilon_limit),
+            ],
             delta=record.reading.delta,
             epsilon_limit=record.reading.epsilon_limit,
             steps_remaining=record.steps_remaining,

@@ -108,12 +108,10 @@ class Wanted:
     """Which alerts are asked for.
 
     Args:
-        account_id: only what is about this account.
         kind: only what is of this type.
         within: only what is about this account or lies beneath it.
     """
 
-    account_id: str | None
     kind: AlertType | None
     within: str | None
 
@@ -121,8 +119,6 @@ class Wanted:
 def page(tx: Connection, organisation_id: str, wanted: Wanted, *, before: str | None, limit: int) -> list[Alert]:
     """Alerts, the newest first, those before an id only."""
     found = select(alerts).where(alerts.c.organisation_id == organisation_id)
-    if wanted.account_id is not None:
-        found = found.where(alerts.c.account_id == wanted.account_id)
     if wanted.kind is not None:
         found = found.where(alerts.c.type == str(wanted.kind))
     if wanted.within is not None:

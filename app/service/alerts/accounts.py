@@ -15,7 +15,7 @@ from app.service.acts import Act
 from app.service.alerts.forecasting import Outlook, outlook
 from app.service.alerts.telling import thresholds_reached
 from app.service.asking.call import Call
-from app.service.finding import require_reach
+from app.service.finding import find_account, require_reach
 
 
 def list_alerts(
@@ -25,18 +25,22 @@ def list_alerts(
 
     Args:
         call: needs READ.
-        account: only what is about this account, by its id.
+        account: only what is about this account (id, or path of names), or beneath it.
         kind: only what is of this type.
         before: only what stands before this id.
         limit: how many at the most.
 
     Returns:
         The alerts.
+
+    Raises:
+        NotFoundError: there is no such account.
+        InsufficientScopeError: it is out of the caller's reach.
     """
     call.require(Permission.READ)
-    wanted = Wanted(account, kind, call.caller.scope)
     with call.db.read(call.organisation_id) as tx:
-        return alerts.page(tx, call.organisation_id, wanted, before=before, limit=limit)
+        within = call.caller.scope if account is None else find_account(tx, call, account).account.id
+        return alerts.page(tx, call.organisation_id, Wanted(kind, within), before=before, limit=limit)
 
 
 def get_tells(call: Call, account_id: str) -> Tells:

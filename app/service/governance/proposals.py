@@ -13,7 +13,7 @@ from app.persistence.repositories.proposals import Kind, Proposal, Status, Wante
 from app.service.acts import Act
 from app.service.asking.access import COMMAND_LINE
 from app.service.asking.call import Call
-from app.service.finding import require_every_budget, require_reach
+from app.service.finding import find_account, require_every_budget, require_reach
 from app.service.governance.approvals import approve_run, reject_run
 from app.service.governance.keys import heirs
 from app.service.governance.limits import approve_limit
@@ -44,22 +44,30 @@ def get_proposal(call: Call, proposal_id: str) -> Proposal:
         return _found(tx, call, proposal_id)
 
 
-def list_proposals(call: Call, wanted: Wanted, *, after: str | None, limit: int) -> list[Proposal]:
+def list_proposals(
+    call: Call, account: str | None, status: Status | None, *, after: str | None, limit: int
+) -> list[Proposal]:
     """Read proposals within the caller's reach, in the order of their making.
 
     Args:
         call: needs READ.
-        wanted: which of them.
+        account: only those about this account (id, or path of names), or beneath it.
+        status: only those in this state.
         after: only those after this id.
         limit: how many at the most.
 
     Returns:
         The proposals.
+
+    Raises:
+        NotFoundError: there is no such account.
+        InsufficientScopeError: it is out of the caller's reach.
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        reachable = replace(wanted, beneath=call.caller.scope)
-        return proposals.page(tx, call.organisation_id, reachable, after=after, limit=limit)
+        beneath = call.caller.scope if account is None else find_account(tx, call, account).account.id
+        wanted = Wanted(beneath=beneath, status=status)
+        return proposals.page(tx, call.organisation_id, wanted, after=after, limit=limit)
 
 
 def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:

@@ -124,6 +124,25 @@ def about_size(epsilon: float) -> list[str]:
     return [f"An epsilon above {VACUOUS_EPSILON:g} is vacuous: it protects next to nobody."]
 
 
+def about_loss(epsilon: float, limit: float) -> list[str]:
+    """What is to be said of what was lost.
+
+    Args:
+        epsilon: of an account, as its filter reads it; may be infinite.
+        limit: that governs it.
+
+    Returns:
+        A sentence, or none.
+    """
+    if epsilon <= limit:
+        return []
+    warning = (
+        f"It has lost epsilon {epsilon:.4g}, more than its limit of {limit:g}: by what was reported, or since the "
+        "limit was lowered."
+    )
+    return [warning]
+
+
 def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
     """What is to be said of a limit.
 
