@@ -264,9 +264,23 @@ MUTATIONS = (
     Mutation(
         "whoever proposes approves",
         "app/service/governance/proposals.py",
-        "if _heirs(tx, call.organisation_id, ours) & theirs or _heirs(tx, call.organisation_id, theirs) & ours:",
+        "if heirs(tx, call.organisation_id, ours) & theirs or heirs(tx, call.organisation_id, theirs) & ours:",
         "if False:",
         ("tests/api/test_limits.py", "tests/api/test_approvals.py"),
+    ),
+    Mutation(
+        "an officer does away with the second person",
+        "app/service/governance/policies.py",
+        "if rule is not None and call.caller.role is not Role.ADMIN:",
+        "if False:",
+        ("tests/api/test_policies.py",),
+    ),
+    Mutation(
+        "a sweep's run takes further steps",
+        "app/service/experiments.py",
+        "    go_on(work, call, replace(before, status=RunStatus.COMPLETED))\n",
+        "",
+        ("tests/api/test_experiments.py",),
     ),
     Mutation(
         "one person raises a limit",
