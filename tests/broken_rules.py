@@ -278,7 +278,7 @@ MUTATIONS = (
     Mutation(
         "a sweep's run takes further steps",
         "app/service/experiments.py",
-        "    go_on(work, call, replace(before, status=RunStatus.COMPLETED))\n",
+        "    work.move(call.organisation_id, replace(charged, status=RunStatus.COMPLETED))\n",
         "",
         ("tests/api/test_experiments.py",),
     ),

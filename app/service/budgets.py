@@ -8,7 +8,7 @@ from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.roles import Permission
 from app.persistence.repositories import accounts, keeping, parts
-from app.persistence.repositories.accounts import Population, Wanted
+from app.persistence.repositories.accounts import AccountRecord, Population, Wanted
 from app.service.acts import Act
 from app.service.asking.call import Call
 from app.service.finding import find_parent, require_reach
@@ -84,14 +84,13 @@ def create_budget(
     call.require(Permission.TREE)
 
     def create(tx: Connection, ready: Prepared) -> str:
-        return render(open_budget(tx, call, parent, terms, ready))
+        return render(open_budget(tx, call, find_parent(tx, call, parent), terms, ready))
 
     return create_once(call, identity, create)
 
 
-def open_budget(tx: Connection, call: Call, parent: str, terms: Terms, ready: Prepared) -> AccountView:
+def open_budget(tx: Connection, call: Call, above: AccountRecord, terms: Terms, ready: Prepared) -> AccountView:
     """Open a budget in a transaction that has locked the organisation; as `create_budget`, by a caller who may."""
-    above = find_parent(tx, call, parent)
     if above.account.depth >= MAX_DEPTH:
         raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
     check_part(tx, call, above.account, terms.block)

@@ -20,7 +20,6 @@ from app.ledger.runs import Run, RunStatus, require_active
 from app.persistence.repositories import accounts, experiments, locks, runs
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.decisions import Decision, Outcome
-from app.persistence.repositories.events import PriceBook
 from app.persistence.repositories.experiments import Experiment
 from app.service.acts import Act
 from app.service.asking.call import Call
@@ -34,7 +33,6 @@ from app.service.charging.working import WorkingSet
 from app.service.finding import find_parent, require_reach
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
-from app.service.lifecycle import go_on
 from app.service.pricing import Prepared
 from app.service.registering import Declaration, Registration, open_run
 from app.service.terms import Terms
@@ -105,16 +103,16 @@ def create_experiment(
     call.require(Permission.RUNS)
 
     def create(tx: Connection, ready: Prepared) -> str:
-        above = find_parent(tx, call, parent).account
-        if above.kind is not AccountKind.BUDGET:
+        above = find_parent(tx, call, parent)
+        if above.account.kind is not AccountKind.BUDGET:
             raise InvalidInputError(f"{parent!r} is a population; declare the experiment beneath one of its budgets.")
-        if above.partitions_per_unit is not None:
+        if above.account.partitions_per_unit is not None:
             raise InvalidInputError(
-                f"{above.path!r} is composed in parallel: nobody has attested that an experiment is one of its "
+                f"{above.account.path!r} is composed in parallel: nobody has attested that an experiment is one of its "
                 "disjoint parts. Declare it beneath one of them."
             )
-        limit = terms.limit or above.limit
-        view = open_budget(tx, call, parent, replace(terms, limit=limit), ready)
+        limit = terms.limit or above.account.limit
+        view = open_budget(tx, call, above, replace(terms, limit=limit), ready)
         return render(_read(tx, call, _add(tx, call, view.record.account.id, Charged.EACH_RUN)))
 
     return create_once(call, identity, create)
@@ -149,7 +147,6 @@ def create_sweep(
     event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
     declaration = Declaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
     terms = Terms(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
-    trials = _draw(event)
 
     def create(tx: Connection, ready: Prepared) -> str | Pinned:
         before = tx.begin_nested()
@@ -169,7 +166,7 @@ def create_sweep(
             call.record(tx, not_made("experiment", budget, 1, refused.binding_account_id, facts))
             return refuse(refused)
         before.commit()
-        return render(_read(tx, call, experiment), trials)
+        return render(_read(tx, call, experiment), _draw(event))
 
     return create_once(call, _of_the_caller(call, identity), create)
 
@@ -299,13 +296,13 @@ def _charge(work: WorkingSet, call: Call, run_id: str, ready: Prepared) -> Decis
     """Take the one step of a sweep's run, which is completed by it; returns its refusal, if it does not fit."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
     decision = decide(work, Command(call, request, ready)).decision
-    save(work)
     if decision.outcome is Outcome.REFUSED:
+        save(work)
         return decision
-    work = load_for(work.tx, call, run_id)
-    before = work.run(call.organisation_id, run_id)
-    go_on(work, call, replace(before, status=RunStatus.COMPLETED))
-    call.record(work.tx, Act("run.completed", run_id, {"status": before.status}, {"status": RunStatus.COMPLETED}))
+    charged = work.run(call.organisation_id, run_id)
+    work.move(call.organisation_id, replace(charged, status=RunStatus.COMPLETED))
+    save(work)
+    call.record(work.tx, Act("run.completed", run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED}))
     return None
 
 
@@ -320,7 +317,7 @@ def read_all(tx: Connection, call: Call, found: Sequence[Experiment]) -> list[Ex
     paying = [each.account_id for each in found if each.charged is Charged.REPEAT_AND_SELECT]
     paths = locks.paths(tx, whose, paying)
     wanted = {each.account_id for each in found} | {at for path in paths.values() for at in path}
-    records = {each.account.id: each for each in accounts.find_many(tx, PriceBook(), whose, sorted(wanted))}
+    records = {each.account.id: each for each in accounts.read_many(tx, whose, sorted(wanted))}
     kept = {run.account_id: run for run in runs.get_many(tx, whose, paying)}
     counts = experiments.runs_of(tx, whose, [each.account_id for each in found])
     read = []

@@ -10,6 +10,7 @@ from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Refusal
 from app.ledger.audit import genesis
 from app.ledger.composition import check_several, require_charged_directly
+from app.ledger.conformity import require_run, sources_of
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
@@ -27,7 +28,6 @@ from app.service.governance.conforming import (
     needs_approval,
     propose_run,
     require_conforming,
-    require_size,
     size_of,
 )
 from app.service.idempotency import Answer, Identity, Pinned, create_once
@@ -151,8 +151,9 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
         require_conforming(path, budget.record.population, declaration.event, registration.plan)
     planned = registration.plan or terms.planned
     sizes = [size_of([*budget.path, account], planned, ready) for budget in charged]
+    limited = account.limit is not None or registration.bounded
     for size in sizes:
-        require_size(path, size, limited=account.limit is not None or registration.bounded, planned=bool(planned))
+        require_run(sources_of(path), size, limited=limited, planned=bool(planned))
     size = largest(sizes)
     status = RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE
     keeping.add(tx, call.organisation_id, account, ancestors, None, call.now)

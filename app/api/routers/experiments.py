@@ -7,14 +7,8 @@ from fastapi import Query, Request, Response
 from app.api.paging import After, PageLimit, cut, decode_cursor
 from app.api.problems import OPENING, READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
-from app.api.schemas.experiments import (
-    DeclaredOut,
-    ExperimentIn,
-    ExperimentOut,
-    ExperimentPage,
-    Nothing,
-    sweep_refused,
-)
+from app.api.schemas.common import Nothing
+from app.api.schemas.experiments import DeclaredOut, ExperimentIn, ExperimentOut, ExperimentPage, sweep_refused
 from app.service import experiments
 from app.service.experiments import ExperimentRecord
 
@@ -37,14 +31,10 @@ routes = router()
 def declare_experiment(body: ExperimentIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Open a budget for the runs of a sweep, or charge the whole sweep and learn how many trials it has."""
     asked = identity(request, body, key)
-
-    def declared(record: ExperimentRecord, trials: int | None = None) -> str:
-        return DeclaredOut.of(record, trials=trials).model_dump_json()
-
     if body.trials is not None:
-        return created(experiments.create_sweep(call, body.sweep(), asked, declared, sweep_refused))
+        return created(experiments.create_sweep(call, body.sweep(), asked, _declared, sweep_refused))
     assert body.budget is not None, "it was checked"
-    return created(experiments.create_experiment(call, body.budget, body.terms(), asked, declared))
+    return created(experiments.create_experiment(call, body.budget, body.terms(), asked, _declared))
 
 
 @routes.post(
@@ -62,12 +52,8 @@ def declare_experiment(body: ExperimentIn, request: Request, call: Asked, key: I
 )
 def charge_experiment(experiment_id: str, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Charge a whole sweep that waited for another person's approval, and learn how many trials it has."""
-
-    def charged(record: ExperimentRecord, trials: int) -> str:
-        return DeclaredOut.of(record, trials=trials).model_dump_json()
-
     asked = identity(request, Nothing(), key)
-    return created(experiments.charge_sweep(call, experiment_id, asked, charged, sweep_refused))
+    return created(experiments.charge_sweep(call, experiment_id, asked, _declared, sweep_refused))
 
 
 @routes.get(
@@ -105,3 +91,7 @@ def list_experiments(
 def get_experiment(experiment_id: str, request: Request, call: Asked) -> Response:
     """A sweep, and what was spent on all of it; its runs are those that charge its account."""
     return tagged(request, ExperimentOut.of(experiments.get_experiment(call, experiment_id)))
+
+
+def _declared(record: ExperimentRecord, trials: int | None = None) -> str:
+    return DeclaredOut.of(record, trials=trials).model_dump_json()

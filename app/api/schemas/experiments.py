@@ -154,10 +154,6 @@ class ExperimentIn(TermsIn):
         )
 
 
-class Nothing(Input):
-    """The body of a request that has none: what a sweep costs was said when it was declared."""
-
-
 class ExperimentOut(Output):
     """A sweep, and what was spent on all of it."""
 

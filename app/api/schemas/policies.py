@@ -37,9 +37,7 @@ Mechanism = Annotated[
     ],
     Field(),
 ]
-RoleName = Annotated[
-    Literal["viewer", "trainer", "planner", "budget_admin", "privacy_officer", "auditor", "admin"], Field()
-]
+Reporter = Annotated[Literal["trainer", "admin"], Field()]
 
 
 class PolicyIn(Input):
@@ -72,8 +70,11 @@ class PolicyIn(Input):
     approval_above_epsilon: Epsilon | None = Field(
         default=None, description="A run of a larger epsilon takes no steps before another person approves it."
     )
-    report_roles: list[RoleName] | None = Field(
-        default=None, min_length=1, max_length=7, description='Who may tell of steps that have happened ("report").'
+    report_roles: list[Reporter] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2,
+        description='Who may tell of steps that have happened ("report"); an admin always may.',
     )
     persons_to_raise: Annotated[int, Field(ge=1, le=2)] | None = Field(
         default=None,

@@ -118,8 +118,7 @@ def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[t
     if organisation_id is not None:
         found = found.where(proposals.c.organisation_id == organisation_id)
     for row in tx.execute(found):
-        facts = dict(row._mapping)  # noqa: SLF001 - as below
-        yield facts.pop("organisation_id"), Proposal(**facts | {"kind": Kind(row.kind), "status": Status(row.status)})
+        yield row.organisation_id, _proposal(row)
 
 
 def _written(values: dict[str, Any]) -> dict[str, Any]:
@@ -127,5 +126,5 @@ def _written(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _proposal(row: Row[Any]) -> Proposal:
-    facts = dict(row._mapping)  # noqa: SLF001 - a public name of SQLAlchemy's
+    facts = {column.name: getattr(row, column.name) for column in _COLUMNS}
     return Proposal(**facts | {"kind": Kind(row.kind), "status": Status(row.status)})

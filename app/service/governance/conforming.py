@@ -42,21 +42,6 @@ def require_conforming(
     require_steps(sources_of(path), population.relation, declared)
 
 
-def require_size(path: Sequence[Account], size: Size, *, limited: bool, planned: bool) -> None:
-    """Let a run be registered that says of its size what every policy above it wants, and is no larger than they allow.
-
-    Args:
-        path: its ancestors, root first, and its own account.
-        size: how much it may spend.
-        limited: whether it has a limit of its own, or can spend no more than it plans.
-        planned: whether it has a plan, or a planned workload.
-
-    Raises:
-        PolicyViolationError: it is not allowed.
-    """
-    require_run(sources_of(path), size, limited=limited, planned=planned)
-
-
 def largest(sizes: Sequence[Size]) -> Size:
     """How much a run may spend of the budget that lets it spend most."""
     return max(sizes, key=lambda size: (size.epsilon, size.delta))

@@ -6,7 +6,7 @@ from datetime import datetime
 from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
 from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import accounts, acts, checkpoints, entries, experiments, parts
+from app.persistence.repositories import accounts, acts, checkpoints, entries, parts
 from app.service.asking.call import Call
 from app.service.parts import budget_facts, part_facts
 from app.service.terms import account_facts
@@ -15,7 +15,7 @@ from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
 from app.service.verification.office import office_disagreements
 from app.service.verification.prices import read_prices
-from app.service.verification.terms import disagreements, experiment_disagreements, policy_disagreement, read_acts
+from app.service.verification.terms import disagreements, policy_disagreement, read_acts
 from app.service.verification.turns import turn
 from app.service.verification.witnesses import Witness, contradictions, document_fault, kept_witness
 
@@ -76,7 +76,6 @@ def _read_acts(audit: Audit, organisation_id: str | None, witnesses: Collection[
     wrong = [(owner, told.fault) for owner, told in audit.told.items() if told.fault is not None]
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
-    wrong += experiment_disagreements(audit.told, experiments.everything(audit.tx, organisation_id))
     wrong += office_disagreements(audit.tx, audit.told, organisation_id)
     audit.faults += [Fault(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
 

@@ -1,4 +1,4 @@
-"""Are policies, keys, which say who may do what, and proposals of two persons what acts have made of them?"""
+"""Are policies, keys, proposals and experiments what the acts about them have made of them?"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.persistence.repositories import keys, proposals, tenants
+from app.ledger.audit import canonical
+from app.persistence.repositories import experiments, keys, proposals, tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.persistence.repositories.proposals import Proposal
 from app.service.verification.terms import Told
@@ -15,7 +16,7 @@ from app.service.verification.terms import Told
 def office_disagreements(
     tx: Connection, told: Mapping[str, Told], organisation_id: str | None
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with an organisation's policy, keys and proposals, held against the acts about them.
+    """What is wrong with an organisation's policy, keys, proposals and experiments, held against the acts about them.
 
     Args:
         tx: the verification's transaction.
@@ -31,8 +32,11 @@ def office_disagreements(
     kept_proposals: dict[str, dict[str, dict[str, Any]]] = {}
     for owner, proposal in proposals.everything(tx, organisation_id):
         kept_proposals.setdefault(owner, {})[proposal.id] = _proposal(proposal)
+    kept_experiments: dict[str, dict[str, str]] = {}
+    for owner, experiment in experiments.everything(tx, organisation_id):
+        kept_experiments.setdefault(owner, {})[experiment.id] = canonical(experiment.facts())
     houses = tenants.policies(tx, organisation_id)
-    for owner in sorted(told.keys() | kept_keys.keys() | kept_proposals.keys() | houses.keys()):
+    for owner in sorted({*told, *kept_keys, *kept_proposals, *kept_experiments, *houses}):
         said = told.get(owner, Told())
         if said.fault is not None:
             continue
@@ -40,11 +44,13 @@ def office_disagreements(
             yield owner, "its policy is not the one that its acts gave it."
         for of in _different(said.keys, kept_keys.get(owner, {}), complete=said.founded):
             yield owner, f"the key {of} is not as the organisation's acts have it, or one of both is missing."
+        for of in _different(said.experiments, kept_experiments.get(owner, {}), complete=True):
+            yield owner, f"the experiment {of} is not the one that was declared, or one of both is missing."
         for of in _different(said.proposals, kept_proposals.get(owner, {}), complete=True):
             yield owner, f"the proposal {of} is not as the organisation's acts have it, or one of both is missing."
 
 
-def _different(said: Mapping[str, dict[str, Any]], kept: Mapping[str, dict[str, Any]], *, complete: bool) -> list[str]:
+def _different(said: Mapping[str, object], kept: Mapping[str, object], *, complete: bool) -> list[str]:
     """The ids of what is not the same; what no act knows counts only where acts are complete."""
     return [of for of in sorted(said.keys() | kept.keys()) if (complete or of in said) and said.get(of) != kept.get(of)]
 

@@ -1,7 +1,7 @@
 """Are an organisation's acts those that were done, all of them, and are its accounts what they made of them?"""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from app.ledger.filters import FilterWeights, Limit
 from app.ledger.policies import facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import acts
-from app.persistence.repositories.experiments import Experiment
 
 STATUS_ACTS: Final = frozenset({"run.activated", "run.paused", "run.resumed", "run.completed", "run.aborted"})
 OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
@@ -144,26 +143,6 @@ def policy_disagreement(account: Account, organisation_id: str, policies: Mappin
     ):
         return "its policy is not the one that its organisation's acts gave it."
     return None
-
-
-def experiment_disagreements(
-    told: Mapping[str, Told], kept: Iterable[tuple[str, Experiment]]
-) -> Iterator[tuple[str, str]]:
-    """What is wrong with experiments, held against the acts that declared them.
-
-    Args:
-        told: what the acts of each organisation say.
-        kept: every experiment, with the organisation's id.
-
-    Returns:
-        Organisation and sentence; none of an organisation whose acts cannot be believed.
-    """
-    declared = {(owner, of): facts for owner, each in told.items() for of, facts in each.experiments.items()}
-    found = {(owner, each.id): canonical(each.facts()) for owner, each in kept}
-    for owner, of in sorted(declared.keys() | found.keys()):
-        believed = owner not in told or told[owner].fault is None
-        if believed and declared.get((owner, of)) != found.get((owner, of)):
-            yield owner, f"the experiment {of} is not the one that was declared, or one of both is missing."
 
 
 def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) -> str | None:
