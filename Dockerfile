@@ -6,7 +6,8 @@
 #   docker exec ledger epsilon-ledger org create hospital
 #   docker exec ledger epsilon-ledger keys create --org hospital --role admin
 #
-# On PostgreSQL give each call --env EPSILON_LEDGER_DATABASE_URL=postgresql://USER@HOST/DATABASE instead of the volume,
+# deploy/ has a compose file and Kubernetes manifests. By hand, on PostgreSQL, give each call
+# --env EPSILON_LEDGER_DATABASE_URL=postgresql://USER@HOST/DATABASE instead of the volume,
 # and call `epsilon-ledger migrate` first.
 
 FROM python:3.11-slim-bookworm AS build
@@ -37,6 +38,7 @@ RUN groupadd --gid 10001 ledger \
 COPY --from=build /opt/epsilon-ledger /opt/epsilon-ledger
 ENV PATH=/opt/epsilon-ledger/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    MPLCONFIGDIR=/tmp/matplotlib \
     EPSILON_LEDGER_DATABASE_URL=sqlite:////data/epsilon-ledger.db
 USER 10001:10001
 WORKDIR /data

@@ -9,10 +9,10 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test torture mutations audit check format openapi bench lock clean torch
+.PHONY: help setup demo run compose test torture mutations audit check format openapi bench lock clean torch screenshots
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(STAMP): requirements-dev.lock pyproject.toml sdk/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -43,8 +43,13 @@ demo: $(STAMP) ## watch a real DP-SGD training being stopped at its budget
 run: $(STAMP) ## serve on 127.0.0.1:8000 with the SQLite file epsilon-ledger.db
 	@$(BIN)/epsilon-ledger serve --host 127.0.0.1 --port 8000
 
+compose: ## try the service in containers: PostgreSQL, two replicas and a proxy (needs docker compose)
+	@deploy/secrets.sh deploy/compose/secrets
+	@docker compose --file deploy/compose/compose.yaml up --build --detach
+
+# Each process with one thread for its matrices: several of them turn in circles while they wait for each other.
 test: $(TORCH) ## run every test
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 torture: $(STAMP) ## run the reliability tests long (EPSILON_LEDGER_TORTURE rounds, default 50)
 	@EPSILON_LEDGER_TORTURE=$${EPSILON_LEDGER_TORTURE:-50} $(BIN)/python -m pytest tests/reliability -x
@@ -64,6 +69,9 @@ check: $(STAMP) ## format, lint, types, layers: what CI asks for
 format: $(STAMP) ## format and mend what can be mended
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+screenshots: $(STAMP) ## take pictures of every page into docs/images/pages, with Debian's Chromium
+	@$(BIN)/python -m tests.dashboard.screenshots docs/images/pages
 
 openapi: $(STAMP) ## write openapi/openapi.json anew
 	@$(BIN)/epsilon-ledger openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.commands import founding, proving, running
+from app.commands import keys as key_commands
 from app.ledger.errors import LedgerError
 
 cli = typer.Typer(
@@ -49,7 +50,9 @@ cli.command()(proving.verify)
 cli.command()(proving.checkpoint)
 cli.command("export")(proving.export_charges)
 org.command("create")(founding.create_organisation)
-keys.command("create")(founding.create_key)
+keys.command("create")(key_commands.create_key)
+keys.command("list")(key_commands.list_keys)
+keys.command("revoke")(key_commands.revoke_key)
 
 
 def main() -> None:

@@ -1,8 +1,22 @@
-"""What is logged names no secret, whoever logs it and at whatever level."""
+"""What is logged names no secret, whoever logs it and at whatever level; and each line says in which request.
 
+Own lines of JSON, and not those of the package python-json-logger: it writes exceptions anew from what was raised, past
+the text in which secrets are hidden.
+"""
+
+import json
 import logging
 import re
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any, Final
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""Of the request that is being answered."""
+
+REQUESTS: Final = "app.requests"
+"""The logger that has one line for each request, if that is asked for."""
 
 HIDDEN: Final = "[hidden]"
 
@@ -48,6 +62,63 @@ def keep_secrets() -> None:
 
     make_without_secrets.keeps_secrets = True  # type: ignore[attr-defined]
     logging.setLogRecordFactory(make_without_secrets)
+
+
+def _nowhere() -> str | None:
+    """The trace that a line belongs to: none, unless somebody traces."""
+    return None
+
+
+class Lines(logging.Formatter):
+    """A line of text for a person, with the request that it belongs to."""
+
+    trace_id: Callable[[], str | None] = staticmethod(_nowhere)
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as in logging
+        """The line, before an exception is added."""
+        said, named = super().formatMessage(record), request_id.get()
+        return said if named is None else f"{said} [{named}]"
+
+
+class JsonLines(Lines):
+    """A line of JSON for a program: time, level, logger, message, and what else is known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        facts = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _said(record).strip(),
+            "request_id": request_id.get(),
+            "trace_id": Lines.trace_id(),
+            "exception": record.exc_text,  # without secrets, as the record was made
+            "process": record.process,
+            **getattr(record, "facts", {}),
+        }
+        return json.dumps({name: fact for name, fact in facts.items() if fact is not None}, ensure_ascii=False)
+
+
+def log_config(form: str, level: str, *, requests: bool) -> dict[str, Any]:
+    """What is logged, how, as `logging.config.dictConfig` takes it; on standard error, by every library.
+
+    Args:
+        form: "text" or "json".
+        level: the lowest that is logged.
+        requests: whether each request has a line.
+    """
+    lines = {"text": Lines, "json": JsonLines}[form]
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": f"{lines.__module__}.{lines.__qualname__}"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "root": {"handlers": ["stderr"], "level": level.upper()},
+        "loggers": {REQUESTS: {"level": "INFO" if requests else "CRITICAL"}},
+    }
 
 
 _FORMATTER: Final = logging.Formatter()

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from starlette.datastructures import State
 
 from app.api import problems
+from app.api.counting import count
 from app.api.headers import secure
 from app.api.hot import HotRoute
-from app.api.openapi import describe, document
+from app.api.openapi import describe
 from app.api.request_ids import RequestIds
 from app.api.routers import (
     accounts,
@@ -22,6 +24,8 @@ from app.api.routers import (
     health,
     keys,
     lifecycle,
+    metrics,
+    pictures,
     planning,
     policies,
     proposals,
@@ -30,18 +34,44 @@ from app.api.routers import (
     steps,
     webhooks,
 )
+from app.dashboard import (
+    account,
+    approvals,
+    assets,
+    audit,
+    decisions,
+    describing,
+    openid,
+    overview,
+    planner,
+    run,
+    signing_in,
+)
+from app.dashboard import keys as keys_page
+from app.dashboard import policies as policies_page
+from app.dashboard import webhooks as webhooks_page
+from app.dashboard.pages import explain_to_people
 from app.logs import keep_secrets
 from app.service.asking.keyring import KeyRing
 from app.service.asking.rates import asking_rates
+from app.service.background import Background
+from app.service.looking.histories import Histories
+from app.service.looking.standings import Standings
+from app.service.measuring.ledgers import Ledgers
+from app.service.measuring.sampling import Sampler
+from app.service.measuring.soundness import Soundness
 from app.service.placements import Placements
 from app.service.proof.checkpoints import keep_checkpoints
 from app.service.signing import signer_of
+from app.service.verification.remembering import Verifications
 from app.settings import Settings
+from app.telemetry import telemetry
 
 ROUTERS = (
     steps,
     accounts,
     runs,
+    pictures,
     experiments,
     lifecycle,
     planning,
@@ -54,8 +84,27 @@ ROUTERS = (
     statements,
     governance,
     health,
+    metrics,
 )
 """In the order of the document."""
+
+PAGES = (
+    assets,
+    signing_in,
+    openid,
+    overview,
+    account,
+    run,
+    approvals,
+    policies_page,
+    keys_page,
+    webhooks_page,
+    planner,
+    decisions,
+    audit,
+    describing,
+)
+"""What people see in a browser."""
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -71,22 +120,15 @@ def create_app(settings: Settings) -> FastAPI:
         InvalidInputError: a database URL is not one that this version supports.
     """
     keep_secrets()
-    placements = Placements(settings.database_urls, settings.database_pool_size)
+    placements = Placements(settings.database_urls, settings.database_pool_size, settings.database_password_file)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        gc.collect()
-        gc.freeze()  # modules live as long as the process: no collection has to walk through them again
-        looking = [asyncio.create_task(app.state.keys.keep_fresh(placement.name)) for placement in placements]
-        if app.state.signer is not None and settings.checkpoint_seconds:
-            for placement in placements:
-                signing = keep_checkpoints(placement.database, app.state.signer, settings.checkpoint_seconds)
-                looking.append(asyncio.create_task(signing))
-        looking.append(asyncio.create_task(app.state.keys.keep_provider_fresh()))
-        async with placements.at_work(allow_private=settings.webhooks_allow_private):
+        background: Background = app.state.background
+        _begin(background, app.state, settings)
+        async with placements.at_work(background, allow_private=settings.webhooks_allow_private):
             yield
-            for look in looking:
-                look.cancel()
+            await background.stop()
             await asyncio.to_thread(app.state.keys.close)
 
     app = FastAPI(
@@ -94,11 +136,10 @@ def create_app(settings: Settings) -> FastAPI:
         summary="Privacy budgets, kept the way a bank keeps accounts",
         version=version("epsilon-ledger"),
         lifespan=lifespan,
-        docs_url=None,  # as `document` shows it
+        docs_url=None,  # a page of our own shows it
         redoc_url=None,
         redirect_slashes=False,
-        # Nothing of it is set up here, and asking OpenTelemetry at each request takes as long as reading a step.
-        telemetry={"tracing": False, "metrics": False, "logs": False},
+        telemetry=telemetry(),
     )
     app.state.placements = placements
     app.state.keys = KeyRing(placements.databases, settings.openid)
@@ -106,18 +147,49 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.rates = asking_rates(
         settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second
     )
+    app.state.background = Background()
+    app.state.sampler = Sampler(placements)
+    app.state.ledgers = Ledgers(placements, signs=app.state.signer is not None)
+    app.state.soundness = Soundness()
+    app.state.metrics_token = settings.token_of_metrics
+    app.state.metrics_top_accounts = settings.metrics_top_accounts
     app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
+    explain_to_people(app)
     app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
-    for module in ROUTERS:
-        app.include_router(module.routes)
+    app.state.session_hours = settings.session_hours
+    app.state.openid_session_minutes = settings.openid_session_minutes
+    app.state.public_url = settings.public_url
+    app.state.openid_sign_in = settings.openid_sign_in()
+    app.state.standings = Standings()
+    app.state.histories = Histories()
+    app.state.verifications = Verifications()
+    for module in (*ROUTERS, *PAGES):
+        # As they are: `include_router` would make each route anew for this application.
+        app.router.routes.extend(module.routes.routes)
     describe(app)
-    document(app)
     secure(app)
+    count(app)
     return app
+
+
+def _begin(background: Background, state: State, settings: Settings) -> None:
+    """Begin what is done beside the requests, but for what `Placements.at_work` does."""
+    for placement in state.placements:
+        background.start(f"keys:{placement.name}", state.keys.keep_fresh(placement.name))
+        background.start(f"soundness:{placement.name}", state.soundness.keep_looking(placement))
+        if state.signer is not None and settings.checkpoint_seconds:
+            signing = keep_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
+            background.start(f"checkpoints:{placement.name}", signing)
+    if settings.openid is not None:
+        background.start("openid", state.keys.keep_provider_fresh())
+    background.start("samples", state.sampler.keep_looking())
 
 
 def application() -> FastAPI:
     """The application by the environment's settings; each worker process makes its own."""
-    return create_app(Settings())
+    made = create_app(Settings())
+    gc.collect()
+    gc.freeze()  # modules and routes live as long as the process: no collection has to walk through them again
+    return made

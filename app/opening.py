@@ -21,7 +21,7 @@ def opened() -> Iterator[Placements]:
     for name in unknown_variables(os.environ):
         typer.echo(f"{name} is no setting and has no effect; there are {', '.join(known_variables())}.", err=True)
     settings = Settings()
-    placements = Placements(settings.database_urls, settings.database_pool_size)
+    placements = Placements(settings.database_urls, settings.database_pool_size, settings.database_password_file)
     try:
         yield placements
     finally:
@@ -85,6 +85,20 @@ def migrate(db: Database) -> None:
     upgrade(db)
     if new:
         typer.echo(f"Created a new ledger at {_file(db)}.", err=True)
+
+
+def is_newest(placements: Placements, placement: Placement) -> bool:
+    """Whether a placement's database has the newest schema; nothing is made by looking.
+
+    Args:
+        placements: of the service.
+        placement: one of them.
+
+    Raises:
+        LedgerUnavailableError: it does not answer.
+    """
+    with placements.naming(placement) as db:
+        return has_ledger(db)
 
 
 def require_there(db: Database, called: str) -> None:

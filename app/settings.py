@@ -3,14 +3,16 @@
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Final, Self
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.persistence.engine import POOL_SIZE
 from app.service.asking.access import DEFAULT_PLACEMENT
-from app.service.asking.openid.terms import Grant, OpenIdTerms, check_issuer, check_url, read_roles
+from app.service.asking.openid.flow import Client, SignIn, secret_in
+from app.service.asking.openid.terms import Grant, OpenIdTerms, check_issuer, check_origin, check_url, read_roles
 
 
 def _placements(given: object) -> object:
@@ -36,7 +38,12 @@ PREFIX: Final = "EPSILON_LEDGER_"
 OTHERS: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TORTURE", "FAULTS"))
 """Of the trainers' client and of this project's tests: no settings of the service, and no mistakes."""
 
+MIN_TOKEN_LENGTH: Final = 16
+MAX_TOKEN_LENGTH: Final = 500
+
 PlacementName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+
+MetricsToken = Annotated[str, Field(min_length=MIN_TOKEN_LENGTH, max_length=MAX_TOKEN_LENGTH, pattern=r"^[!-~]+$")]
 
 Claim = Annotated[str, Field(min_length=1, max_length=300)]
 
@@ -47,14 +54,25 @@ class Settings(BaseSettings):
     Args:
         database_url: sqlite:///FILE or postgresql://USER@HOST/DATABASE; by default a SQLite file in the working folder.
         database_pool_size: how many connections to each PostgreSQL a worker process keeps at the most.
+        database_password_file: a file with the password for databases whose URLs have none, read with every new
+            connection; empty: libpq looks for one (PGPASSWORD, PGPASSFILE).
         rate_limit_per_second: requests a second that a worker process takes of one key; 0: as many as come.
         rate_limit_burst: how many it takes at once of a key that was silent.
         rate_limit_failures_per_second: requests without a known key that it takes of one address; 0: as many as come.
             At once it takes ten times as many.
+        session_hours: how long somebody stays signed in with a browser at the most.
         signing_key_file: a PEM file with the Ed25519 private key that signs checkpoints and statements; empty: none.
         checkpoint_seconds: how often the history of each organisation is signed, if there is a key; 0: when asked only.
         placements: further databases, each with organisations of its own: a JSON object of names and URLs.
         webhooks_allow_private: whether webhooks may lead to addresses that are not public, and by http.
+        log_format: of the lines on standard error.
+        log_level: the lowest that is logged.
+        log_requests: whether each request has a line.
+        shutdown_seconds: how long a process that is told to stop goes on answering who has asked.
+        shutdown_delay_seconds: how long it takes new connections all the same, while /readyz says 503.
+        metrics_token: what Prometheus sends to read /metrics; None: anybody may, and nobody is named.
+        metrics_token_file: a file with that token.
+        metrics_top_accounts: of how many populations, and of how many budgets, metrics say how full they are.
         openid_issuer: the OpenID Connect provider whose tokens people may send, as these name it; None: no tokens.
         openid_audience: what tokens for this service are made out to.
         openid_jwks_url: where its keys are; None: where its /.well-known/openid-configuration says.
@@ -63,15 +81,23 @@ class Settings(BaseSettings):
         openid_roles: a JSON object from a group to its role and, if that is bound to an account, a scope.
         openid_groups_claim: the claim that lists a person's groups.
         openid_subject_claim: the claim that names a person, and never another one.
+        openid_client_id: as the provider knows this service, whose pages then let people sign in there; None: they do
+            not.
+        openid_client_secret_file: a file with what the service proves itself by; empty: it is a public client.
+        openid_scopes: what is asked of the provider, so that its tokens have the groups.
+        openid_session_minutes: how long somebody who signed in there is believed before the provider is asked again.
+        public_url: where people find the service, as https://HOST; None: as each request says.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///epsilon-ledger.db"
     database_pool_size: Annotated[int, Field(ge=1, le=1000)] = POOL_SIZE
+    database_password_file: str = ""
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
     rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
     rate_limit_failures_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
+    session_hours: Annotated[float, Field(gt=0, le=720, allow_inf_nan=False)] = 12
     signing_key_file: str = ""
     checkpoint_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600
     placements: Annotated[
@@ -79,6 +105,14 @@ class Settings(BaseSettings):
     ]
 
     webhooks_allow_private: bool = False
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    log_requests: bool = False
+    shutdown_seconds: Annotated[float, Field(ge=1, le=600)] = 20
+    shutdown_delay_seconds: Annotated[float, Field(ge=0, le=600)] = 0
+    metrics_token: Annotated[MetricsToken | None, Field(repr=False)] = None
+    metrics_token_file: str = ""
+    metrics_top_accounts: Annotated[int, Field(ge=0, le=1000)] = 100
     openid_issuer: Annotated[str, AfterValidator(check_issuer)] | None = None
     openid_audience: Claim | None = None
     openid_jwks_url: str | None = None
@@ -87,6 +121,13 @@ class Settings(BaseSettings):
     openid_roles: Annotated[dict[str, Grant], NoDecode, BeforeValidator(read_roles), Field(default_factory=dict)]
     openid_groups_claim: Claim = "groups"
     openid_subject_claim: Claim = "sub"
+    openid_client_id: Claim | None = None
+    openid_client_secret_file: str = ""
+    openid_scopes: Annotated[str, Field(pattern=r"^(?:[!#-\[\]-~]+ )*openid(?: [!#-\[\]-~]+)*$", max_length=1000)] = (
+        "openid"
+    )
+    openid_session_minutes: Annotated[float, Field(ge=1, le=1440, allow_inf_nan=False)] = 60
+    public_url: Annotated[str, AfterValidator(check_origin)] | None = None
 
     @model_validator(mode="after")
     def _openid_is_whole(self) -> Self:
@@ -109,6 +150,28 @@ class Settings(BaseSettings):
                 raise ValueError(f"{_variable('openid_jwks_url')} is not right: {error}") from None
         return self
 
+    @model_validator(mode="after")
+    def _one_metrics_token(self) -> Self:
+        """Refuse two tokens, and a file that has none: what was meant to be closed must not stand open."""
+        if self.metrics_token_file:
+            file, token = _variable("metrics_token_file"), _variable("metrics_token")
+            if self.metrics_token is not None:
+                raise ValueError(f"set either {token} or {file}")
+            try:
+                read = self.token_of_metrics
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"{file} cannot be read: {error}") from None
+            if read is None or not MIN_TOKEN_LENGTH <= len(read) <= MAX_TOKEN_LENGTH or not read.isascii():
+                raise ValueError(f"{file} holds no token: write one line of {MIN_TOKEN_LENGTH} or more characters")
+        return self
+
+    @property
+    def token_of_metrics(self) -> str | None:
+        """What is to be sent to read metrics; None: nothing."""
+        if self.metrics_token_file:
+            return Path(self.metrics_token_file).read_text(encoding="utf-8").strip()
+        return self.metrics_token
+
     @property
     def openid(self) -> OpenIdTerms | None:
         """What is agreed with an OpenID Connect provider; None: people have API keys, too."""
@@ -124,6 +187,17 @@ class Settings(BaseSettings):
             groups_claim=self.openid_groups_claim,
             subject_claim=self.openid_subject_claim,
         )
+
+    def openid_sign_in(self) -> SignIn | None:
+        """The way of people to the provider and back; None: they sign in with keys.
+
+        Raises:
+            InvalidInputError: the file with the secret cannot be read.
+        """
+        if self.openid is None or self.openid_client_id is None:
+            return None
+        secret = secret_in(self.openid_client_secret_file) if self.openid_client_secret_file else None
+        return SignIn(self.openid, Client(self.openid_client_id, secret, self.openid_scopes))
 
     @property
     def database_urls(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from benchmarks import (
     admission,
     calibration,
     curves,
+    dashboard,
     filters,
     orders_grid,
     sdk_overhead,
@@ -27,6 +28,7 @@ if __name__ == "__main__":
         throughput,
         sdk_overhead,
         secure_noise,
+        dashboard,
     ):
         print(f"## {module.__name__.removeprefix('benchmarks.')}\n")
         module.main()

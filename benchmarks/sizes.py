@@ -1,10 +1,14 @@
-"""What a step costs on PostgreSQL's disk: `python -m benchmarks.sizes`; docs/scaling.md calculates with it.
+"""What a step costs on disk: `python -m benchmarks.sizes`; docs/scaling.md and docs/operations.md calculate with it.
 
 Charges runs beneath one budget of one population, in several ways, and says how many bytes of write-ahead log each
-step cost between two checkpoints; then what rows take.
+step cost between two checkpoints; then what rows take; then by how many bytes a step makes a file of SQLite's grow.
 """
 
+import sqlite3
 import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
 
 from benchmarks.load import loaded, request
 from benchmarks.servers import EVENT, Server, ledger, steps_path
@@ -69,8 +73,25 @@ def measure(server: Server, cluster: Cluster, how: tuple[int, int, bool, dict[st
     return made / SECONDS, (written(cluster) - bytes_before) / steps
 
 
+def grown(folder: Path) -> float:
+    """By how many bytes a single step of one of 64 trainers makes a SQLite file grow, its log written back."""
+    file = folder / "sizes.db"
+    with ledger(f"sqlite:///{file}") as server:
+        headers = {"Authorization": server.client.headers["authorization"]}
+        paths = [steps_path(server) for _ in range(64)]
+        sizes = []
+        for _ in range(2):
+            loaded(server.port, [[request(path, ONE, headers)] for path in paths], SECONDS)
+            with closing(sqlite3.connect(file)) as reader:
+                reader.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                [[made]] = reader.execute("SELECT count(*) FROM decisions").fetchall()
+            sizes.append((made, file.stat().st_size))
+    (fewer, smaller), (more, larger) = sizes
+    return float((larger - smaller) / (more - fewer))
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print both tables, and the growth of a file."""
     with postgresql() as cluster:
         if cluster is None:
             sys.exit("no PostgreSQL server can be had")
@@ -82,6 +103,8 @@ def main() -> None:
         print(f"\n{'':16} {'rows':>8} {'bytes each':>10} {'of indexes':>10}")
         for name, rows, size, indexes in cluster.execute(ROWS, DATABASE):
             print(f"{name:16} {rows:8,} {size:10,} {indexes:10,}")
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"\nSQLite: {grown(Path(folder)):,.0f} bytes of file for each single step")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """An OpenID Connect provider in a thread, which signs whatever a test wants."""
 
+import base64
+import hashlib
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +12,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any, ClassVar
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from joserfc import jws
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
@@ -56,6 +60,11 @@ def public(key: Key, **more: str) -> dict[str, Any]:
     return key.as_dict(private=False) | more
 
 
+def challenge_of(verifier: str) -> str:
+    """What a client sends of its verifier beforehand (RFC 7636, 4.2)."""
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+
+
 @dataclass
 class IdentityProvider:
     """A provider; what it publishes can be changed at any moment."""
@@ -67,6 +76,62 @@ class IdentityProvider:
     content: bytes | None = None
     location: str | None = None
     silent: Event | None = None
+    configured: dict[str, object] = field(default_factory=dict)
+    answered: dict[str, str] | None = None
+    said: dict[str, object] = field(default_factory=dict)
+    headed: dict[str, object] = field(default_factory=dict)
+    known: bool = True
+    secret: str | None = None
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)
+    redeemed: list[dict[str, str]] = field(default_factory=list)
+
+    def configuration(self) -> dict[str, object]:
+        """What it says about itself."""
+        told: dict[str, object] = {
+            "issuer": self.issuer,
+            "jwks_uri": self.jwks_url,
+            "authorization_endpoint": f"{self.issuer}/authorize",
+            "token_endpoint": f"{self.issuer}/token",
+        }
+        return told | self.configured
+
+    def authorize(self, query: dict[str, str]) -> str:
+        """Where somebody is sent back to who came to sign in, as whom nobody asks.
+
+        `answered` is said instead of a code; whoever is not `known` has to be asked, which `prompt=none` forbids.
+        """
+        answer = {"state": query["state"]}
+        if self.answered is not None:
+            answer |= self.answered
+        elif query.get("prompt") == "none" and not self.known:
+            answer["error"] = "login_required"
+        else:
+            code = secrets.token_urlsafe(16)
+            self.codes[code] = query
+            answer |= {"code": code, "iss": self.issuer}
+        return f"{query['redirect_uri']}?{urlencode(answer)}"
+
+    def redeem(self, fields: dict[str, str], authorization: str | None) -> tuple[int, dict[str, object]]:
+        """The answer to a code, which is taken once: a token, if all is as it was asked for."""
+        self.redeemed.append(fields)
+        asked = self.codes.pop(fields.get("code", ""), None)
+        shown = fields.get("client_secret")
+        if authorization is not None:
+            pair = base64.b64decode(authorization.removeprefix("Basic ")).decode()
+            shown = unquote_plus(pair.partition(":")[2])  # RFC 6749, 2.3.1
+        right = (
+            asked is not None
+            and asked["redirect_uri"] == fields["redirect_uri"]
+            and asked["code_challenge_method"] == "S256"
+            and asked["code_challenge"] == challenge_of(fields.get("code_verifier", ""))
+            and shown == self.secret
+        )
+        if not right or asked is None:
+            return 400, {"error": "invalid_grant"}
+        claims: dict[str, Any] = {"aud": asked["client_id"], "nonce": asked["nonce"], "exp": int(time.time()) + 60}
+        claims |= self.said
+        token = self.token(header=self.headed, **claims)
+        return 200, {"access_token": "opaque", "token_type": "Bearer", "id_token": token}
 
     @property
     def jwks_url(self) -> str:
@@ -131,8 +196,15 @@ class _Handler(BaseHTTPRequestHandler):
         provider.asked.append(self.path)
         if provider.silent is not None:
             provider.silent.wait(30)
+        address = urlsplit(self.path)
+        if address.path.endswith("/authorize"):
+            self.send_response(302)
+            self.send_header("Location", provider.authorize(dict(parse_qsl(address.query))))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if self.path.endswith("/.well-known/openid-configuration"):
-            content = json.dumps({"issuer": provider.issuer, "jwks_uri": provider.jwks_url}).encode()
+            content = json.dumps(provider.configuration()).encode()
         else:
             content = json.dumps({"keys": provider.published}).encode()
         if provider.content is not None:
@@ -143,6 +215,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        if self.provider.silent is not None:
+            self.provider.silent.wait(30)
+        status, answer = self.provider.redeem(dict(parse_qsl(content)), self.headers["Authorization"])
+        body = json.dumps(answer).encode()
+        self.send_response(503 if self.provider.down else status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

@@ -281,7 +281,7 @@ def shared() -> Cluster:
     if _Shared.cluster is None:
         binaries()
         # Nobody pulls its plug: servers that are killed belong to the tests that kill them.
-        cluster = Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", _in_memory())
+        cluster = Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", in_memory())
         _Shared.cluster = cluster
         database = Database(cluster.create_database(TEMPLATE))
         upgrade(database)
@@ -289,8 +289,8 @@ def shared() -> Cluster:
     return _Shared.cluster
 
 
-def _in_memory() -> Path | None:
-    """A file system in memory that has room to spare: to copy a database there does not wait for any disk."""
+def in_memory() -> Path | None:
+    """A file system in memory that has room to spare: a commit or a copy there does not wait for any disk."""
     return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOMY_BYTES else None
 
 

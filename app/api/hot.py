@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.accounting.errors import AccountingError
+from app.api.counting import TEMPLATE
 from app.api.problems import FORESEEN, problem_of
 from app.api.route import IDEMPOTENCY_KEY, call_of
 from app.api.routers.steps import take_steps
@@ -17,8 +18,10 @@ from app.ledger.errors import LedgerError
 from app.service.asking.access import Caller
 from app.service.asking.keyring import KeyRing
 from app.service.asking.rates import AskingRates
+from app.service.measuring.traces import TRACES
 from app.service.placements import Placements
 
+_TEMPLATE: Final = "/v1/runs/{run_id}/steps"
 _PATH: Final = re.compile(r"/v1/runs/([^/\0]+)/steps")
 
 
@@ -54,6 +57,8 @@ class HotRoute:
             await self._app(scope, _again(message, receive), send)
             return
         run_id, caller, key = head
+        scope[TEMPLATE] = _TEMPLATE
+        TRACES.name_route("POST", _TEMPLATE)
         try:
             self._rates.keys.take(caller.actor)
             placement = self._placements.named(caller.placement)

@@ -17,6 +17,7 @@ from app.accounting.errors import AccountingError
 from app.api.faults import faults_told, short
 from app.ledger.errors import LedgerError
 from app.persistence.engine import said_by
+from app.service.measuring import counters
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -25,6 +26,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "unauthenticated": (401, "An API key is needed"),
     "budget_window": (403, "The budget is not open now"),
     "budget_exceeded": (403, "The budget does not allow these steps"),
+    "foreign_page": (403, "No page of this service asks this"),
     "insufficient_scope": (403, "The key's role does not allow this"),
     "policy_violation": (403, "A policy does not allow this"),
     "not_found": (404, "There is no such thing"),
@@ -62,7 +64,7 @@ GUARDED: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
 """What every operation with a key may answer."""
 
 READING: Final = (*GUARDED, "insufficient_scope", "not_found", "invalid_request")
-SENDING: Final = (*GUARDED, "request_too_large", "unsupported_media_type", "invalid_request")
+SENDING: Final = (*GUARDED, "foreign_page", "request_too_large", "unsupported_media_type", "invalid_request")
 WRITING: Final = (*SENDING, "insufficient_scope")
 PRICING: Final = ("invalid_event", "unsupported_event")
 OPENING: Final = (
@@ -85,6 +87,8 @@ _BY_STATUS: Final = {
     503: "ledger_unavailable",
 }
 
+counters.problems_known(STATUSES)
+
 _logger = logging.getLogger(__name__)
 
 
@@ -105,6 +109,7 @@ def problem(
     Returns:
         The reply, with the status that belongs to the code.
     """
+    counters.problem_told(code)
     status, _ = STATUSES[code]
     sent = dict(headers or {})
     if status == HTTPStatus.UNAUTHORIZED:

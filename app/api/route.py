@@ -18,13 +18,14 @@ from starlette.types import Scope
 
 from app.api.problems import PROBLEM_JSON, problem
 from app.api.request_ids import request_id_of
+from app.api.sessions import credential_of
 from app.api.strict import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
 from app.persistence.tables import KEY_LENGTH
 from app.service.asking.access import Caller
 from app.service.asking.call import Call
 from app.service.asking.keyring import KeyRing
-from app.service.asking.rates import AskingRates
+from app.service.asking.rates import AskingRates, Rates
 from app.service.charging.queue import CommitQueue
 from app.service.idempotency import Answer, Identity
 from app.service.placements import Placement, Placements
@@ -70,8 +71,7 @@ class LedgerRoute(APIRoute):
 
         async def ask(request: Request) -> Response:
             _check_once(request, "authorization")
-            request.state.caller = await _authenticated(request)
-            _rates(request).keys.take(request.state.caller.actor)
+            request.state.caller = await authenticated(request, credential_of(request))
             _check_once(request, "content-type", "idempotency-key")
             _check_query(request, known)
             strict = StrictRequest(request.scope, request.receive)
@@ -86,23 +86,47 @@ class LedgerRoute(APIRoute):
         return ask
 
 
-async def _authenticated(request: Request) -> Caller:
+async def authenticated(request: Request, credential: str | None) -> Caller:
+    """Find out who asks, and count that they do.
+
+    Args:
+        request: of any kind.
+        credential: what it shows; None: nothing.
+
+    Returns:
+        The caller.
+
+    Raises:
+        AuthenticationError: nothing, or nothing that opens this service.
+        RateLimitedError: they, or strangers at their address, ask too often.
+        LedgerUnavailableError: a database does not answer, and no other one knows them.
+    """
+    caller = await _known(request, credential)
+    _rates(request).keys.take(caller.actor)
+    return caller
+
+
+async def _known(request: Request, credential: str | None) -> Caller:
     keys: KeyRing = request.app.state.keys
-    authorization = request.headers.get("authorization")
-    known = keys.find(authorization)
+    known = keys.find(credential)
     if known is not None:
         return known
     request_id = request_id_of(request.scope)
-    if keys.knew(authorization):  # whoever shares an address with a stranger is not held up
-        return await run_in_threadpool(keys.authenticate, authorization, request_id)
+    if keys.knew(credential):  # whoever shares an address with a stranger is not held up
+        return await run_in_threadpool(keys.authenticate, credential, request_id)
     address = request.client.host if request.client else ""
-    with _rates(request).strangers.spent_on(AuthenticationError, address):
-        return await run_in_threadpool(keys.authenticate, authorization, request_id)
+    with strangers_of(request).spent_on(AuthenticationError, address):
+        return await run_in_threadpool(keys.authenticate, credential, request_id)
 
 
 def _rates(request: Request) -> AskingRates:
     rates: AskingRates = request.app.state.rates
     return rates
+
+
+def strangers_of(request: Request) -> Rates:
+    """How often one may ask without being known, by address."""
+    return _rates(request).strangers
 
 
 def _not_taken(why: str) -> Response:
@@ -157,7 +181,7 @@ def _placements(request: Request) -> Placements:
     return placements
 
 
-def _placement(request: Request) -> Placement:
+def placement_of(request: Request) -> Placement:
     """Where the caller's organisation lives."""
     return _placements(request).named(request.state.caller.placement)
 
@@ -173,11 +197,11 @@ async def _everywhere(request: Request) -> Placements:
 
 
 async def _call(request: Request) -> Call:
-    return call_of(_placement(request), request.state.caller, request.scope)
+    return call_of(placement_of(request), request.state.caller, request.scope)
 
 
 async def _charges(request: Request) -> CommitQueue:
-    return _placement(request).charges
+    return placement_of(request).charges
 
 
 async def _signer(request: Request) -> Signer | None:
@@ -221,11 +245,16 @@ def tagged(request: Request, body: BaseModel, tag: str | None = None) -> Respons
     """A reply with an entity tag, by default one of its content, or 304 if the asker has it already."""
     content = body.model_dump_json().encode()
     tag = tag or f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    known = {item.strip().removeprefix("W/") for item in request.headers.get("if-none-match", "").split(",")}
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if tag in known or "*" in known:
-        return Response(status_code=304, headers=headers)
-    return Response(content, 200, headers, "application/json")
+    return unchanged(request, tag) or Response(content, 200, headers, "application/json")
+
+
+def unchanged(request: Request, tag: str) -> Response | None:
+    """The reply to an asker that has what bears this entity tag; None: it has not."""
+    known = {item.strip().removeprefix("W/") for item in request.headers.get("if-none-match", "").split(",")}
+    if tag not in known and "*" not in known:
+        return None
+    return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "private, no-cache"})
 
 
 def _is_json(content_type: str | None) -> bool:

@@ -1,8 +1,28 @@
-"""A statement as a page that can be read and printed, without script or style of its own."""
+"""A statement as a page that can be read, printed and kept: one file, without script."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from html import escape
-from typing import Any
+from typing import Any, Final
+
+STYLE: Final = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+body { max-width: 56rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; line-height: 1.25; }
+h2 { font-size: 1.15rem; margin: 1.75rem 0 .5rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid GrayText; }
+th { font-weight: 600; min-width: 9rem; }
+@media print { body { margin: 0; max-width: none; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
+"""
+"""In the page itself, so that a copy of it looks the same; named to browsers by its hash."""
+
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
+    "frame-ancestors 'none'"
+)
+"""Content-Security-Policy of the page."""
 
 TITLES = {"run_statement": "Privacy statement of a model", "population_statement": "Privacy statement of a population"}
 
@@ -62,8 +82,10 @@ def page_of(document: Mapping[str, Any]) -> str:
     ]
     body = "\n".join(parts)
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title></head>\n'
-        f"<body>\n{body}\n</body>\n</html>\n"
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{STYLE}</style></head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -73,13 +95,14 @@ def _epsilon(facts: Mapping[str, Any], name: str) -> str:
 
 def _table(facts: Mapping[str, object]) -> str:
     rows = "".join(
-        f"<tr><th>{escape(str(name))}</th><td>{escape(str(value))}</td></tr>" for name, value in facts.items()
+        f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(str(value))}</td></tr>'
+        for name, value in facts.items()
     )
     return f"<table>{rows}</table>"
 
 
 def _rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in heads)
     lines = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{lines}</table>"
 

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import typer
@@ -14,10 +15,11 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import tenants
 from app.service.asking.access import COMMAND_LINE
 from app.service.copying import copy
+from app.service.measuring.verified import write_found
 from app.service.proof.checkpoints import sign
 from app.service.proof.export import export_from
 from app.service.signing import required, signer_of
-from app.service.verification import enforce, together
+from app.service.verification import Verification, enforce, together
 from app.service.verification import verify as verify_ledger
 from app.service.verification.witnesses import Witness, witness_of
 from app.settings import Settings
@@ -59,6 +61,10 @@ def verify(
     public_key: Annotated[
         Path | None, typer.Option("--public-key", help="PEM; needed to believe a checkpoint.")
     ] = None,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option("--metrics-file", help="Write what was found for Prometheus, as the node exporter reads it."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Recompute every account from its charges alone, compare the bytes, walk every chain; exit 1 on a mismatch.
@@ -66,6 +72,7 @@ def verify(
     Writes to an account whose balance is not proven are stopped, until a later verification finds it sound.
     """
     witnesses = _witnesses(checkpoint or [], public_key)
+    began_at = monotonic()
     with ledger(migrated=False) as placements:
         every = []
         for placement in placements:
@@ -76,6 +83,8 @@ def verify(
                 first = verify_ledger(db, witnesses=theirs)
                 every.append(first if read_only else enforce(db, first, datetime.now(UTC)))
     found = together(every)
+    if metrics_file is not None:
+        _write_metrics(metrics_file, found, monotonic() - began_at)
     facts = {
         "sound": found.sound,
         "accounts": found.accounts,
@@ -134,6 +143,13 @@ def export_charges(
         now = datetime.now(UTC)
         for line in export_from(databases, now, run=run, population=population, organisation=organisation):
             typer.echo(line)
+
+
+def _write_metrics(file: Path, found: Verification, seconds: float) -> None:
+    try:
+        write_found(file, found, seconds, datetime.now(UTC))
+    except OSError as error:
+        raise InvalidInputError(f"The metrics cannot be written: {error}") from error
 
 
 def _witnesses(files: list[Path], public_key: Path | None) -> list[Witness]:

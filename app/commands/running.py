@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from app.commands.saying import Json, say
+from app.opening import is_newest, opened, prepare_to_serve, where
 from app.opening import migrate as make_newest
-from app.opening import opened, prepare_to_serve, where
 from app.serving import PortError, listen, port_to_take
 
 
@@ -36,9 +36,21 @@ def serve(
     listen(host, taken, workers)
 
 
-def migrate(*, as_json: Json = False) -> None:
+def migrate(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if a database has not the newest schema.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Bring the database, and that of every placement, to the newest schema; concurrent calls wait for each other."""
     with opened() as placements:
+        if check:
+            behind = [placement.name for placement in placements if not is_newest(placements, placement)]
+            named = f"{', '.join(behind)}: to be migrated by `epsilon-ledger migrate`."
+            text = named if behind else "The database has the newest schema."
+            say(as_json=as_json, text=text, facts={"migrated": not behind, "behind": behind})
+            raise typer.Exit(1 if behind else 0)
         for placement in placements:
             with placements.naming(placement) as db:
                 make_newest(db)

@@ -165,9 +165,10 @@ def point_further(screen: Screen, house: House, run_id: str, key: str) -> None:
     screen.say()
     screen.say("Look further (this key reads the demo's ledger and nothing else):")
     screen.say(f"  {database} {program} serve --host 127.0.0.1 --port 8000")
+    screen.say(f"  {address}/runs/{run_id} in a browser: sign in with the key {key}")
     screen.say(f"  curl -H {authorization} {address}/v1/runs/{run_id}")
     screen.say(f"  curl -H {authorization} '{address}/v1/runs/{run_id}/history?max_points=20'")
-    screen.say(f"  {address}/docs in a browser")
+    screen.say(f"  {address}/docs for all that can be asked")
     screen.say(f"  {database} {program} verify")
     screen.say(f"All of it lies in {house.folder}; delete the folder when you are done.")
 

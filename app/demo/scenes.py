@@ -59,6 +59,7 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
         with running_service(house) as url:
             screen.say(f"The ledger runs at {url}, on {house.database_url}")
             keys = _make_keys(house)
+            screen.say(f"Watch it there in a browser if you like: sign in with the key {keys.viewer}")
             _open_accounts(screen, url, keys.admin, patients)
             run, trained = _train(screen, url, keys.trainer, patients, seed)
             state, history = _look(url, keys.viewer, run.id)

@@ -71,6 +71,12 @@ class InsufficientScopeError(LedgerError):
     code = "insufficient_scope"
 
 
+class ForeignPageError(LedgerError):
+    """Somebody's browser asks, and no page of this service has made it ask."""
+
+    code = "foreign_page"
+
+
 class PolicyViolationError(LedgerError):
     """A policy of the organisation, or of a part of its trees, does not allow this."""
 

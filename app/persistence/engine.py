@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
 from app.persistence import postgresql, sqlite
@@ -68,6 +70,15 @@ class Database:
             "sqlite" if self.engine.dialect.name == "sqlite" else "postgresql"
         )
         self._writer = threading.Lock()
+
+    def take_password_from(self, file: Path) -> None:
+        """Let every new connection to a server take the password that a file holds then; SQLite needs none.
+
+        Args:
+            file: holds the password of the role that the URL names; a password in the URL comes first.
+        """
+        if self.dialect == "postgresql":
+            postgresql.take_password_from(self.engine, file)
 
     @contextmanager
     def read(self, whose: Whose, *, patient: bool = False) -> Iterator[Connection]:
@@ -182,12 +193,18 @@ class Database:
         except (DBAPIError, LedgerUnavailableError):
             return False
 
+    def connections(self) -> tuple[int, int]:
+        """How many connections this process uses, and how many more it keeps open."""
+        pool = self.engine.pool
+        return (pool.checkedout(), pool.checkedin()) if isinstance(pool, QueuePool) else (0, 0)
+
     def exists(self) -> bool:
         """Whether there is anything to open; to open a file that is not there would make it."""
         return self.dialect == "postgresql" or Path(str(self.engine.url.database)).exists()
 
     def dispose(self) -> None:
-        """Close every connection."""
+        """Close every connection; one that is in use, or that a late look still opens, when it is given back."""
+        event.listen(self.engine, "checkin", _close)
         self.engine.dispose()
 
     @contextmanager
@@ -285,6 +302,11 @@ def _engine(url: str, pool_size: int, called: str) -> Engine:
         raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _close(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    del connection  # the record closes it, and knows that it has none
+    record.close()
 
 
 def _begin(connection: Connection) -> None:

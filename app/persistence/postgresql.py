@@ -1,6 +1,7 @@
 """PostgreSQL: sessions that commit durably, wait with a bound and find a restarted server again by themselves."""
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -94,6 +95,27 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engin
     event.listen(engine, "connect", _configure)
     event.listen(engine, "handle_error", _notice_what_is_gone)
     return engine
+
+
+def take_password_from(engine: Engine, file: Path) -> None:
+    """Let every new connection take the password that a file holds then, so that a changed one needs no restart.
+
+    Args:
+        engine: of a database of a server; a password in its URL comes first.
+        file: holds the password; a newline at its end does not count.
+    """
+
+    def fill_in(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
+        if "password" in parameters:
+            return
+        try:
+            parameters["password"] = file.read_text().removesuffix("\n")
+        except (OSError, ValueError) as error:
+            raise LedgerUnavailableError(
+                "EPSILON_LEDGER_DATABASE_PASSWORD_FILE names no file that can be read."
+            ) from error
+
+    event.listen(engine, "do_connect", fill_in)
 
 
 def for_organisation(begin: str, organisation_id: str) -> str:

@@ -60,12 +60,14 @@ def spread(start: int, stop: int, most: int) -> list[int]:
     Args:
         start: the first.
         stop: one past the last.
-        most: how many at the most, at least 2.
+        most: how many at the most, at least 1.
 
     Returns:
-        All of the range if it is short enough, else `most` of it; increasing.
+        All of the range if it is short enough, else `most` of it; increasing. A single one is the last.
     """
     length = stop - start
     if length <= most:
         return list(range(start, stop))
+    if most == 1:
+        return [stop - 1]
     return [start + index * (length - 1) // (most - 1) for index in range(most)]

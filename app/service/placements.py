@@ -1,10 +1,11 @@
 """The databases of a service: each organisation lives wholly on one of them."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,8 +16,12 @@ from app.persistence.schema import is_current
 from app.service.alerts.deliverer import deliver
 from app.service.alerts.sending import Sender
 from app.service.asking.access import DEFAULT_PLACEMENT
+from app.service.background import Background
 from app.service.charging.queue import CommitQueue
 from app.service.upkeep import keep_up
+
+SILENT: Final = "The database does not answer."
+READ_ONLY: Final = "The database takes no writes."
 
 _logger = logging.getLogger(__name__)
 
@@ -42,10 +47,10 @@ class Placement:
                 current = is_current(tx)
         except (SQLAlchemyError, LedgerUnavailableError) as error:
             _logger.warning("The placement %s does not answer", self.name, exc_info=error)
-            return "The database does not answer."
+            return SILENT
         if not current:
             return "The database needs `epsilon-ledger migrate` before it can be used."
-        return None if self.database.writable() else "The database takes no writes."
+        return None if self.database.writable() else READ_ONLY
 
 
 class Placements:
@@ -56,18 +61,21 @@ class Placements:
     Args:
         urls: of the databases, the default placement's first.
         pool_size: how many connections to each of them this process keeps at the most.
+        password_file: holds the password for those whose URLs have none; empty: libpq looks for it.
 
     Raises:
         InvalidInputError: a URL is not one that this version supports, or names the database of another placement.
     """
 
-    def __init__(self, urls: Mapping[str, str], pool_size: int) -> None:
+    def __init__(self, urls: Mapping[str, str], pool_size: int, password_file: str = "") -> None:
         self._all: dict[str, Placement] = {}
         for name, url in urls.items():
             called = (
                 URL_SETTING if name == DEFAULT_PLACEMENT else f"The placement {name!r} of EPSILON_LEDGER_PLACEMENTS"
             )
             database = Database(url, pool_size, called)
+            if password_file:
+                database.take_password_from(Path(password_file))
             for other in self:
                 if other.database.engine.url == database.engine.url:
                     raise InvalidInputError(
@@ -158,24 +166,21 @@ class Placements:
             raise LedgerUnavailableError(f"The placement {placement.name!r} does not answer: {why}.") from error
 
     @asynccontextmanager
-    async def at_work(self, *, allow_private: bool = False) -> AsyncIterator[None]:
+    async def at_work(self, background: Background, *, allow_private: bool = False) -> AsyncIterator[None]:
         """Look after the databases meanwhile; write what still waits in the end, and close every connection.
 
         Args:
+            background: has what is done beside the requests, and is ended with it.
             allow_private: whether alerts are sent to addresses that are not public.
         """
         sender = Sender(allow_private=allow_private)
-        looking = [
-            asyncio.create_task(task)
-            for placement in self
-            for task in (keep_up(placement.database), deliver(placement.database, sender))
-        ]
+        for placement in self:
+            background.start(f"upkeep:{placement.name}", keep_up(placement.database))
+            background.start(f"deliveries:{placement.name}", deliver(placement.database, sender))
         try:
             yield
         finally:
-            for look in looking:
-                look.cancel()
-            await asyncio.gather(*looking, return_exceptions=True)
+            await background.stop()
             await sender.close()
             for placement in self:
                 await placement.charges.close()

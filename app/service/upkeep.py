@@ -20,6 +20,7 @@ from app.service.alerts.silence import tell_silent
 from app.service.charging.ending import end
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
+from app.service.measuring import counters
 
 LOOK_SECONDS = 5.0
 PAGE = 100
@@ -51,6 +52,7 @@ async def keep_up(db: Database) -> None:
         for each in (*work, lambda: take_readings(db, datetime.now(UTC))) if due else work:
             try:
                 await asyncio.to_thread(each)
+                counters.background_done("upkeep")
             except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every few seconds: one line
                 why = said_by(error)
                 _logger.warning("The regular upkeep of a database failed, and is tried again: %s", why)

@@ -1,6 +1,7 @@
 """The bound for fixed batches against an independent integral of it, against real pairs, and against dp_accounting."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import combinations, product
 from math import log, pi, sqrt
 
@@ -33,18 +34,21 @@ def hockey_stick(q: mpmath.mpf, z: mpmath.mpf, y: mpmath.mpf) -> mpmath.mpf:
     return q * (mpmath.ncdf(1 / (2 * z) - z * y) - mpmath.exp(y) * mpmath.ncdf(-1 / (2 * z) - z * y))
 
 
+@cache
+def integral(q: float, z: float, power: mpmath.mpf, until: mpmath.mpf) -> mpmath.mpf:
+    """Integrate t^power g(t) from t = 1 to where y is as said; kept, as a search asks for the same part again."""
+    q, z = mpmath.mpf(q), mpmath.mpf(z)
+    return mpmath.quad(
+        lambda y: (1 + q * mpmath.expm1(y)) ** power * hockey_stick(q, z, y) * q * mpmath.exp(y),
+        mpmath.linspace(0, until, 9),
+    )
+
+
 def moment_excess(q: float, z: float, order: float, end: mpmath.mpf) -> mpmath.mpf:
     """Return a b times the integral of t^(a - 2) g(t) from 1 / T on; T is at y = end."""
-    q, z, a = mpmath.mpf(q), mpmath.mpf(z), mpmath.mpf(order)
-
-    def integral(power: mpmath.mpf, until: mpmath.mpf) -> mpmath.mpf:
-        return mpmath.quad(
-            lambda y: (1 + q * mpmath.expm1(y)) ** power * hockey_stick(q, z, y) * q * mpmath.exp(y),
-            mpmath.linspace(0, until, 9),
-        )
-
-    reach = (a + 14 * z + 1) / z**2
-    return a * (a - 1) * (integral(a - 2, reach) + integral(-a - 1, min(end, reach)))
+    a = mpmath.mpf(order)
+    reach = (a + 14 * mpmath.mpf(z) + 1) / mpmath.mpf(z) ** 2
+    return a * (a - 1) * (integral(q, z, a - 2, reach) + integral(q, z, -a - 1, min(end, reach)))
 
 
 def second_moment(q: float, z: float) -> mpmath.mpf:

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 
 from app import cli
 from app import main as service
+from app.logs import JsonLines
 
 SABOTAGED = "/v1/sabotaged"
 
@@ -31,14 +32,16 @@ def application() -> FastAPI:
 def main() -> None:
     """Serve."""
     logging.basicConfig(level=1)
+    logging.getLogger().handlers[0].setFormatter(JsonLines())
     for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg", "psycopg.pool", "alembic", "asyncio"):
         logging.getLogger(name).setLevel(1)
-    quiet = uvicorn.run
+    quiet = uvicorn.Config
+    louder = {"log_level": "trace", "access_log": True, "log_config": None}
 
-    def loud(_: str, **options: Any) -> None:  # noqa: ANN401 - as uvicorn takes them
-        quiet("tests.api.loud_server:application", **options | {"log_level": "trace", "access_log": True})
+    def loud(_: str, **options: Any) -> uvicorn.Config:  # noqa: ANN401 - as uvicorn takes them
+        return quiet("tests.api.loud_server:application", **options | louder)
 
-    uvicorn.run = loud  # type: ignore[assignment]
+    uvicorn.Config = loud  # type: ignore[assignment,misc]
     cli.main()
 
 

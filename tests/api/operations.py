@@ -10,7 +10,7 @@ from tests.conftest import SAMPLED
 
 APP = create_app(Settings(database_url="sqlite:///never-opened.db"))
 DOCUMENT: dict[str, Any] = APP.openapi()
-PUBLIC = {"/healthz", "/readyz"}
+PUBLIC = {"/healthz", "/metrics", "/readyz"}
 
 
 @dataclass(frozen=True)

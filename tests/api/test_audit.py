@@ -67,6 +67,21 @@ def test_pages_follow_one_another(home: House, limit: int) -> None:
     assert [act["position"] for act in found] == list(range(len(found)))
 
 
+@pytest.mark.parametrize("limit", [1, 3, 50])
+@pytest.mark.parametrize("query", ["", "&action=key.*"])
+def test_the_chain_can_be_read_from_its_end(home: House, limit: int, query: str) -> None:
+    whole = _read(home, f"?limit=200{query}")
+    found: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        page = home.ledger.get(f"/v1/audit?order=newest&limit={limit}&after={after}{query}", "auditor").json()
+        found += page["items"]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert found == whole[::-1]
+
+
 def test_filters_tell_one_act_from_another(home: House) -> None:
     admin = home.ledger.keys["hospital", "admin"].partition(".")[0]
     whole = _read(home, "?limit=200")
@@ -80,7 +95,22 @@ def test_filters_tell_one_act_from_another(home: House) -> None:
     assert early + late == whole
 
 
-@pytest.mark.parametrize("query", ["?since=yesterday", "?since=2026-01-01T00:00:00", "?action=", "?who=x", "?after=x"])
+BACKWARDS = "?since=2026-11-22T00:00:00Z&until=2026-11-21T00:00:00Z"
+
+
+@pytest.mark.parametrize("path", ["/v1/audit", "/v1/decisions"])
+def test_a_time_that_ends_before_it_begins_is_said_to_do_so(house: House, path: str) -> None:
+    reply = house.ledger.get(path + BACKWARDS, "auditor")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert "`until` (2026-11-21T00:00:00+00:00) lies before `since`" in reply.json()["detail"]
+    moment = "2026-11-21T00:00:00Z"
+    assert house.ledger.get(f"{path}?since={moment}&until={moment}", "auditor").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["?since=yesterday", "?since=2026-01-01T00:00:00", "?action=", "?who=x", "?after=x", "?order=best", BACKWARDS],
+)
 def test_a_query_that_means_nothing_is_refused(house: House, query: str) -> None:
     reply = house.ledger.get(f"/v1/audit{query}", "auditor")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")

@@ -85,9 +85,7 @@ def test_an_id_that_means_nothing_is_404(house: House, operation: Operation, acc
     assert house.rows() == before
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v2/runs", "/v1/run", "/v1/runs/a/b", "/v1/runs/a/steps/1", "/.env"]
-)
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v2/runs", "/v1/run", "/v1/runs/a/b", "/v1/runs/a/steps/1", "/.env"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_a_path_that_is_not_there_is_a_problem(house: House, method: str, path: str) -> None:
     reply = house.ledger.http.request(method, path, headers=house.ledger.headers())

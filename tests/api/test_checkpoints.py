@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
 from app.ledger.audit import act_hash, acts_genesis, entry_hash, genesis
@@ -14,7 +15,7 @@ from app.persistence.repositories import acts
 from app.persistence.repositories.entries import entries, kept_runs
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, runs
 from app.service.proof.checkpoints import sign_due
-from app.service.signing import is_signed_by, signer_of
+from app.service.signing import Signer, is_signed_by, signer_of
 from app.service.verification import verify
 from app.service.verification.witnesses import Witness, witness_of
 from tests.api.conftest import House
@@ -56,6 +57,24 @@ def test_where_nothing_has_happened_there_is_no_other_checkpoint(home: House) ->
     second = _made(home)
     assert second["payload"]["acts"] == first["payload"]["acts"] + 1
     assert verify(home.ledger.database, witnesses=[_witness(first), _witness(second)]).sound
+
+
+def test_another_key_signs_anew_and_the_chain_names_both(home: House) -> None:
+    first = _made(home)
+    signer = Signer(Ed25519PrivateKey.generate())
+    database, later = home.ledger.database, datetime.now(UTC) + timedelta(hours=2)
+    assert sign_due(database, signer, 3600, later) == 2  # the clinic had none
+    assert sign_due(database, signer, 3600, later + timedelta(hours=2)) == 0
+    _, second = home.ledger.get("/v1/checkpoints", "auditor").json()["items"]
+    assert is_signed_by(second, signer.public_key.encode())
+    last = home.ledger.get("/v1/audit?limit=200", "auditor").json()["items"][-1]
+    assert (last["action"], last["before"], last["after"]) == (
+        "signing_key.changed",
+        {"key_id": first["signature"]["key_id"]},
+        {"key_id": signer.key_id},
+    )
+    by_new_key = witness_of(second, signer.public_key.encode(), "the one by the new key")
+    assert verify(database, witnesses=[_witness(first), by_new_key]).sound
 
 
 @pytest.mark.parametrize("name", ["acts", "head", "organisation", "created_at"])

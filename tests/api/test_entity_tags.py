@@ -63,7 +63,12 @@ def test_a_refusal_changes_what_was_decided_and_nothing_else(home: House) -> Non
     tags = {name: home.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
     assert home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10**6}, "trainer").status_code == 403
     again = {name: home.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
-    assert {name for name in tags if tags[name] != again[name]} == {"getRunHistory", "listDecisions"}
+    assert {name for name in tags if tags[name] != again[name]} == {
+        "getRunHistory",
+        "getRunHistorySvg",
+        "getRunHistoryPng",
+        "listDecisions",
+    }
 
 
 def test_a_change_of_state_changes_the_tag_of_the_run(home: House) -> None:

@@ -37,10 +37,10 @@ def goal(kind: FilterKind = FilterKind.DECLARED, besides: tuple[StepEvent, ...] 
 
 def test_the_epsilon_of_a_plan_comes_with_other_accountants(house: House) -> None:
     sampled = ask(house, "epsilon", {"events": [{"event": SAMPLED}], "delta": 1e-5})
-    assert [item["name"] for item in sampled["accountants"]] == ["rdp", "rdp_classic"]
+    assert [item["name"] for item in sampled["accountants"]] == ["rdp", "adaptive", "rdp_classic"]
     answer = ask(house, "epsilon", {"events": [{"event": GAUSSIAN, "count": 10}], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
-    assert list(found) == ["rdp", "rdp_classic", "zcdp", "analytic_gaussian"]
+    assert list(found) == ["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
     assert found["rdp"]["epsilon"] == answer["epsilon"]
     assert found["zcdp"]["epsilon"] == pytest.approx(3.234854, abs=1e-6)
     assert found["analytic_gaussian"]["epsilon"] == pytest.approx(2.594383, abs=1e-6)

@@ -93,6 +93,31 @@ def test_it_serves_from_an_empty_folder(served: int, installed: Installed, tmp_p
     assert (listed.status_code, listed.json()) == (200, {"items": [], "next": None})
 
 
+def test_its_pages_have_their_styles_and_scripts(served: int) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{served}", follow_redirects=True, trust_env=False) as browser:
+        page = browser.get("/")
+        assert page.headers["content-type"].startswith("text/html"), page.text
+        parts = set(re.findall(r'(?:href|src)="(/[^"#?]*\.\w+)', page.text))
+        assert {part.rpartition(".")[2] for part in parts} >= {"css", "js"}
+        assert {part: browser.get(part).status_code for part in parts} == dict.fromkeys(parts, 200)
+
+
+def test_pictures_need_no_folder_but_the_temporary_one(installed: Installed, tmp_path: Path) -> None:
+    _, final = stages()
+    set_by_image = dict(word.split("=", 1) for word in only(final, "ENV").arguments.split())
+    folder = Path(set_by_image["MPLCONFIGDIR"])
+    assert folder.parent == Path("/tmp")  # noqa: S108 - in the image, where all else may be read-only
+    drawn = subprocess.run(
+        [installed.bin / "python", "-W", "error", "-c", "import matplotlib.figure; print(matplotlib.get_cachedir())"],
+        env=installed.environment() | {"HOME": "/nonexistent", "MPLCONFIGDIR": str(tmp_path / folder.name)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert (drawn.stdout.strip(), drawn.stderr) == (str(tmp_path / folder.name), "")
+
+
 def test_the_healthcheck_follows_the_service(served: int, installed: Installed, tmp_path: Path) -> None:
     _, final = stages()
     check = [word.replace("8000", str(served)) for word in only(final, "HEALTHCHECK").command]

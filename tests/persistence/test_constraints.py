@@ -18,6 +18,7 @@ from app.persistence.tables import metadata
 from tests.conftest import Ledger, open_ledger
 from tests.persistence.dump import dump
 from tests.service.reserving import NOW, Reserver
+from tests.signed_in import cookie_for
 
 NOTHING = b""
 SHA = "0" * 64
@@ -50,6 +51,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         change = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More patients."}
         assert ledger.post(f"/v1/accounts/{budget}/limit", change, If_Match="*").status_code == 201
         assert ledger.post("/v1/checkpoints", None).status_code == 201
+        cookie_for(ledger)
         trainer = Reserver(ledger.database, reply.json()["id"])
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
         trainer.close(forfeit(trainer.reserve(*plan)))
@@ -94,6 +96,8 @@ SAID = ("attestation", "by month")
 BLOCK = ("account_id", "may")
 SWEEP = ("charged", "each_run")
 LATER = NOW + timedelta(days=1)
+SIGNED_IN = ("organisation_id", "hospital")
+PERSON = {"role": "admin", "thumbprint": "t"}
 COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("accounts", KIND, {"id": "a", "path": "x", "alert_thresholds": ""}, "ck_accounts_alert_thresholds_said"),
     ("accounts", KIND, {"id": "a", "path": "x", "forecast_days": -1}, "ck_accounts_forecast_days_count"),
@@ -122,6 +126,15 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("account_readings", READ, {"day": -1}, "ck_account_readings_day_counts"),
     ("account_readings", READ, {"day": 1, "share": -0.1}, "ck_account_readings_share_counts"),
     ("account_readings", READ, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("sessions", SIGNED_IN, {}, "sessions.id"),
+    ("sessions", SIGNED_IN, {"organisation_id": "clinic"}, "sessions.id"),
+    ("sessions", SIGNED_IN, {"id": "s", "organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("sessions", SIGNED_IN, {"id": "s", **PERSON, "scope_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("sessions", SIGNED_IN, {"id": "s", "secret_hash": b"x" * 31}, "ck_sessions_secret_hash_is_sha256"),
+    ("sessions", SIGNED_IN, {"id": "s", "role": "admin"}, "ck_sessions_person_whole"),
+    ("sessions", SIGNED_IN, {"id": "s", "thumbprint": "t"}, "ck_sessions_person_whole"),
+    ("sessions", SIGNED_IN, {"id": "s", "scope_id": "mimic"}, "ck_sessions_keys_keep_their_scope"),
+    ("sessions", SIGNED_IN, {"id": "s", "expires_at": datetime(2020, 1, 1, tzinfo=UTC)}, "ck_sessions_lasts"),
     ("organisations", ("name", "hospital"), {"id": "org_2"}, "organisations.name"),
     ("organisations", ("name", "hospital"), {"name": "x"}, "organisations.id"),
     ("organisations", ("name", "hospital"), {"id": "org_2", "name": ""}, "ck_organisations_name_given"),

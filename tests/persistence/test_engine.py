@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, select
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, event, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, StatementError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import engine
-from app.persistence.engine import EVERYONE, LOCK_TIMEOUT_SECONDS, MAX_TRIES, Database, WriterBusyError
+from app.persistence.engine import EVERYONE, LOCK_TIMEOUT_SECONDS, MAX_TRIES, NOBODY, Database, WriterBusyError
 from app.persistence.tables.base import UtcDateTime
 
 NOTES = Table("notes", MetaData(), Column("id", Integer, primary_key=True), Column("at", UtcDateTime))
@@ -263,3 +263,14 @@ def test_a_moment_without_a_zone_is_refused(database: Database) -> None:
     with pytest.raises((StatementError, AssertionError)), database.write(EVERYONE) as tx:
         tx.execute(insert(NOTES).values(id=1, at=naive))
     assert _notes(database) == []
+
+
+def test_a_connection_in_use_is_closed_when_it_is_given_back_to_a_database_that_was_closed(database_url: str) -> None:
+    database = Database(database_url)
+    closed: list[object] = []
+    event.listen(database.engine, "close", lambda connection, _: closed.append(connection))
+    with database.read(NOBODY) as tx:
+        used = tx.connection.dbapi_connection
+        database.dispose()
+        assert closed == []
+    assert closed == [used]

@@ -27,6 +27,7 @@ from app.service.placements import Placements
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
+from tests.signed_in import cookie_for
 
 pytestmark = pytest.mark.postgresql
 
@@ -81,6 +82,7 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     hook = reply.json()["id"]
     made(f"/v1/webhooks/{hook}/test", {})
     take_readings(ledger.database, datetime.now(UTC))
+    cookie_for(ledger, "admin", organisation)
     return run
 
 

@@ -14,6 +14,7 @@ from app.service.signing import signer_of
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import Ledger, signing_key
+from tests.signed_in import cookie_for
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
 RANDOMIZED = {"type": "epsilon_delta", "epsilon": 0.01, "delta": 1e-9}
@@ -63,6 +64,7 @@ def fill(ledger: Ledger) -> Trainer:
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
     take_readings(ledger.database, datetime.now(UTC))
+    cookie_for(ledger, "viewer")
     signer = signer_of(str(signing_key()[0]))
     assert signer is not None
     assert sign_due(ledger.database, signer, 3600, datetime.now(UTC)) > 0

@@ -14,9 +14,9 @@ from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.asking import keyring
 from app.service.asking.keyring import KeyRing
 from app.service.asking.openid import provider as provider_module
+from app.service.asking.openid.fetching import MOST_BYTES
 from app.service.asking.openid.provider import (
     KEPT_SECONDS,
-    MOST_BYTES,
     PROVOKED_SECONDS,
     RENEWED_SECONDS,
     RETRIED_SECONDS,

@@ -1,6 +1,6 @@
 """Planning: what it promises is what the ledger does, and a careful reader is told what there is to know."""
 
-from math import inf
+from math import floor, inf, log10
 
 import pytest
 from hypothesis import given, settings
@@ -163,11 +163,31 @@ def test_the_other_accountants_are_shown_where_they_apply() -> None:
     def names(event: DpEvent) -> list[str]:
         return [reading.name for reading in plan_epsilon((StepEvent(event, 3),), 1e-5, SETTING).accountants]
 
-    assert names(STEP) == ["rdp", "rdp_classic"]
-    assert names(Gaussian(5.0)) == ["rdp", "rdp_classic", "zcdp", "analytic_gaussian"]
-    assert names(EpsilonDelta(0.1)) == ["rdp", "rdp_classic", "zcdp"]
-    assert names(EpsilonDelta(0.1, 1e-6)) == ["rdp", "rdp_classic"]
-    assert names(Composed((Gaussian(5.0), STEP))) == ["rdp", "rdp_classic"]
+    assert names(STEP) == ["rdp", "adaptive", "rdp_classic"]
+    assert names(Gaussian(5.0)) == ["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
+    assert names(EpsilonDelta(0.1)) == ["rdp", "adaptive", "rdp_classic", "zcdp"]
+    assert names(EpsilonDelta(0.1, 1e-6)) == ["rdp", "adaptive", "rdp_classic"]
+    assert names(Composed((Gaussian(5.0), STEP))) == ["rdp", "adaptive", "rdp_classic"]
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("event", [STEP, Gaussian(20.0), PoissonSampled(0.2, Gaussian(0.7)), EpsilonDelta(0.3, 1e-11)])
+def test_the_smallest_adaptive_limit_admits_the_plan_and_the_next_smaller_one_does_not(
+    event: DpEvent, delta: float
+) -> None:
+    plan = (StepEvent(event, 7),)
+    readings = {each.name: each.value for each in plan_epsilon(plan, delta, SETTING).accountants}
+    found = readings["adaptive"]
+    last_digit = 10.0 ** (floor(log10(found)) - 5)
+    assert admits(plan, goal(found, FilterKind.ADAPTIVE, delta=delta))
+    assert not admits(plan, goal(found - last_digit, FilterKind.ADAPTIVE, delta=delta))
+    assert readings["rdp"] < found < 1.1 * readings["rdp"]
+
+
+def test_no_adaptive_limit_is_large_enough_for_what_protects_nobody() -> None:
+    for event in (Gaussian(1e-3), EpsilonDelta(0.1, 1e-4)):
+        readings = {each.name: each.value for each in plan_epsilon((StepEvent(event, 9),), 1e-5, SETTING).accountants}
+        assert readings["adaptive"] == inf
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -1,18 +1,24 @@
 """Populations and budgets."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
 from app.api.paging import After, PageLimit, cut, decode_cursor
 from app.api.problems import GUARDED, OPENING, READING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.schemas.account_history import AccountHistoryOut
 from app.api.schemas.accounts import BudgetOut, BudgetPage, PopulationOut, PopulationPage
 from app.api.schemas.terms import BudgetIn, PopulationIn
 from app.ledger.accounts import AccountKind
 from app.service import budgets
+from app.service.looking.histories import Histories
 
 routes = router()
+
+HISTORIANS: Final = CapacityLimiter(2)
+"""Of many decisions a history takes half a second: who waits for one takes no thread from anybody else."""
 
 
 @routes.post(
@@ -134,3 +140,23 @@ def list_budgets(
 def get_budget(budget_id: str, request: Request, call: Asked) -> Response:
     """A budget, its limit, and what was spent by all runs beneath it."""
     return tagged(request, BudgetOut.of(budgets.get_account(call, AccountKind.BUDGET, budget_id)))
+
+
+@routes.get(
+    "/accounts/{account_id}/history",
+    operation_id="getAccountHistory",
+    summary="Read an account's epsilon over time",
+    tags=["budgets"],
+    response_model=AccountHistoryOut,
+    responses=reads(*READING),
+)
+async def get_account_history(
+    account_id: str,
+    request: Request,
+    call: Asked,
+    max_points: Annotated[int, Query(ge=2, le=500, description="How many moments at the most.")] = 200,
+) -> Response:
+    """How much a population or a budget has spent over time, and through which of its children."""
+    histories: Histories = request.app.state.histories
+    found = await to_thread.run_sync(histories.read, call, account_id, max_points, limiter=HISTORIANS)
+    return tagged(request, AccountHistoryOut.of(found))

@@ -1,6 +1,6 @@
 """Governance: who did what, what was decided, and is the ledger what its charges make it?"""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
@@ -14,9 +14,11 @@ from app.api.schemas.governance import ActOut, ActPage, VerificationOut
 from app.persistence.repositories.acts import Wanted
 from app.persistence.repositories.decisions import Outcome
 from app.persistence.tables import ACTOR_LENGTH
+from app.service.asking.call import Call
 from app.service.proof import auditing
 from app.service.proof.auditing import DecisionQuery
-from app.service.verification import verify_organisation
+from app.service.verification import Verification, verify_organisation
+from app.service.verification.remembering import Verifications
 
 routes = router()
 
@@ -31,12 +33,25 @@ VERIFIERS = CapacityLimiter(1)
     tags=["governance"],
     responses=responses(*GUARDED, "insufficient_scope", "invalid_request"),
 )
-async def verify_ledger(call: Asked) -> VerificationOut:
+async def verify_ledger(request: Request, call: Asked) -> VerificationOut:
     """Every account of the caller's organisation from its charges alone; it takes as long as there are charges.
 
     Writes to an account whose balance is not proven are stopped, until a later verification finds it sound.
     """
-    return VerificationOut.of(await to_thread.run_sync(verify_organisation, call, limiter=VERIFIERS))
+    return VerificationOut.of(await verified(request, call))
+
+
+async def verified(request: Request, call: Call) -> Verification:
+    """Verify the caller's organisation, one at a time, and remember what was found.
+
+    Args:
+        request: of any kind.
+        call: who asks.
+    """
+    found = await to_thread.run_sync(verify_organisation, call, limiter=VERIFIERS)
+    known: Verifications = request.app.state.verifications
+    known.keep(call, found)
+    return found
 
 
 Word = Annotated[str | None, Query(min_length=1, max_length=ACTOR_LENGTH)]
@@ -65,6 +80,9 @@ def list_acts(
     request: Request,
     call: Asked,
     wanted: Annotated[Wanted, Depends(_wanted)],
+    order: Annotated[
+        Literal["oldest", "newest"], Query(description="From the chain's beginning, or from its end.")
+    ] = "oldest",
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
@@ -73,7 +91,8 @@ def list_acts(
     A key that is bound to an account reads the acts about that account and what lies beneath it, and about keys,
     proposals and experiments of these.
     """
-    found = auditing.read_acts(call, wanted, after=decode_position(after, -1), limit=limit + 1)
+    place = decode_position(after, -1) if after else None
+    found = auditing.read_acts(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
     shown, following = cut(found, limit, lambda kept: str(kept.entry.position))
     return tagged(request, ActPage(items=[ActOut.of(kept) for kept in shown], next=following))
 

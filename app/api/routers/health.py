@@ -1,15 +1,17 @@
-"""Health: the only endpoints without an API key."""
+"""Health: no API key is needed for it."""
 
 import asyncio
 from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import ConfigDict, Field
 
 from app.api.problems import responses
 from app.api.route import Everywhere
 from app.api.schemas.common import Output
 from app.ledger.errors import LedgerUnavailableError
+from app.service.background import STOPPING, Background
+from app.service.measuring.soundness import Soundness
 
 routes = APIRouter(tags=["health"])
 
@@ -27,15 +29,32 @@ class ReadinessOut(Output):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"status": "degraded", "unavailable": {"eu-2": "The database does not answer."}}]
+            "examples": [
+                {
+                    "status": "degraded",
+                    "unavailable": {"eu-2": "The database does not answer."},
+                    "doubtful": {"default": "Runs whose chain does not end with their last decision: 1."},
+                    "ended": ["upkeep:default"],
+                }
+            ]
         }
     )
 
     status: Annotated[
-        Literal["ok", "degraded"], Field(description="`degraded`: organisations on some placements get 503.")
+        Literal["ok", "degraded"],
+        Field(description="`degraded`: it serves, and somebody has to look after what the other members name."),
     ] = "ok"
     unavailable: Annotated[
-        dict[str, str] | None, Field(description="What is wrong, by placement; left out where nothing is.")
+        dict[str, str] | None,
+        Field(description="Why organisations on a placement get 503; left out where none does."),
+    ] = None
+    doubtful: Annotated[
+        dict[str, str] | None,
+        Field(description="Why a placement's ledger does not look sound, a minute old at most: run `verify`."),
+    ] = None
+    ended: Annotated[
+        list[str] | None,
+        Field(description="Work beside the requests that has ended by itself: restart this process."),
     ] = None
 
 
@@ -52,11 +71,14 @@ def health() -> HealthOut:
     responses=responses("ledger_unavailable"),
     response_model_exclude_none=True,
 )
-async def readiness(placements: Everywhere) -> ReadinessOut:
+async def readiness(request: Request, placements: Everywhere) -> ReadinessOut:
     """The database can be written, and its tables are those of this version; of several, at least one.
 
-    A service is not taken out of use for one placement that is down: that would stop the others' organisations too.
+    A service is not taken out of use for one placement that is down: that would stop the others' organisations too. Nor
+    for accounts that are stopped, or a chain that does not end as it should: every other replica has the same ledger.
     """
+    if getattr(request.state, STOPPING, False):
+        raise LedgerUnavailableError("This process is stopping.")
     asked = [asyncio.to_thread(placement.trouble) for placement in placements]
     troubles = dict(zip(placements.databases, await asyncio.gather(*asked), strict=True))
     unavailable = {placement: why for placement, why in troubles.items() if why is not None}
@@ -64,4 +86,14 @@ async def readiness(placements: Everywhere) -> ReadinessOut:
         one = len(troubles) == 1
         whys = [why if one else f"{placement}: {why}" for placement, why in unavailable.items()]
         raise LedgerUnavailableError(" ".join(whys))
-    return ReadinessOut(status="degraded", unavailable=unavailable) if unavailable else ReadinessOut()
+    soundness: Soundness = request.app.state.soundness
+    background: Background = request.app.state.background
+    doubtful = {placement: " ".join(doubts.told()) for placement, doubts in soundness.found.items()}
+    wrong = {
+        "unavailable": unavailable,
+        "doubtful": {placement: why for placement, why in doubtful.items() if why},
+        "ended": background.ended,
+    }
+    if not any(wrong.values()):
+        return ReadinessOut()
+    return ReadinessOut(status="degraded", **{name: facts or None for name, facts in wrong.items()})

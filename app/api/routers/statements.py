@@ -7,7 +7,7 @@ from fastapi import Response
 from app.api.problems import READING, responses
 from app.api.route import Asked, Signing, router
 from app.api.schemas.statements import StatementOut
-from app.api.statement_page import page_of
+from app.api.statement_page import POLICY, page_of
 from app.ledger.audit import canonical
 from app.service.proof.statements import population_statement, run_statement
 from app.service.signing import required
@@ -73,4 +73,4 @@ def _json(document: dict[str, Any]) -> Response:
 
 
 def _page(document: dict[str, Any]) -> Response:
-    return Response(page_of(document), media_type="text/html; charset=utf-8")
+    return Response(page_of(document), 200, {"Content-Security-Policy": POLICY}, "text/html; charset=utf-8")

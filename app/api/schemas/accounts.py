@@ -18,6 +18,8 @@ from app.service.parts import AccountView
 from app.service.planning.setting import about_limit, about_loss
 
 _ACCOUNT = {
+    "epsilon_with_held": 2.3187,
+    "epsilon_with_held_infinite": False,
     "filter": "adaptive",
     "planned": [],
     "weights_frozen": True,
@@ -114,6 +116,11 @@ class ComposedOut(AccountOut):
 
     composition: Literal["sequential", "parallel"]
     max_partitions_per_unit: int | None = None
+    epsilon_with_held: float | None = Field(
+        description="What it would have spent if all that reservations hold were spent, by the same filter; null if "
+        "infinite."
+    )
+    epsilon_with_held_infinite: bool
     attestation: AttestationOut | None = None
     lifetime: LifetimeOut = Field(
         description="The odometer of the population: it never goes back, whatever opens or closes."
@@ -198,7 +205,11 @@ def shared(view: AccountView) -> dict[str, Any]:
         "filter": account.filter,
         "planned": counted(account.planned),
         "weights_frozen": account.weights_frozen,
-        **finite(epsilon=account.epsilon(), epsilon_declared=account.epsilon_declared(account.limit.delta)),
+        **finite(
+            epsilon=account.epsilon(),
+            epsilon_with_held=account.epsilon(account.spent + account.held),
+            epsilon_declared=account.epsilon_declared(account.limit.delta),
+        ),
         "limit": LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
         "own_delta": account.spent.delta_value(),
         "warnings": [

@@ -128,7 +128,7 @@ class ActOut(Output):
 
 
 class ActPage(Output):
-    """Acts in the order of the chain."""
+    """Acts in the order of the chain, or against it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ACT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 

@@ -42,7 +42,7 @@ class KeyIn(Body):
 
     def terms(self) -> KeyTerms:
         """As the service knows it."""
-        return KeyTerms(self.name, self.role, self.scope, self.expires_at)
+        return KeyTerms(self.role, self.name, self.scope, self.expires_at)
 
 
 class RotateIn(Body):

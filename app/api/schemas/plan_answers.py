@@ -25,7 +25,7 @@ from app.service.planning.solving import Solution, Steps
 OptimalOrder = Annotated[float | None, AfterValidator(lambda order: None if order == PURE else order)]
 """A Rényi order; null where it is infinite, which means that the epsilons of pure mechanisms were added up."""
 
-AccountantName = Literal["rdp", "rdp_classic", "zcdp", "analytic_gaussian"]
+AccountantName = Literal["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
 
 
 class AccountantEpsilon(Output):

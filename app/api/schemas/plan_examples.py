@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.service.planning.costs import CLASSIC, RDP
+from app.service.planning.costs import ADAPTIVE, CLASSIC, RDP
 
 EPSILON_EXAMPLE: dict[str, Any] = {
     "epsilon": 3.847,
@@ -11,6 +11,7 @@ EPSILON_EXAMPLE: dict[str, Any] = {
     "optimal_order": 5.9665,
     "accountants": [
         {"name": "rdp", "epsilon": 3.847, "epsilon_infinite": False, "optimal_order": 5.9665, "note": RDP},
+        {"name": "adaptive", "epsilon": 3.85522, "epsilon_infinite": False, "optimal_order": None, "note": ADAPTIVE},
         {"name": "rdp_classic", "epsilon": 4.3762, "epsilon_infinite": False, "optimal_order": 6.3559, "note": CLASSIC},
     ],
     "warnings": [],

@@ -1,15 +1,15 @@
 """The chain of what was done with an organisation's budgets."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, insert, select, union_all
+from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, union_all
 
 from app.ledger.audit import ActEntry, act_hash, acts_genesis
 from app.persistence.repositories.locks import ids_beneath
-from app.persistence.tables import api_keys, audit_entries, experiments, proposals
+from app.persistence.tables import accounts, api_keys, audit_entries, experiments, proposals
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,32 @@ def add(tx: Connection, entry: ActEntry, previous: bytes) -> None:
 
 def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: int, limit: int) -> list[KeptAct]:
     """Acts in the order of the chain, those behind a position."""
-    found = select(audit_entries).where(
-        audit_entries.c.organisation_id == organisation_id, audit_entries.c.position > after
+    place = audit_entries.c.position
+    found = _filtered(organisation_id, wanted).where(place > after)
+    return [_kept(row) for row in tx.execute(found.order_by(place).limit(limit))]
+
+
+def page_backwards(
+    tx: Connection, organisation_id: str, wanted: Wanted, *, before: int | None, limit: int
+) -> list[KeptAct]:
+    """Acts from the end of the chain, or those before a position."""
+    place = audit_entries.c.position
+    found = _filtered(organisation_id, wanted)
+    if before is not None:
+        found = found.where(place < before)
+    return [_kept(row) for row in tx.execute(found.order_by(place.desc()).limit(limit))]
+
+
+def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict[str, str]:
+    """The paths of those of some ids that are accounts'."""
+    found = select(accounts.c.id, accounts.c.path).where(
+        accounts.c.organisation_id == organisation_id, accounts.c.id.in_(ids)
     )
+    return {row.id: row.path for row in tx.execute(found)}
+
+
+def _filtered(organisation_id: str, wanted: Wanted) -> Select[Any]:
+    found = select(audit_entries).where(audit_entries.c.organisation_id == organisation_id)
     if wanted.action is not None:
         kind = wanted.action.removesuffix("*")
         alike = audit_entries.c.action.startswith(kind, autoescape=True)
@@ -78,7 +101,7 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: int, li
         found = found.where(audit_entries.c.created_at < wanted.until)
     if wanted.within is not None:
         found = found.where(audit_entries.c.subject.in_(_subjects_within(organisation_id, wanted.within)))
-    return [_kept(row) for row in tx.execute(found.order_by(audit_entries.c.position).limit(limit))]
+    return found
 
 
 def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:

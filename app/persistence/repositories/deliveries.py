@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, exists, select, update
+from sqlalchemy import Connection, Row, Select, exists, func, select, update
 
 from app.persistence.repositories.alerts import Alert, DeliveryStatus, read_alert
 from app.persistence.repositories.webhooks import Webhook, read_webhook
@@ -145,6 +145,13 @@ def find(tx: Connection, organisation_id: str, delivery_id: str) -> Delivery | N
     """The delivery with this id."""
     row = tx.execute(_of(organisation_id).where(deliveries.c.id == delivery_id)).one_or_none()
     return None if row is None else _delivery(row)
+
+
+def waiting(tx: Connection, organisation_id: str) -> dict[str, int]:
+    """How many deliveries are pending, by webhook; those without any are left out."""
+    mine = deliveries.c.organisation_id == organisation_id
+    counted = select(deliveries.c.webhook_id, func.count()).where(mine, _PENDING).group_by(deliveries.c.webhook_id)
+    return {webhook_id: int(number) for webhook_id, number in tx.execute(counted)}
 
 
 def page(

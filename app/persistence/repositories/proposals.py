@@ -112,6 +112,19 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | N
     return [_proposal(row) for row in tx.execute(found.order_by(proposals.c.id).limit(limit))]
 
 
+def decided(
+    tx: Connection, organisation_id: str, *, beneath: str | None, before: str | None, limit: int
+) -> list[Proposal]:
+    """Proposals that wait no more, the newest first: those about an account or what lies beneath it, before an id."""
+    found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
+    found = found.where(proposals.c.status != str(Status.OPEN))
+    if beneath is not None:
+        found = found.where(proposals.c.account_id.in_(ids_beneath(organisation_id, beneath)))
+    if before is not None:
+        found = found.where(proposals.c.id < before)
+    return [_proposal(row) for row in tx.execute(found.order_by(proposals.c.id.desc()).limit(limit))]
+
+
 def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[tuple[str, Proposal]]:
     """Every proposal of an organisation, or of all, each with whose it is."""
     found = select(proposals.c.organisation_id, *_COLUMNS)

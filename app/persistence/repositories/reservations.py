@@ -88,6 +88,14 @@ def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservati
     return next(iter(get_many(tx, organisation_id, {reservation_id: None})), None)
 
 
+def newest_of(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Reservation]:
+    """A run's reservations, the newest first."""
+    mine = _RESERVATIONS.where(reservations.c.organisation_id == organisation_id, reservations.c.run_id == run_id)
+    rows = tx.execute(mine.order_by(reservations.c.created_at.desc(), reservations.c.id.desc()).limit(limit)).all()
+    plans = _plans(tx, organisation_id, [row.id for row in rows])
+    return [_reservation(row, plans[row.id]) for row in rows]
+
+
 def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | None:
     """How many steps were executed by the trainer's last word on a run's reservations; None: it gave none."""
     found = select(reservations.c.steps_executed).where(

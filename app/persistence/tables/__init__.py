@@ -15,7 +15,7 @@ from app.persistence.tables.charges import (
     runs,
     step_events,
 )
-from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors
+from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors, sessions
 from app.persistence.tables.tree import (
     account_paths,
     accounts,
@@ -61,6 +61,7 @@ __all__ = [
     "run_anchors",
     "run_budgets",
     "runs",
+    "sessions",
     "step_events",
     "webhooks",
 ]

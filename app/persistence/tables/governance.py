@@ -11,6 +11,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
 )
 
 from app.persistence.tables.base import ACTOR_LENGTH, REQUEST_ID_LENGTH, UtcDateTime, id_column, metadata
@@ -93,4 +94,26 @@ run_anchors = Table(
     PrimaryKeyConstraint("organisation_id", "run_id"),
     ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
     CheckConstraint("decisions >= 1", name="decisions_count"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    id_column("organisation_id"),
+    id_column("id"),
+    Column("secret_hash", LargeBinary(32), nullable=False),
+    Column("actor", String(ACTOR_LENGTH), nullable=False),
+    Column("role", String(16)),
+    id_column("scope_id", nullable=True),
+    Column("thumbprint", String(64)),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    PrimaryKeyConstraint("organisation_id", "id"),
+    UniqueConstraint("id"),
+    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
+    ForeignKeyConstraint(["organisation_id", "scope_id"], ["accounts.organisation_id", "accounts.id"]),
+    CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
+    CheckConstraint("(role IS NULL) = (thumbprint IS NULL)", name="person_whole"),
+    CheckConstraint("role IS NOT NULL OR scope_id IS NULL", name="keys_keep_their_scope"),
+    CheckConstraint("expires_at > created_at", name="lasts"),
 )

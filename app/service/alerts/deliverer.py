@@ -20,6 +20,7 @@ from app.persistence.repositories import deliveries, tenants, webhooks
 from app.persistence.repositories.deliveries import Due
 from app.service.alerts.disabling import disable
 from app.service.alerts.sending import MOST_AT_ONCE, Sender, Sent
+from app.service.measuring import counters
 
 LOOK_SECONDS = 1.0
 """How often due deliveries are looked for."""
@@ -75,17 +76,21 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Due]:
     if most <= 0:
         return []
     try:
-        return await asyncio.to_thread(claim_due, db, datetime.now(UTC), busy, most)
+        claimed = await asyncio.to_thread(claim_due, db, datetime.now(UTC), busy, most)
     except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every second: one line
         _logger.warning("Deliveries cannot be looked for, and are looked for again: %s", said_by(error))
     except Exception:
         _logger.exception("Deliveries cannot be looked for, and are looked for again")
+    else:
+        counters.background_done("deliveries")
+        return claimed
     return []
 
 
 async def _deliver_one(db: Database, sender: Sender, due: Due) -> None:
     try:
         sent = await sender.send(due, datetime.now(UTC))
+        counters.delivered(acknowledged=sent.acknowledged)
         await asyncio.to_thread(settle, db, due, sent, datetime.now(UTC))
     except (LedgerError, SQLAlchemyError) as error:
         _logger.warning("What became of delivery %s is not written, so it is sent again: %s", due.id, said_by(error))

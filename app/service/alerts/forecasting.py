@@ -64,11 +64,22 @@ def outlook(tx: Connection, organisation_id: str, record: AccountRecord, now: da
     Returns:
         The straight line from there to now, and on.
     """
-    share, start = share_used(record.account), now - WINDOW
+    start = now - WINDOW
     if record.created_at > start:
         base: Reading | None = Reading(0.0, record.created_at)
     else:
         base = readings.newest_before(tx, organisation_id, record.account.id, start)
+    return expected(share_used(record.account), base, now)
+
+
+def expected(share: float, base: Reading | None, now: datetime) -> Outlook:
+    """What a share that is used now lets expect, beside an earlier reading.
+
+    Args:
+        share: used now.
+        base: the earlier reading; None: nothing is known.
+        now: in UTC.
+    """
     if base is None or now - base.read_at < REST:  # the pace of a few seconds says nothing of a month
         return Outlook(Forecast(share, None, None), None, None)
     found = forecast(share, base.share, (now - base.read_at) / timedelta(days=1))

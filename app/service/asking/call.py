@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import Asker
 from app.ledger.errors import InsufficientScopeError
-from app.ledger.roles import PERMISSIONS, Permission, holders
+from app.ledger.roles import PERMISSIONS, Permission, Role, holders
 from app.persistence.engine import Database
 from app.service.acts import Act, append
-from app.service.asking.access import Caller
+from app.service.asking.access import COMMAND_LINE, Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +87,14 @@ class Call:
                 f"Your role holds on and beneath {self.caller.scope} only, and this lies elsewhere.",
                 scope=self.caller.scope,
             )
+
+
+def by_command_line(db: Database, organisation_id: str, now: datetime) -> Call:
+    """A call of whoever may run commands on the machine: nothing is kept from them.
+
+    Args:
+        db: the database on which the organisation lives.
+        organisation_id: whose ledger.
+        now: in UTC.
+    """
+    return Call(db, Caller(organisation_id, COMMAND_LINE.actor, Role.ADMIN), now)

@@ -14,6 +14,7 @@ from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailabl
 from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.recent import Recent
 from app.persistence.repositories import keys
+from app.service.asking import sessions
 from app.service.asking.access import Caller, KeyRefusedError, authenticate, caller_of
 from app.service.asking.doors import Doors
 from app.service.asking.openid.people import People, Person
@@ -21,6 +22,7 @@ from app.service.asking.openid.provider import RETRIED_SECONDS
 from app.service.asking.openid.terms import OpenIdTerms
 from app.service.asking.openid.tokens import token_in
 from app.service.asking.sign_ins import Failures, Tried
+from app.service.measuring import counters
 
 BELIEVED_SECONDS = 1.0
 """For how long a caller is believed to be who the database said: so long a withdrawn key may still open."""
@@ -49,7 +51,9 @@ class _Known:
         seen_at: before it was asked.
         used_at: of the last request.
         written_at: when the use was written; that of tokens is not.
-        person: who has a token; None: it is a key.
+        person: who has a token; None: it is a key, or a session.
+        session: the id of the session; None: there is none.
+        thumbprint: of the provider's key that vouched for whose session it is; None: it is a key's, or there is none.
     """
 
     caller: Caller
@@ -57,6 +61,13 @@ class _Known:
     used_at: float
     written_at: float = 0.0
     person: Person | None = None
+    session: str | None = None
+    thumbprint: str | None = None
+
+    @property
+    def of_key(self) -> bool:
+        """Whether a key of this ledger is used, if by way of a session."""
+        return self.person is None and self.thumbprint is None
 
 
 class KeyRing:
@@ -93,11 +104,11 @@ class KeyRing:
     def authenticate(self, authorization: str | None, request_id: str | None = None) -> Caller:
         """Find out who asks, and remember it for a moment.
 
-        A key is looked up where it was found the last time, then on the default placement, then on the others; on
-        those that did not answer only when the rest does not know it.
+        A key or a session is looked up where it was found the last time, then on the default placement, then on the
+        others; on those that did not answer only when the rest does not know it.
 
         Args:
-            authorization: the header's value.
+            authorization: the header's value, or a session's cookie behind its scheme.
             request_id: of the HTTP request, for the record of a key that opens nothing.
 
         Returns:
@@ -119,7 +130,7 @@ class KeyRing:
             asked = monotonic()
             try:
                 with self._doors[placement].passed() as db:
-                    caller = authenticate(db, authorization, datetime.now(UTC), placement)
+                    known = self._look_up(db, authorization, placement, asked)
             except KeyRefusedError as error:
                 self._forget(header)
                 tried = Tried("key.refused", error.key.organisation_id, error.key.id)
@@ -130,10 +141,27 @@ class KeyRing:
             except (SQLAlchemyError, LedgerUnavailableError) as error:
                 failure = error  # that database may know the key
             else:
-                self._remember(header, _Known(caller, asked, asked))
-                return caller
+                self._remember(header, known)
+                return known.caller
         assert failure is not None, "there is a default placement"
         raise failure
+
+    def sign_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> Person:
+        """Find out who has signed in at the identity provider.
+
+        Args:
+            token: the ID token that it answered with.
+            client_id: as it knows this service.
+            nonce: that this sign-in sent.
+            request_id: of the HTTP request.
+
+        Raises:
+            AuthenticationError: the token opens nothing.
+            LedgerUnavailableError: the provider, or a database, does not answer.
+            SQLAlchemyError: as before.
+        """
+        assert self._people is not None, "nobody is sent to a provider that is not configured"
+        return self._people.signed_in(token, client_id, nonce, request_id)
 
     async def keep_fresh(self, placement: str) -> None:
         """Look up anew whoever asks of a database, until cancelled; who is not found any more is forgotten."""
@@ -141,6 +169,7 @@ class KeyRing:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await asyncio.to_thread(self.refresh, placement)
+                counters.background_done("keys")
             except (SQLAlchemyError, LedgerError) as error:  # they are believed no longer, and look themselves up
                 _logger.warning("The keys of the placement %s could not be looked up: %s", placement, said_by(error))
             except Exception:
@@ -162,23 +191,28 @@ class KeyRing:
         asked = monotonic()
         here = [(header, known) for header, known in list(self._known.items()) if known.caller.placement == placement]
         for header, known in here:
-            if asked - known.used_at > IDLE_SECONDS and (known.person or known.written_at >= known.used_at):
+            if asked - known.used_at > IDLE_SECONDS and (not known.of_key or known.written_at >= known.used_at):
                 self._known.pop(header, None)
         here = self._refresh_people(here, asked)
         db = self._doors[placement].db
         self._failures.flush(db)
         if not here:
             return
-        with db.read(EVERYONE) as tx:
-            found = keys.find_many(tx, {known.caller.actor for _, known in here})
         now = datetime.now(UTC)
-        for header, known in here:
+        with db.read(EVERYONE) as tx:
+            found = keys.find_many(tx, {known.caller.actor for _, known in here if known.session is None})
+            signed_in = sessions.look_up(tx, [known.session for _, known in here if known.session], placement, now)
+        for header, known in self._refresh_sessions(here, signed_in, asked):
             record = found.get(known.caller.actor)
             if record is None or record.trouble(now) is not None:
                 self._forget(header)
             else:
                 known.caller, known.seen_at = caller_of(record, placement), asked
-        self._write_use(db, [known for _, known in here], asked, now)
+        self._write_use(db, [known for _, known in here if known.of_key], asked, now)
+
+    def forget(self, authorization: str) -> None:
+        """Believe a credential no longer, from now on, in this process."""
+        self._forget(_fingerprint(authorization))
 
     def close(self) -> None:
         """Note what was gathered of keys and tokens that opened nothing."""
@@ -206,6 +240,40 @@ class KeyRing:
                 else:
                     self._forget(header)
         return [(header, known) for header, known in here if known.person is None]
+
+    def _refresh_sessions(
+        self, here: list[tuple[bytes, _Known]], signed_in: Mapping[str, sessions.SignedIn], asked: float
+    ) -> list[tuple[bytes, _Known]]:
+        """Note which sessions still hold; the rest, which are keys."""
+        for header, known in here:
+            if known.session is not None:
+                found = signed_in.get(known.session)
+                if found is None or not self._vouched_for(known.thumbprint):
+                    self._forget(header)
+                else:
+                    known.caller, known.seen_at = found.caller, asked
+        return [(header, known) for header, known in here if known.session is None]
+
+    def _look_up(self, db: Database, credential: str | None, placement: str, asked: float) -> _Known:
+        """Who asks, as a database says.
+
+        Raises:
+            AuthenticationError: it does not know the key or the session, or that opens nothing.
+        """
+        now = datetime.now(UTC)
+        cookie = sessions.cookie_in(credential)
+        if cookie is None:
+            return _Known(authenticate(db, credential, now, placement), asked, asked)
+        found = sessions.authenticate(db, cookie, now, placement)
+        if not self._vouched_for(found.session.thumbprint):
+            raise AuthenticationError(sessions.ENDED)
+        known = _Known(found.caller, asked, asked)
+        known.session, known.thumbprint = found.session.id, found.session.thumbprint
+        return known
+
+    def _vouched_for(self, thumbprint: str | None) -> bool:
+        """Whether the provider still publishes the key by which it vouched for somebody; asks nobody."""
+        return thumbprint is None or (self._people is not None and self._people.publishes(thumbprint))
 
     def _remember(self, header: bytes, known: _Known) -> None:
         if len(self._known) >= MOST_CALLERS:

@@ -6,7 +6,9 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 
+from opentelemetry.trace import SpanContext
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import LedgerUnavailableError
@@ -16,6 +18,8 @@ from app.service.asking.call import Call
 from app.service.charging.group import Outcome, commit_group, preview
 from app.service.charging.memory import Memory
 from app.service.charging.requests import Answered, Command, StepRequest
+from app.service.measuring import counters
+from app.service.measuring.traces import TRACES
 from app.service.pricing import Prepared, UnpreparedError
 
 MOST_WAITING = 2048
@@ -41,6 +45,7 @@ _logger = logging.getLogger(__name__)
 class _Waiting:
     command: Command
     answer: "asyncio.Future[Outcome | Exception]"
+    span: SpanContext | None = field(default_factory=TRACES.here)
 
     def tell(self, outcome: Outcome | Exception) -> None:
         """Answer, unless that was done; its request may have been cancelled, and what was decided stays."""
@@ -80,9 +85,12 @@ class CommitQueue:
             SQLAlchemyError: the database failed; it is safe to ask again.
         """
         command = _command(call, request)
+        asked_at = perf_counter()
         while True:
-            outcome = await self._submit(command)
+            with TRACES.span("admission"):
+                outcome = await self._submit(command)
             if isinstance(outcome, Answered):
+                counters.admitted_after(perf_counter() - asked_at)
                 return outcome
             if not isinstance(outcome, UnpreparedError):
                 raise outcome
@@ -110,6 +118,11 @@ class CommitQueue:
             except UnpreparedError as missing:
                 await asyncio.to_thread(missing.compute)
 
+    @property
+    def waiting(self) -> int:
+        """How many commands wait for their turn."""
+        return sum(map(len, self._lanes.values()))
+
     async def close(self) -> None:
         """Write what still waits, and end."""
         await asyncio.gather(*self._writers.values())
@@ -119,7 +132,7 @@ class CommitQueue:
         # SQLite has one writer. PostgreSQL has many: an organisation whose rows are locked delays no other one.
         name = "" if self.db.dialect == "sqlite" else command.organisation_id
         lane = self._lanes.get(name, ())
-        if len(lane) >= MOST_OF_A_LANE or sum(map(len, self._lanes.values())) >= MOST_WAITING:
+        if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
             raise LedgerUnavailableError("Too many requests wait to be written. Repeat the request in a moment.")
         waiting = _Waiting(command, asyncio.get_running_loop().create_future())
         self._lanes.setdefault(name, deque()).append(waiting)
@@ -138,7 +151,8 @@ class CommitQueue:
                     size = len(lane)
                     await asyncio.sleep(0)
                 group = _next_group(lane)
-                outcomes = await self._committed([waiting.command for waiting in group])
+                with TRACES.shared("commit", [waiting.span for waiting in group]):
+                    outcomes = await self._committed([waiting.command for waiting in group])
                 for waiting, outcome in zip(group, outcomes, strict=True):
                     waiting.tell(outcome)
         finally:  # whatever becomes of the writer, nobody waits for ever
@@ -148,10 +162,12 @@ class CommitQueue:
 
     async def _committed(self, commands: list[Command]) -> "list[Outcome | Exception]":
         """Commit a group; if it fails by what may be one command's fault, each command by itself."""
+        began_at = perf_counter()
         try:
-            return await self._tried(commands)
+            outcomes = await self._tried(commands)
         except Exception as error:
             foreseen = isinstance(error, _NOBODYS_FAULT)
+            counters.group_failed(foreseen=foreseen)
             why = said_by(error)
             # Traces of a database that is down would bury everything else in the log.
             _logger.exception(
@@ -159,6 +175,10 @@ class CommitQueue:
             )
             if len(commands) == 1 or foreseen:
                 return [error] * len(commands)
+        else:
+            counters.group_written(len(commands), perf_counter() - began_at)
+            counters.decided(outcomes)
+            return outcomes
         return [(await self._committed([command]))[0] for command in commands]
 
     async def _tried(self, commands: list[Command]) -> "list[Outcome | Exception]":

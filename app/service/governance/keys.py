@@ -11,13 +11,14 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import Asker
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.names import check_name
 from app.ledger.roles import ISSUES, Permission, Role
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import acts, keys, tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.service.acts import Act, append
 from app.service.asking.access import COMMAND_LINE, secret_hash
-from app.service.asking.call import Call
+from app.service.asking.call import Call, by_command_line
 from app.service.finding import find_account, require_every_budget, require_reach
 from app.service.idempotency import Answer, Identity, Pinned, create_once, require_no_key
 from app.service.ids import new_id
@@ -57,27 +58,27 @@ class KeyTerms:
     """What a key is issued for.
 
     Args:
-        name: what its owner calls it.
         role: what it may do.
+        name: what its owner calls it.
         scope: the account (id, or path of names) on or beneath which it may; None: everywhere in the organisation.
         expires_at: in UTC; None: never.
     """
 
-    name: str | None
     role: Role
-    scope: str | None
-    expires_at: datetime | None
+    name: str | None = None
+    scope: str | None = None
+    expires_at: datetime | None = None
 
 
 def create_key(
-    db: Database, organisation: str, role: Role, now: datetime, everywhere: Collection[Database] = ()
+    db: Database, organisation: str, asked: Role | KeyTerms, now: datetime, everywhere: Collection[Database] = ()
 ) -> IssuedKey:
-    """Issue a key for a whole organisation, from the command line.
+    """Issue a key from the command line.
 
     Args:
         db: the database on which the organisation lives.
         organisation: its id or its name.
-        role: what the key may do.
+        asked: what the key may do; or all its terms.
         now: in UTC.
         everywhere: the databases of all placements, if there are several.
 
@@ -85,8 +86,13 @@ def create_key(
         The key, `<key id>.<secret of 256 random bits>`; only the secret's hash is stored.
 
     Raises:
-        NotFoundError: there is no such organisation.
+        NotFoundError: there is no such organisation, or no such account.
+        InvalidInputError: the key would have expired already, or its name cannot be read.
     """
+    terms = asked if isinstance(asked, KeyTerms) else KeyTerms(asked)
+    _require_future(terms, now)
+    if terms.name is not None:
+        check_name(terms.name)
     others = [other for other in everywhere if other is not db]
 
     def is_taken(key_id: str) -> bool:
@@ -103,9 +109,13 @@ def create_key(
                 raise NotFoundError(
                     f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`."
                 )
-            issued = _new_key(organisation_id, KeyTerms(None, role, None, None), COMMAND_LINE.actor, now)
+            whole = terms
+            if terms.scope is not None:
+                call = by_command_line(db, organisation_id, now)
+                whole = replace(terms, scope=find_account(tx, call, terms.scope).account.id)
+            issued = _new_key(organisation_id, whole, COMMAND_LINE.actor, now)
             while is_taken(issued.id):
-                issued = _new_key(organisation_id, KeyTerms(None, role, None, None), COMMAND_LINE.actor, now)
+                issued = _new_key(organisation_id, whole, COMMAND_LINE.actor, now)
             _add(tx, issued, COMMAND_LINE, now)
         return issued
 
@@ -132,8 +142,7 @@ def issue_key(call: Call, terms: KeyTerms, identity: Identity, render: Callable[
     """
     call.require(Permission.KEYS)
     require_no_key(identity, _IF_LOST)
-    if terms.expires_at is not None and terms.expires_at <= call.now:
-        raise InvalidInputError("`expires_at` lies in the past; a key that opens nothing is of no use.")
+    _require_future(terms, call.now)
 
     def create(tx: Connection, _: Prepared) -> str | Pinned:
         scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
@@ -183,7 +192,7 @@ def rotate_key(
             _require_lendable(tx, call, Role(old.role), old.scope)
         ends = call.now + timedelta(seconds=overlap_seconds)
         ends = ends if old.expires_at is None else min(ends, old.expires_at)
-        terms = KeyTerms(old.name, Role(old.role), old.scope, old.expires_at)
+        terms = KeyTerms(Role(old.role), old.name, old.scope, old.expires_at)
         issued = _new_key(call.organisation_id, terms, call.caller.actor, call.now)
         _add(tx, issued, call.asker, call.now)
         keys.change(tx, old, expires_at=ends)
@@ -326,6 +335,11 @@ def _found(tx: Connection, call: Call, key_id: str) -> KeyRecord:
     if found is None or found.organisation_id != call.organisation_id:
         raise NotFoundError(f"There is no key {key_id!r} in your organisation.")
     return found
+
+
+def _require_future(terms: KeyTerms, now: datetime) -> None:
+    if terms.expires_at is not None and terms.expires_at <= now:
+        raise InvalidInputError("`expires_at` lies in the past; a key that opens nothing is of no use.")
 
 
 def _require_no_longer(tx: Connection, call: Call, expires_at: datetime | None) -> None:

@@ -118,7 +118,7 @@ def change_limit(
             raise InvalidInputError("The account has this limit already.")
         _limited(path, request.limit, ready)
         _require_allowed(path, request.limit)
-        if is_raised(limit, request.limit) and not _one_is_enough(call, [each.account for each in path]):
+        if is_raised(limit, request.limit) and not one_is_enough(call, [each.account for each in path]):
             return Pinned(proposed(_propose(tx, call, record, request)), CREATED)
         call.require(Permission.TREE)
         if is_raised(limit, request.limit):
@@ -244,8 +244,13 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
         require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
 
 
-def _one_is_enough(call: Call, path: Sequence[Account]) -> bool:
-    """Whether the policy lets one person raise a limit, and the caller is one who could approve it."""
+def one_is_enough(call: Call, path: Sequence[Account]) -> bool:
+    """Whether the policy lets one person raise a limit, and the caller is one who could approve it.
+
+    Args:
+        call: who would raise it.
+        path: all accounts above the account, and itself.
+    """
     return effective(sources_of(path)).persons_to_raise == 1 and Permission.APPROVE in PERMISSIONS[call.caller.role]
 
 

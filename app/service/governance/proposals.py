@@ -92,8 +92,7 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
     call.require(Permission.APPROVE)
 
     def work(tx: Connection, proposal: Proposal, ready: Prepared) -> None:
-        require_every_budget(tx, call, proposal.account_id)
-        _require_another_person(tx, call, proposal)
+        _require_decidable(tx, call, proposal)
         _APPROVE[proposal.kind](tx, call, proposal, ready)
 
     return _decide(call, proposal_id, Status.APPROVED, reason, work)
@@ -164,11 +163,31 @@ def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:
     return found
 
 
-def _require_another_person(tx: Connection, call: Call, proposal: Proposal) -> None:
-    """Refuse whoever may be the proposer: by the same key, one that it became by rotation, or one of the same issuer.
+def obstacle(tx: Connection, call: Call, proposal: Proposal) -> str | None:
+    """Why the caller cannot approve a proposal, besides by their role; None: nothing stands in the way.
 
-    Whoever issues a key knows its secret. So a key counts as its issuer's, too, and two keys of one issuer as one's.
+    Args:
+        tx: the caller's transaction.
+        call: who would approve.
+        proposal: in their reach.
     """
+    try:
+        _require_decidable(tx, call, proposal)
+    except InsufficientScopeError as error:
+        return error.detail
+    return None
+
+
+def _require_decidable(tx: Connection, call: Call, proposal: Proposal) -> None:
+    """Refuse whom a proposal is out of reach, and whoever may be the proposer.
+
+    That is by the same key, by one that it became by rotation, or by one of the same issuer: whoever issues a key knows
+    its secret. So a key counts as its issuer's, too, and two keys of one issuer as one's.
+
+    Raises:
+        InsufficientScopeError: it is so.
+    """
+    require_every_budget(tx, call, proposal.account_id)
     approver, proposer = call.caller.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
     if heirs(tx, call.organisation_id, ours) & theirs or heirs(tx, call.organisation_id, theirs) & ours:

@@ -11,10 +11,12 @@ from app.accounting.solving.trajectory import TrajectoryPoint, epsilon_trajector
 from app.accounting.zcdp import Concentration, total_concentration
 from app.ledger.accounts import StepEvent
 from app.service.planning.setting import Setting, about_epsilon, about_order, about_size
+from app.service.planning.solving import smallest_adaptive_limit
 
 RDP = "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what a ledger counts."
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
 ZCDP = "xi + rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016), for plans without sampling: zCDP monitors."
+ADAPTIVE = "The smallest limit of an account with an adaptive filter that admits all of this as planned."
 GAUSSIAN = "Exact for Gaussian noise without sampling (Balle, Wang 2018): no bound is smaller."
 
 
@@ -23,7 +25,7 @@ class AccountantReading:
     """What one way of accounting says.
 
     Args:
-        name: rdp, rdp_classic, zcdp or analytic_gaussian.
+        name: rdp, adaptive, rdp_classic, zcdp or analytic_gaussian.
         value: the epsilon, or the delta, that it proves.
         optimal_order: where it is smallest; None for a way without orders, or where nothing is proven.
         note: which formula it is.
@@ -92,6 +94,7 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: Setting) -
     order = None if found.epsilon == inf else found.order
     accountants = (
         AccountantReading("rdp", found.epsilon, order, RDP),
+        AccountantReading("adaptive", smallest_adaptive_limit(total, delta, found.epsilon), None, ADAPTIVE),
         AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
     )

@@ -1,6 +1,7 @@
 """What would fit: noise, steps or sampling for a target (epsilon, delta)."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from app.accounting.events import (
 from app.accounting.orders import orders
 from app.accounting.rdp import event_curve
 from app.accounting.solving.calibration import (
+    DIGITS,
     MIN_SAMPLING_PROBABILITY,
     Target,
     count_that_fits,
@@ -24,10 +26,17 @@ from app.accounting.solving.calibration import (
     sampling_probability_that_fits,
 )
 from app.accounting.solving.rules import Rule
+from app.accounting.solving.search import decimal, index_at_or_below, least
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind, Limit, adaptive_weights
 from app.ledger.gates import gate_of
 from app.service.planning.setting import Setting, about_epsilon
+
+LIMITS: Final = (1e-9, 10_000.0)
+"""Between which the epsilon of a limit is looked for."""
+
+USUAL_SURCHARGE: Final = 1.01
+"""What an adaptive filter takes more than a declared one: where the search begins."""
 
 CLOSED: Final = -1
 """The bound of an order at which nothing fits."""
@@ -202,6 +211,30 @@ def most_steps(event: DpEvent, goal: Goal, steps_per_epoch: int | None = None) -
     epochs = steps // steps_per_epoch
     whole = epsilon_of_curve(grid, besides + curve.times(epochs * steps_per_epoch), goal.delta)
     return Steps(steps, epochs, found.epsilon, whole.epsilon, order, tuple(warnings))
+
+
+def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> float:
+    """The smallest limit under which an account with an adaptive filter would admit a plan, told as `planned`.
+
+    Args:
+        total: the whole plan's curve.
+        delta: of the limit, in [1e-30, 0.5).
+        declared: the plan's epsilon if it is fixed in advance, which is near.
+
+    Returns:
+        Epsilon, six significant digits, rounded up; infinite if no limit is large enough.
+    """
+    if total.is_zero:
+        return 0.0
+    first, last = (index_at_or_below(bound, DIGITS) for bound in LIMITS)
+    near = min(max(declared * USUAL_SURCHARGE, LIMITS[0]), LIMITS[1])
+    found = least(
+        lambda index: AdaptiveRule(decimal(index, DIGITS), delta).fits(total),
+        index_at_or_below(near, DIGITS),
+        first,
+        last,
+    )
+    return inf if found is None else decimal(found, DIGITS)
 
 
 def _solution(value: float, event: DpEvent, count: int, goal: Goal) -> Solution:

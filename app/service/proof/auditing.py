@@ -1,18 +1,21 @@
 """Reading what was done with an organisation's budgets, and what was decided."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
+from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.roles import Permission
-from app.persistence.repositories import acts, decided
+from app.persistence.repositories import acts, decided, decisions
 from app.persistence.repositories.acts import KeptAct, Wanted
 from app.persistence.repositories.decided import Decided, Place
 from app.persistence.repositories.decisions import Outcome
 from app.service.asking.call import Call
 from app.service.finding import find_account
+from app.service.history import EVENTS_ROOM
 from app.service.runs import find_path
 
 
@@ -52,13 +55,41 @@ def read_decisions(call: Call, query: DecisionQuery, *, before: Place | None, li
     Raises:
         NotFoundError: there is no such run, or no such account.
         InsufficientScopeError: it is out of the caller's reach.
+        InvalidInputError: the time that is asked for ends before it begins.
     """
     call.require(Permission.READ)
+    _check_time(query.since, query.until)
     with call.db.read(call.organisation_id) as tx:
         return decided.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
 
 
-def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[KeptAct]:
+def read_decision(call: Call, run_id: str, position: int) -> Decided:
+    """Read one decision with its steps.
+
+    Args:
+        call: needs READ.
+        run_id: whose.
+        position: its place among the run's decisions.
+
+    Returns:
+        The decision.
+
+    Raises:
+        NotFoundError: there is no such run, or it has no such decision.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        run = find_path(tx, call, run_id)[-1].account
+        found = decisions.at_positions(tx, call.organisation_id, run.id, [position], EVENTS_ROOM)
+    if not found:
+        raise NotFoundError(f"The run {run_id} has no decision {position}.")
+    return Decided(found[0], run.path)
+
+
+def read_acts(
+    call: Call, wanted: Wanted, *, after: int | None, limit: int, newest_first: bool = False
+) -> list[KeptAct]:
     """Read the organisation's chain of acts, as far as it is within the caller's reach.
 
     A caller who is bound to an account reads of that, of what lies beneath it, and of keys, proposals and experiments
@@ -67,16 +98,47 @@ def read_acts(call: Call, wanted: Wanted, *, after: int, limit: int) -> list[Kep
     Args:
         call: needs AUDIT.
         wanted: which of them.
-        after: only those behind this position; -1: from the first.
+        after: only those behind this position, as they are read; None: from the beginning, or from the end.
         limit: how many at the most.
+        newest_first: whether the chain is read from its end.
 
     Returns:
-        The acts in the order of the chain.
+        The acts in the order of the chain, or against it.
+
+    Raises:
+        InvalidInputError: the time that is asked for ends before it begins.
     """
     call.require(Permission.AUDIT)
+    _check_time(wanted.since, wanted.until)
     reachable = replace(wanted, within=call.caller.scope)
     with call.db.read(call.organisation_id) as tx:
-        return acts.page(tx, call.organisation_id, reachable, after=after, limit=limit)
+        if newest_first:
+            return acts.page_backwards(tx, call.organisation_id, reachable, before=after, limit=limit)
+        return acts.page(tx, call.organisation_id, reachable, after=-1 if after is None else after, limit=limit)
+
+
+def name_accounts(call: Call, ids: Collection[str]) -> dict[str, str]:
+    """The paths of those of some ids that are accounts', as acts about them tell.
+
+    Args:
+        call: needs AUDIT.
+        ids: that stand in acts within the caller's reach.
+    """
+    call.require(Permission.AUDIT)
+    with call.db.read(call.organisation_id) as tx:
+        return acts.paths_of(tx, call.organisation_id, ids)
+
+
+def _check_time(since: datetime | None, until: datetime | None) -> None:
+    """Say so instead of finding nothing.
+
+    Raises:
+        InvalidInputError: the time ends before it begins.
+    """
+    if since is not None and until is not None and since > until:
+        raise InvalidInputError(
+            f"`until` ({until.isoformat()}) lies before `since` ({since.isoformat()}): nothing can lie between them."
+        )
 
 
 def _reachable(tx: Connection, call: Call, query: DecisionQuery) -> decided.Wanted:

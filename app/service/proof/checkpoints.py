@@ -23,6 +23,7 @@ from app.persistence.repositories.checkpoints import Checkpoint
 from app.service.acts import Act, append
 from app.service.asking.call import Call
 from app.service.idempotency import Answer, Identity, create_once
+from app.service.measuring import counters
 from app.service.pricing import Prepared
 from app.service.signing import Signer
 
@@ -92,7 +93,12 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Asker, now
     count, head = acts.head(tx, organisation_id)
     last = checkpoints.latest(tx, organisation_id)
     if last is not None and last.acts == count:
-        return last
+        signed_by = json.loads(last.document)["signature"]["key_id"]
+        if signed_by == signer.key_id:
+            return last
+        changed = Act("signing_key.changed", organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id})
+        append(tx, organisation_id, asker, changed, now)
+        count, head = acts.head(tx, organisation_id)
     payload = {
         "type": "checkpoint",
         "organisation": organisation_id,
@@ -117,6 +123,7 @@ async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None
         await asyncio.sleep(min(LOOK_SECONDS, seconds))
         try:
             await asyncio.to_thread(sign_due, db, signer, seconds, datetime.now(UTC))
+            counters.background_done("checkpoints")
         except (LedgerError, SQLAlchemyError) as error:
             _logger.warning("No checkpoint could be signed, and it is tried again: %s", said_by(error))
         except Exception:

@@ -8,6 +8,7 @@ from app.ledger.roles import Permission
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts, acts, checkpoints, entries, parts
 from app.service.asking.call import Call
+from app.service.measuring import counters
 from app.service.parts import budget_facts, part_facts
 from app.service.terms import account_facts
 from app.service.verification.balances import judge
@@ -163,4 +164,6 @@ def verify_organisation(call: Call) -> Verification:
         What was found.
     """
     call.require_everywhere(Permission.VERIFY)
-    return enforce(call.db, verify(call.db, call.organisation_id), call.now)
+    found = enforce(call.db, verify(call.db, call.organisation_id), call.now)
+    counters.verified(sound=found.sound)
+    return found

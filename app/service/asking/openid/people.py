@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -69,22 +69,49 @@ class People:
         """
         found = tokens.signed(token, self._provider)
         try:
-            return Person(self._caller(found.claims, datetime.now(UTC)), found.thumbprint)
+            return Person(self._caller(found.claims, datetime.now(UTC), self._terms), found.thumbprint)
         except TokenRefusedError as error:
             self._note(error, request_id)
             raise
+
+    def signed_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> Person:
+        """Find out who has signed in; it may take a look at the provider, and one into a database.
+
+        Args:
+            token: the ID token that the provider answered with.
+            client_id: as the provider knows this service.
+            nonce: that this sign-in sent.
+            request_id: of the HTTP request.
+
+        Raises:
+            AuthenticationError: the token opens nothing.
+            LedgerUnavailableError: the provider, or a database, does not answer.
+            SQLAlchemyError: as before.
+        """
+        found = tokens.signed(token, self._provider, tokens.ID_TYPES)
+        terms = replace(self._terms, audience=client_id)
+        try:
+            caller = self._caller(found.claims, datetime.now(UTC), terms)
+            tokens.check_sign_in(found.claims, client_id, nonce)
+        except TokenRefusedError as error:
+            self._note(error, request_id)
+            raise
+        return Person(caller, found.thumbprint)
 
     def still_known(self, person: Person) -> bool:
         """Whether a token holds that was found good before; asks nobody."""
         ends = person.caller.expires_at
         return self._provider.publishes(person.thumbprint) and (ends is None or datetime.now(UTC) < ends)
 
+    def publishes(self, thumbprint: str) -> bool:
+        """Whether the provider publishes a key, as far as is known; asks nobody."""
+        return self._provider.publishes(thumbprint)
+
     def renew(self) -> None:
         """Fetch the provider's keys if it is time to."""
         self._provider.renew()
 
-    def _caller(self, claims: Mapping[str, object], now: datetime) -> Caller:
-        terms = self._terms
+    def _caller(self, claims: Mapping[str, object], now: datetime, terms: OpenIdTerms) -> Caller:
         ends = tokens.check(terms, claims, now)
         actor = tokens.actor(terms, claims)
         if actor is None:

@@ -1,20 +1,17 @@
 """The keys of an OpenID Connect provider: fetched seldom, bounded, and kept while it is down."""
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from threading import Lock
 from time import monotonic
 from typing import Final
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
 
 from app.ledger.errors import LedgerUnavailableError
+from app.service.asking.openid.fetching import FAILURES, fetched_from, said
 from app.service.asking.openid.terms import OpenIdTerms, check_url
 
 RENEWED_SECONDS: Final = 300.0
@@ -29,17 +26,10 @@ PROVOKED_SECONDS: Final = 60.0
 KEPT_SECONDS: Final = 86_400.0
 """How long keys are believed while the provider does not answer."""
 
-FETCH_SECONDS: Final = 10.0
-"""How long a provider may take for an answer."""
-
-MOST_BYTES: Final = 1 << 20
-"""How long its answer may be."""
-
 MOST_KEYS: Final = 1000
 
 LEAST_RSA_BITS: Final = 2048
 
-_PIECE: Final = 65_536
 _logger = logging.getLogger(__name__)
 
 
@@ -77,7 +67,6 @@ class Provider:
 
     def __init__(self, terms: OpenIdTerms) -> None:
         self._terms = terms
-        self._opener = build_opener(_NoRedirects)
         self._keys: _Keys | None = None
         self._tried_at = float("-inf")
         self._provoked_at = float("-inf")
@@ -138,11 +127,11 @@ class Provider:
             self._tried_at = asked = monotonic()
             if provoked:
                 self._provoked_at = asked
-            self._keys = _Keys(_signing_keys(self._get(self._jwks_url())), asked)
+            self._keys = _Keys(_signing_keys(fetched_from(self._jwks_url())), asked)
             self._failed = False
-        except (OSError, HTTPException, ValueError, RecursionError) as error:
+        except FAILURES as error:
             self._failed = True
-            _logger.warning("The keys of the identity provider could not be fetched: %s", _said(error))
+            _logger.warning("The keys of the identity provider could not be fetched: %s", said(error))
         finally:
             self._fetching.release()
 
@@ -150,27 +139,22 @@ class Provider:
         terms = self._terms
         if terms.jwks_url is not None:
             return terms.jwks_url
-        told = self._get(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
-        if told.get("issuer") != terms.issuer:
-            raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OPENID_ISSUER")
-        return check_url(str(told.get("jwks_uri")), by_http=terms.by_http)
+        return check_url(str(configuration_of(terms).get("jwks_uri")), by_http=terms.by_http)
 
-    def _get(self, url: str) -> dict[str, object]:
-        until = monotonic() + FETCH_SECONDS
-        # Its scheme was checked: https, or http on this machine.
-        request = Request(url, headers={"Accept": "application/json"})  # noqa: S310
-        content = bytearray()
-        with self._opener.open(request, timeout=FETCH_SECONDS) as answer:
-            while piece := answer.read1(_PIECE):
-                content += piece
-                if len(content) > MOST_BYTES:
-                    raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
-                if monotonic() > until:
-                    raise ValueError(f"its answer took longer than {FETCH_SECONDS:.0f} seconds")
-        told = json.loads(bytes(content))
-        if not isinstance(told, dict):
-            raise ValueError("its answer is no JSON object")  # noqa: TRY004 - of what was sent, not of this program
-        return told
+
+def configuration_of(terms: OpenIdTerms) -> dict[str, object]:
+    """What a provider says about itself (OpenID Connect Discovery, 4).
+
+    Args:
+        terms: where it is.
+
+    Raises:
+        HTTPError, OSError, HTTPException, ValueError, RecursionError: it says nothing, or that it is another one.
+    """
+    told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
+    if told.get("issuer") != terms.issuer:
+        raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OPENID_ISSUER")
+    return told
 
 
 @dataclass(slots=True)
@@ -215,17 +199,3 @@ def _public(told: dict[str, object]) -> Key | None:
         return key if isinstance(key, ECKey | OKPKey) else None
     except (JoseError, ValueError, TypeError, KeyError):
         return None
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """The address is configured: whoever sends us elsewhere is not asked further."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Follow nothing; the answer stays an error."""
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, HTTPError):
-        error.close()
-        return f"HTTP status {error.code}"
-    return f"{type(error).__name__}: {error}"[:300]

@@ -114,6 +114,22 @@ def check_issuer(url: str) -> str:
     return url
 
 
+def check_origin(url: str) -> str:
+    """Refuse what is no address of a whole host.
+
+    Returns:
+        The same, without a slash at its end.
+
+    Raises:
+        ValueError: it is no https address (on this machine also http), or holds more than a host and a port.
+    """
+    check_url(url, by_http=_host(url) in _LOCAL)
+    parts = urlsplit(url)
+    if parts.query or parts.path not in {"", "/"}:
+        raise ValueError("it must hold a host and no path")
+    return url.rstrip("/")
+
+
 def read_roles(given: object) -> object:
     """The roles of groups, out of a JSON object in which every name stands once.
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hmac import compare_digest
 from typing import Any, Final
 
 from joserfc import jws
@@ -34,6 +35,8 @@ KINDS: Final[Mapping[str, str]] = {
 """The algorithms that are taken, none of which shares a secret, and the one kind of key that goes with each."""
 
 TYPES: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
+ID_TYPES: Final = frozenset({"jwt", "application/jwt", ""})
+"""Of what a provider answers at a sign-in: many leave it out, and a token for an API is none."""
 
 
 class _Registry(JWSRegistry):
@@ -94,12 +97,13 @@ def token_in(authorization: str | None) -> str | None:
     return bearer
 
 
-def signed(token: str, provider: Provider) -> Signed:
+def signed(token: str, provider: Provider, types: frozenset[str] = TYPES) -> Signed:
     """What a token says, if the provider signed it. Keys that it brings or points to itself are not looked at.
 
     Args:
         token: as it was sent.
         provider: whose keys count.
+        types: that it may be of; the empty one stands for none.
 
     Raises:
         AuthenticationError: it cannot be read, or the provider did not sign it.
@@ -107,7 +111,7 @@ def signed(token: str, provider: Provider) -> Signed:
     """
     if len(token) > MOST_CHARACTERS:
         raise AuthenticationError(f"The token is longer than {MOST_CHARACTERS} characters; let it list fewer groups.")
-    content, algorithm, key_id = _opened(token)
+    content, algorithm, key_id = _opened(token, types)
     for each in provider.find(key_id):
         if _suits(each, algorithm) and _is_right(content, each):
             return Signed(_claims(content), each.thumbprint)
@@ -147,6 +151,26 @@ def check(terms: OpenIdTerms, claims: Mapping[str, object], now: datetime) -> da
     return ends
 
 
+def check_sign_in(claims: Mapping[str, object], client_id: str, nonce: str) -> None:
+    """Make sure that a token was made for one sign-in at this service (OpenID Connect Core, 3.1.3.7).
+
+    Args:
+        claims: the token's content, whose audience holds the client.
+        client_id: as the provider knows this service.
+        nonce: that this sign-in sent.
+
+    Raises:
+        TokenRefusedError: it was made for another one, or for several clients.
+    """
+    told = claims.get("nonce")
+    if not isinstance(told, str) or not compare_digest(told.encode(), nonce.encode()):
+        raise TokenRefusedError("wrong_nonce", "The provider's answer belongs to another sign-in.", claims)
+    audience = claims.get("aud")
+    several = isinstance(audience, list) and len(audience) > 1
+    if claims.get("azp", None if several else client_id) != client_id:
+        raise TokenRefusedError("wrong_audience", "The provider's answer is made out to another service.", claims)
+
+
 def actor(terms: OpenIdTerms, claims: Mapping[str, object]) -> str | None:
     """Who a token speaks for, as chains name people; None: it does not say so in a way that could be kept."""
     subject = claims.get(terms.subject_claim)
@@ -154,7 +178,7 @@ def actor(terms: OpenIdTerms, claims: Mapping[str, object]) -> str | None:
     return f"{ACTOR_PREFIX}{subject}" if fits and isinstance(subject, str) and subject.isprintable() else None
 
 
-def _opened(token: str) -> tuple[CompactSignature, str, str]:
+def _opened(token: str, types: frozenset[str]) -> tuple[CompactSignature, str, str]:
     """A token's parts, and the names of its algorithm and its key."""
     try:
         content = jws.extract_compact(token.encode("ascii"), registry=_REGISTRY)
@@ -163,12 +187,12 @@ def _opened(token: str) -> tuple[CompactSignature, str, str]:
         raise AuthenticationError("The Authorization header holds no token that can be read.") from None
     if not isinstance(header, dict):
         raise AuthenticationError("The Authorization header holds no token that can be read.")
-    algorithm, key_id, kind = (header.get(name) for name in ("alg", "kid", "typ"))
+    algorithm, key_id, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
     if not isinstance(algorithm, str) or algorithm not in KINDS:
         raise AuthenticationError(f"The token must be signed by one of {', '.join(KINDS)}.")
     if not isinstance(key_id, str):
         raise AuthenticationError("The token does not name the key that signed it; it needs `kid`.")
-    if not isinstance(kind, str) or kind.lower() not in TYPES:
+    if not isinstance(kind, str) or kind.lower() not in types:
         raise AuthenticationError("The token's `typ` must be JWT or at+jwt.")
     if "crit" in header or "b64" in header:
         raise AuthenticationError("The token asks for extensions that this service does not know.")

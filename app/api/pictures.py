@@ -1,0 +1,50 @@
+"""Charts as they are answered: drawn only for who has them not yet."""
+
+import hashlib
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Query, Request, Response
+
+from app.api.problems import READING, reads
+from app.api.route import unchanged
+from app.drawing.charts import Chart
+from app.drawing.pictures import Frame, PictureKind, Theme, draw
+
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+"""Content-Security-Policy of pictures: matplotlib writes styles into an SVG, and nothing may run in it."""
+
+DRAWERS: Final = CapacityLimiter(1)
+"""One picture is drawn at a time; those who wait for one take no thread from anybody else."""
+
+InTheme = Annotated[Theme, Query(description="Dark on light, or light on dark.")]
+Width = Annotated[int, Query(ge=200, le=2000, description="In pixels.")]
+Height = Annotated[int, Query(ge=120, le=1200, description="In pixels.")]
+
+
+def described(kind: PictureKind) -> dict[str, Any]:
+    """What a route of pictures says of its answers."""
+    content = {kind.media_type: {"schema": {"type": "string"}}}
+    return {
+        "tags": ["pictures"],
+        "response_class": Response,
+        "responses": {200: {"content": content, "description": "OK"}} | reads(*READING),
+    }
+
+
+async def pictured(request: Request, chart: Chart, frame: Frame) -> Response:
+    """A picture with an entity tag of what it shows, or 304 if the asker has it already.
+
+    Args:
+        request: what is asked.
+        chart: what is drawn.
+        frame: how.
+    """
+    known = [version("epsilon-ledger"), version("matplotlib"), chart.json(), frame]
+    tag = f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
+    there = unchanged(request, tag)
+    if there is not None:
+        return there
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Content-Security-Policy": POLICY}
+    return Response(await to_thread.run_sync(draw, chart, frame, limiter=DRAWERS), 200, headers, frame.kind.media_type)

@@ -1,0 +1,65 @@
+"""Metrics: for Prometheus, not for people."""
+
+import asyncio
+import hmac
+from datetime import UTC, datetime
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from app.api.problems import responses
+from app.api.route import strangers_of
+from app.ledger.errors import AuthenticationError
+from app.service.measuring.exposition import exposition
+from app.service.measuring.ledgers import Ledgers
+from app.service.measuring.sampling import Sampler
+from app.service.measuring.soundness import Soundness
+
+_EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests for steps, by outcome.
+# TYPE epsilon_ledger_decisions_total counter
+epsilon_ledger_decisions_total{outcome="admitted"} 1204.0
+"""
+
+routes = APIRouter(tags=["health"])
+
+
+@routes.get(
+    "/metrics",
+    operation_id="getMetrics",
+    summary="What does Prometheus read?",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},
+)
+async def metrics(request: Request) -> Response:
+    """What every worker of this port has counted, and what the ledgers say, a few seconds old at most.
+
+    If the service has a token for metrics, it is needed (`Authorization: Bearer …`), and the fullest populations and
+    budgets are named with their organisations. If it has none, anybody may read, and nobody is named.
+    """
+    token: str | None = request.app.state.metrics_token
+    if token is not None:
+        address = request.client.host if request.client else ""
+        with strangers_of(request).spent_on(AuthenticationError, address):
+            _require(request.headers.getlist("authorization"), token)
+    ledgers: Ledgers = request.app.state.ledgers
+    sampler: Sampler = request.app.state.sampler
+    looked = await ledgers.look()
+    sampler.sample()
+    named = 0 if token is None else request.app.state.metrics_top_accounts
+    accept = request.headers.get("accept", "")
+    soundness: Soundness = request.app.state.soundness
+    now = datetime.now(UTC)
+    text, media_type = await asyncio.to_thread(exposition, looked, soundness.found, named=named, accept=accept, now=now)
+    return Response(text, media_type=media_type)
+
+
+def _require(sent: list[str], token: str) -> None:
+    """Let only those pass who know the token.
+
+    Raises:
+        AuthenticationError: it is not the token.
+    """
+    right = f"Bearer {token}".encode()
+    if len(sent) != 1 or not hmac.compare_digest(sent[0].encode(), right):
+        raise AuthenticationError("Metrics need the token that the service was given for them.")

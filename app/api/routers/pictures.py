@@ -1,0 +1,115 @@
+"""Histories as pictures: for reports, for pages without script, and for a README."""
+
+from dataclasses import replace
+
+from anyio import to_thread
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.api.pictures import Height, InTheme, Width, described, pictured
+from app.api.route import Asked, router
+from app.api.routers.accounts import HISTORIANS
+from app.drawing.accounts import account_chart
+from app.drawing.charts import Chart
+from app.drawing.pictures import Frame, PictureKind, Theme
+from app.drawing.runs import run_chart
+from app.service.asking.call import Call
+from app.service.looking.histories import Histories
+from app.service.looking.runs import see_run
+
+routes = router()
+
+POINTS = 200
+"""Of an account; of a run it shows as many decisions as its page."""
+
+
+@routes.get(
+    "/runs/{run_id}/history.svg",
+    operation_id="getRunHistorySvg",
+    summary="Draw a run's epsilon over its steps, as SVG",
+    **described(PictureKind.SVG),
+)
+async def get_run_svg(
+    run_id: str,
+    request: Request,
+    call: Asked,
+    theme: InTheme = Theme.LIGHT,
+    width: Width = 760,
+    height: Height = 340,
+) -> Response:
+    """Epsilon, its limit, what was refused, and where the default event would lead."""
+    chart = await run_in_threadpool(_of_run, call, run_id)
+    return await pictured(request, chart, Frame(PictureKind.SVG, theme, width, height))
+
+
+@routes.get(
+    "/runs/{run_id}/history.png",
+    operation_id="getRunHistoryPng",
+    summary="Draw a run's epsilon over its steps, as PNG",
+    **described(PictureKind.PNG),
+)
+async def get_run_png(
+    run_id: str,
+    request: Request,
+    call: Asked,
+    theme: InTheme = Theme.LIGHT,
+    width: Width = 760,
+    height: Height = 340,
+) -> Response:
+    """The same as the SVG shows."""
+    chart = await run_in_threadpool(_of_run, call, run_id)
+    return await pictured(request, chart, Frame(PictureKind.PNG, theme, width, height))
+
+
+@routes.get(
+    "/accounts/{account_id}/history.svg",
+    operation_id="getAccountHistorySvg",
+    summary="Draw an account's epsilon over time, as SVG",
+    **described(PictureKind.SVG),
+)
+async def get_account_svg(
+    account_id: str,
+    request: Request,
+    call: Asked,
+    theme: InTheme = Theme.LIGHT,
+    width: Width = 760,
+    height: Height = 340,
+) -> Response:
+    """What a population or a budget has spent, its limit, and changes of it."""
+    chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
+    return await pictured(request, chart, Frame(PictureKind.SVG, theme, width, height))
+
+
+@routes.get(
+    "/accounts/{account_id}/history.png",
+    operation_id="getAccountHistoryPng",
+    summary="Draw an account's epsilon over time, as PNG",
+    **described(PictureKind.PNG),
+)
+async def get_account_png(
+    account_id: str,
+    request: Request,
+    call: Asked,
+    theme: InTheme = Theme.LIGHT,
+    width: Width = 760,
+    height: Height = 340,
+) -> Response:
+    """The same as the SVG shows."""
+    chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
+    return await pictured(request, chart, Frame(PictureKind.PNG, theme, width, height))
+
+
+def _of_run(call: Call, run_id: str) -> Chart:
+    seen = see_run(call, run_id)
+    return _named(run_chart(seen), seen.record.own.account.path)
+
+
+def _of_account(request: Request, call: Call, account_id: str) -> Chart:
+    histories: Histories = request.app.state.histories
+    history = histories.read(call, account_id, POINTS)
+    return _named(account_chart(history), history.account.path)
+
+
+def _named(chart: Chart, path: str) -> Chart:
+    """A chart that says by itself what it is about: no page stands around it."""
+    return replace(chart, title=f"{path}: {chart.title[:1].lower()}{chart.title[1:]}")

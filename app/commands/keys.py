@@ -1,0 +1,139 @@
+"""Commands that issue, list and withdraw API keys; the chain names the command line as who did it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from app.commands.saying import Json, say
+from app.ledger.errors import NotFoundError
+from app.ledger.roles import Role
+from app.opening import ledger
+from app.persistence.engine import EVERYONE
+from app.persistence.repositories import keys as stored
+from app.persistence.repositories import tenants
+from app.persistence.repositories.keys import KeyRecord
+from app.service.asking.call import Call, by_command_line
+from app.service.governance import keys
+from app.service.placements import Placements
+
+PAGE: Final = 500
+
+Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
+
+
+def _moment(text: str) -> datetime:
+    """A moment as the API takes it."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise typer.BadParameter("write a moment with its zone, such as 2027-01-01T00:00:00Z")
+    return moment.astimezone(UTC)
+
+
+def create_key(
+    organisation: Organisation,
+    role: Annotated[Role, typer.Option(help="What the key may do.")],
+    name: Annotated[str | None, typer.Option(help="What its owner calls it.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="The account, by id or path, on and beneath which alone it holds.")
+    ] = None,
+    expires: Annotated[
+        datetime | None,
+        typer.Option(parser=_moment, metavar="MOMENT", help="From when on it opens nothing: 2027-01-01T00:00:00Z."),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Issue an API key and print it; it is shown this once."""
+    del as_json  # a key is printed as JSON either way, so that it can be piped
+    terms = keys.KeyTerms(role, name, scope, expires)
+    with ledger() as placements:
+        home = placements.holding(organisation).database
+        issued = keys.create_key(home, organisation, terms, datetime.now(UTC), placements.databases.values())
+    asked = {"name": name, "scope": issued.record.scope, "expires_at": _written(issued.record.expires_at)}
+    given = {fact: value for fact, value in asked.items() if value is not None}
+    say(as_json=True, text="", facts={"id": issued.id, "key": issued.key, "role": str(issued.role), **given})
+
+
+def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
+    """List an organisation's API keys in the order of their making, also those that ended; no secret is shown."""
+    now = datetime.now(UTC)
+    with ledger(migrated=False) as placements:
+        db = placements.holding(organisation).database
+        with db.read(EVERYONE) as tx:
+            owner = tenants.find_organisation(tx, organisation)
+        assert owner is not None, "it was found a moment ago"
+        found = list(_every(by_command_line(db, owner, now)))
+    lines = [f"{key.id}  {key.role:15}  {_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found]
+    text = "\n".join(line.rstrip() for line in lines) or "There are no keys."
+    say(as_json=as_json, text=text, facts={"items": [_facts(key) for key in found]})
+
+
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The part of the key before the dot.")],
+    reason: Annotated[str, typer.Option(help="Why, for whoever reads the record.")],
+    *,
+    with_heirs: Annotated[
+        bool, typer.Option("--with-heirs", help="Also the keys for which it was changed: a thief may have rotated it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Withdraw an API key: within a second it opens nothing, on every replica."""
+    if not reason.strip():
+        raise typer.BadParameter("say why", param_hint="--reason")
+    with ledger(migrated=False) as placements:
+        call = _call_about(placements, key_id)
+        key = keys.revoke_key(call, key_id, reason, with_heirs=with_heirs)
+    say(as_json=as_json, text=f"{key.id} was {_state(key, call.now)}.", facts=_facts(key))
+
+
+def _every(call: Call) -> Iterator[KeyRecord]:
+    """All keys, page by page."""
+    after: str | None = None
+    while page := keys.list_keys(call, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].id
+
+
+def _call_about(placements: Placements, key_id: str) -> Call:
+    """A call for the organisation that has the key.
+
+    Raises:
+        NotFoundError: none has.
+    """
+    for db in placements.databases.values():
+        with db.read(EVERYONE) as tx:
+            found = stored.find(tx, key_id)
+        if found is not None:
+            return by_command_line(db, found.organisation_id, datetime.now(UTC))
+    raise NotFoundError(f"There is no key {key_id.partition('.')[0]!r}; `epsilon-ledger keys list` lists them.")
+
+
+def _state(key: KeyRecord, now: datetime) -> str:
+    trouble = key.trouble(now)
+    if trouble is None:
+        return f"until {_written(key.expires_at)}" if key.expires_at else "opens"
+    return f"withdrawn {_written(key.revoked_at)}" if trouble == "revoked" else f"expired {_written(key.expires_at)}"
+
+
+def _facts(key: KeyRecord) -> dict[str, object]:
+    """As the API shows a key."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "role": key.role,
+        "scope": key.scope,
+        "created_by": key.created_by,
+        "created_at": _written(key.created_at),
+        "expires_at": _written(key.expires_at),
+        "revoked_at": _written(key.revoked_at),
+        "last_used_at": _written(key.last_used_at),
+    }
+
+
+def _written(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,74 @@
+"""The page of a population or a budget: over time, by whom, and whether another run would fit."""
+
+from collections import Counter
+from typing import Annotated, Any, Final
+
+from anyio import to_thread
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
+from app.api.routers.accounts import HISTORIANS
+from app.dashboard.forms import Fields, read_fields
+from app.dashboard.pages import Visit, Visiting, router
+from app.drawing.accounts import account_chart, share_chart
+from app.service.looking.accounts import see_account
+from app.service.looking.overview import read_stamp
+from app.service.looking.proposed import read_limit_now
+from app.service.looking.whatif import Answer, Plan, what_if
+
+routes = router()
+
+ASKED: Final = ("steps", "noise", "rate")
+
+
+class PlanFields(Fields):
+    """What the what-if box asks for."""
+
+    steps: int = Field(default=10_000, ge=1, le=1_000_000_000)
+    noise: float = Field(default=1.1, ge=MIN_NOISE_MULTIPLIER, le=MAX_NOISE_MULTIPLIER)
+    rate: float = Field(default=0.004, gt=0, le=1)
+
+    def plan(self) -> Plan:
+        """The run that somebody thinks about."""
+        return Plan(self.steps, self.noise, self.rate)
+
+
+@routes.get("/accounts/{account_id}")
+async def show_account(
+    account_id: str, request: Request, visit: Visiting, before: Annotated[str | None, Query(max_length=100)] = None
+) -> Response:
+    """A population or a budget: what was spent of it, by whom, and what would still fit."""
+    return await to_thread.run_sync(_shown, account_id, request, visit, before, limiter=HISTORIANS)
+
+
+def _shown(account_id: str, request: Request, visit: Visit, before: str | None) -> Response:
+    tag = visit.tag(visit.minute, read_stamp(visit.call))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    state = request.app.state
+    seen = see_account(visit.call, state.standings, state.histories, account_id, before=before)
+    record = seen.view.record
+    return visit.show(
+        "account.html",
+        tag=tag,
+        seen=seen,
+        record=record,
+        account=record.account,
+        standing=seen.standing,
+        chart=account_chart(seen.history, record.tells.thresholds),
+        shares=share_chart(seen.history),
+        twins={path for path, times in Counter(run.path for run in seen.runs).items() if times > 1},
+        signed=state.signer is not None,
+        limit=read_limit_now(visit.call, account_id),
+        **_asked(visit, account_id, dict(request.query_params)),
+    )
+
+
+def _asked(visit: Visit, account_id: str, given: dict[str, str]) -> dict[str, Any]:
+    """The what-if box: what stands in its fields, what is wrong with them, and the answer."""
+    fields, faults = read_fields(PlanFields, given)
+    answer: Answer | None = None if fields is None else what_if(visit.call, account_id, fields.plan())
+    shown = PlanFields().model_dump() | {name: given[name] for name in ASKED if name in given}
+    return {"fields": fields, "values": shown, "faults": faults, "answer": answer}

@@ -1,0 +1,56 @@
+"""What waits for another person's word, what was decided, and how a limit is changed."""
+
+from typing import Annotated, Final
+
+from fastapi import Query, Request, Response
+
+from app.api.paging import cut, decode_cursor
+from app.dashboard.choices import account_paths
+from app.dashboard.pages import Visiting, router
+from app.ledger.errors import InsufficientScopeError, NotFoundError
+from app.service.looking.overview import read_stamp
+from app.service.looking.proposed import MOST_OPEN, read_decided, read_limit_now, read_open
+
+DECIDED: Final = 20
+"""Of the decided ones on a page."""
+
+routes = router()
+
+
+@routes.get("/approvals")
+def show_approvals(
+    request: Request,
+    visit: Visiting,
+    account: Annotated[str, Query(max_length=2000)] = "",
+    before: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """Proposals that are open, then those that were decided; and the form that changes the limit of one account."""
+    tag = visit.tag(read_stamp(visit.call))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    limit, fault, account = None, "", account.strip()
+    if account:
+        try:
+            limit = read_limit_now(visit.call, account)
+            fault = "" if limit else "This run has no limit of its own: the accounts above it have theirs."
+        except (NotFoundError, InsufficientScopeError) as error:
+            fault = error.detail
+    waiting = read_open(visit.call)
+    decided, following = cut(
+        read_decided(visit.call, before=decode_cursor(before), limit=DECIDED + 1),
+        DECIDED,
+        lambda each: each.proposal.id,
+    )
+    return visit.show(
+        "approvals.html",
+        tag=tag,
+        waiting=waiting[:MOST_OPEN],
+        more=len(waiting) > MOST_OPEN,
+        decided=decided,
+        following=following,
+        account=account,
+        fault=fault,
+        limit=limit,
+        paths=account_paths(request, visit),
+    )

@@ -1,0 +1,91 @@
+"""The organisation's own chain: who did what and why, the newest first, and whether it can be believed."""
+
+from typing import Annotated, Final
+from urllib.parse import urlencode
+
+from fastapi import Request, Response
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from app.api.paging import cut, decode_position
+from app.api.routers.governance import verified
+from app.api.sessions import require_own_page
+from app.dashboard.acts import SENTENCES, alike, ids_in, told
+from app.dashboard.decisions import PAGE, Moment, Word
+from app.dashboard.forms import Fields, read_fields
+from app.dashboard.pages import PART_HEADER, Visit, Visiting, router
+from app.ledger.errors import InvalidInputError
+from app.ledger.roles import Permission
+from app.persistence.repositories.acts import KeptAct, Wanted
+from app.service.looking.overview import read_stamp
+from app.service.proof.auditing import name_accounts, read_acts
+from app.service.proof.health import read_health
+from app.service.verification.remembering import Verifications
+
+routes = router()
+
+ACTIONS: Final = sorted({*SENTENCES, *(f"{action.partition('.')[0]}.*" for action in SENTENCES)})
+"""What can be looked for, kinds before their own."""
+
+
+class AuditFields(Fields):
+    """What acts are looked for by: all that `GET /v1/audit` takes."""
+
+    action: Word = None
+    actor: Word = None
+    subject: Annotated[str | None, Field(max_length=2000)] = None
+    since: Moment = None
+    until: Moment = None
+
+    def wanted(self) -> Wanted:
+        """The question as the service knows it."""
+        return Wanted(self.action, self.actor, self.subject, self.since, self.until)
+
+
+@routes.get("/audit")
+async def show_audit(request: Request, visit: Visiting, verify: bool = False) -> Response:  # noqa: FBT001, FBT002 - a field
+    """Acts within reach; with `verify`, after everything was recomputed. A script's poll of that address looks only."""
+    now = verify and PART_HEADER not in request.headers
+    if now:
+        require_own_page(request)
+        await verified(request, visit.call)
+    return await run_in_threadpool(_shown, request, visit, now)
+
+
+def _shown(request: Request, visit: Visit, verified_now: bool) -> Response:  # noqa: FBT001 - as said
+    visit.call.require(Permission.AUDIT)
+    known: Verifications = request.app.state.verifications
+    whole = visit.call.caller.scope is None
+    last = known.last(visit.call.organisation_id) if whole else None
+    tag = visit.tag(visit.minute, last and last.at, verified_now, read_stamp(visit.call))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    given = dict(request.query_params)
+    fields, faults = read_fields(AuditFields, given)
+    after = given.get("after", "")
+    found: list[KeptAct] = []
+    try:
+        if fields is not None:
+            place = decode_position(after, -1) if after else None
+            found = read_acts(visit.call, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
+    except InvalidInputError as error:
+        faults = {"until": error.detail}
+    shown, following = cut(found, PAGE, lambda kept: str(kept.entry.position))
+    paths = name_accounts(visit.call, ids_in(shown))
+    filters = {name: text for name, text in given.items() if name in AuditFields.model_fields and text.strip()}
+    return visit.show(
+        "audit.html",
+        tag=tag,
+        health=read_health(visit.call) if whole else None,
+        last=last,
+        verified_now=verified_now,
+        may_verify=whole and visit.may(Permission.VERIFY),
+        values=filters,
+        faults=faults,
+        found=[told(kept, paths) for kept in shown],
+        actions=ACTIONS,
+        unknown=fields is not None and fields.action is not None and not alike(fields.action),
+        older=following and f"/audit?{urlencode(filters | {'after': following})}",
+        newest=f"/audit?{urlencode(filters)}" if after else None,
+    )

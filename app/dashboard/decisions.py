@@ -1,0 +1,115 @@
+"""Decisions: what was asked, what became of it, and why."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Final
+from urllib.parse import urlencode
+
+from fastapi import Path, Request, Response
+from pydantic import AfterValidator, Field
+
+from app.accounting.events import event_to_dict
+from app.api.paging import MAX_DIGITS, cut, decode_place, encode_place
+from app.api.schemas.steps import refusal_facts, refusal_text
+from app.dashboard.forms import Fields, read_fields
+from app.dashboard.pages import Visiting, router
+from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.persistence.repositories.decided import Decided
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.tables import ACTOR_LENGTH
+from app.service.looking.overview import read_stamp
+from app.service.proof.auditing import DecisionQuery, read_decision, read_decisions
+
+routes = router()
+
+PAGE: Final = 50
+MOST_EVENTS: Final = 100
+"""Of one decision, that are written out; an export has all of them."""
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a moment lies within the years 1 and 9999") from None
+
+
+Moment = Annotated[datetime | None, AfterValidator(lambda at: None if at is None else _in_utc(at))]
+"""As fields for moments write it; without a zone it is meant in UTC."""
+
+Word = Annotated[str | None, Field(max_length=ACTOR_LENGTH)]
+
+
+class DecisionFields(Fields):
+    """What decisions are looked for by: all that `GET /v1/decisions` takes."""
+
+    account: Annotated[str | None, Field(max_length=2000)] = None
+    run: Annotated[str | None, Field(max_length=100)] = None
+    decision: Outcome | None = None
+    actor: Word = None
+    since: Moment = None
+    until: Moment = None
+
+    def query(self) -> DecisionQuery:
+        """The question as the service knows it."""
+        return DecisionQuery(self.run, self.account, self.decision, self.actor, self.since, self.until)
+
+
+@routes.get("/decisions")
+def show_decisions(request: Request, visit: Visiting, after: str = "") -> Response:
+    """Decisions of all runs within reach, the newest first."""
+    # A refusal by a replica whose clock is behind moves nothing else: so this is at most a minute old.
+    tag = visit.tag(visit.minute, read_stamp(visit.call))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    given = dict(request.query_params)
+    fields, faults = read_fields(DecisionFields, given)
+    found: list[Decided] = []
+    before = decode_place(after)
+    try:
+        if fields is not None:
+            found = read_decisions(visit.call, fields.query(), before=before, limit=PAGE + 1)
+    except (NotFoundError, InsufficientScopeError) as error:
+        faults = {"run" if fields is not None and fields.run else "account": error.detail}
+    except InvalidInputError as error:
+        faults = {"until": error.detail}
+    shown, following = cut(found, PAGE, lambda each: encode_place(each.place))
+    filters = {name: text for name, text in given.items() if name in DecisionFields.model_fields and text.strip()}
+    return visit.show(
+        "decisions.html",
+        tag=tag,
+        values=filters,
+        faults=faults,
+        found=shown,
+        outcomes=list(Outcome),
+        why=why,
+        older=following and f"/decisions?{urlencode(filters | {'after': following})}",
+        newest=f"/decisions?{urlencode(filters)}" if after else None,
+    )
+
+
+@routes.get("/decisions/{run_id}/{position}")
+def show_decision(visit: Visiting, run_id: str, position: Annotated[int, Path(ge=0, lt=10**MAX_DIGITS)]) -> Response:
+    """One decision: what was asked, the numbers that decided, and its link of the run's chain."""
+    found = read_decision(visit.call, run_id, position)
+    decision = found.decision
+    return visit.show(
+        "decision.html",
+        found=found,
+        decision=decision,
+        events=[(event_to_dict(step.event), step.count) for step in decision.steps[:MOST_EVENTS]],
+        hidden=max(0, len(decision.steps) - MOST_EVENTS),
+        facts=refusal_facts(decision) if decision.refusal is not None else None,
+        why=why,
+    )
+
+
+def why(decision: Decision) -> str:
+    """Why a decision is what it is, in a sentence or some; empty: there is nothing to be said."""
+    if decision.refusal is not None:
+        return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
+    if decision.outcome is Outcome.REPORTED and decision.steps_remaining is None:
+        return f"These steps had happened, and brought {decision.binding_account_path} over its limit."
+    if decision.requested_count > decision.step_count:
+        return f"Of {decision.requested_count} steps that were asked for, these fitted."
+    return ""

@@ -1,0 +1,48 @@
+"""Forms whose answer has an address: fields come as text, and what is wrong with one is told at that field."""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from app.api.faults import faults_told
+
+_WORDS: Final = {
+    "int_parsing": "write a whole number, such as 5000",
+    "int_from_float": "write a whole number, such as 5000",
+    "int_parsing_size": "this is more than can be counted",
+    "float_parsing": "write a number, such as 1.5 or 1e-5",
+    "finite_number": "write a finite number",
+    "datetime_from_date_parsing": "write a moment as 2026-11-21T09:00:00Z, or a day",
+}
+"""By pydantic's names of what is wrong, where its own words are for programmers."""
+
+T = TypeVar("T", bound="Fields")
+
+
+class Fields(BaseModel):
+    """The fields of a form: text that must become numbers; other fields of an address are not its business."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, str_strip_whitespace=True)
+
+
+def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict[str, str]]:
+    """The fields of a form, or what is wrong with them.
+
+    Args:
+        kind: of the form; what is left out or empty has its default.
+        given: by name, as they were written.
+
+    Returns:
+        The form, or None; and by field a few words about what is wrong with it.
+    """
+    try:
+        return kind.model_validate({name: text for name, text in given.items() if text.strip()}), {}
+    except ValidationError as error:
+        errors = [each for each in error.errors() if each["loc"]]
+        return None, {str(each["loc"][0]): _told(each) for each in reversed(errors)}
+
+
+def _told(error: Any) -> str:  # noqa: ANN401 - pydantic's own shape
+    known = _WORDS.get(error["type"])
+    return known or faults_told([error], None)[0][0]["message"]

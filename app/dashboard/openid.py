@@ -1,0 +1,118 @@
+"""Signing in at the identity provider: there, and back with an answer."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from app.api.problems import FORESEEN
+from app.api.request_ids import request_id_of
+from app.api.route import placement_of
+from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie
+from app.dashboard.pages import error_page, sign_in_page
+from app.dashboard.signing_in import Next, own_path
+from app.ledger.errors import AuthenticationError, NotFoundError
+from app.service.asking import sessions
+from app.service.asking.openid.flow import MOST_CHARACTERS, Flow, SignIn, new_flow, read_flow
+
+FLOW_SECONDS: Final = 600
+"""How long somebody may take at the provider."""
+
+RETURN: Final = "/sign-in/openid/return"
+
+ERRORS: Final = {
+    "access_denied": "The sign-in was declined, by you or by the identity provider.",
+    "temporarily_unavailable": "The identity provider cannot let anybody sign in at this moment.",
+    "server_error": "The identity provider has failed.",
+    "invalid_scope": "The identity provider does not know what this service asks of it; whoever runs it has to look.",
+    "unauthorized_client": "The identity provider does not let this service ask; whoever runs it has to look.",
+}
+"""What providers answer instead of a code, in words."""
+
+UNSEEN: Final = frozenset({"login_required", "interaction_required", "consent_required", "account_selection_required"})
+"""What they answer who are to show nothing, and would have to."""
+
+routes = APIRouter(include_in_schema=False)
+
+
+@routes.get("/sign-in/openid")
+async def begin(request: Request, next: Next = "/", silent: bool = False) -> Response:  # noqa: A002, FBT001, FBT002 - the fields' names in the address
+    """Send the browser to the provider."""
+    try:
+        way = _way(request)
+        flow = new_flow(own_path(next), silent=silent)
+        address = await run_in_threadpool(way.address, flow, _return_to(request))
+    except FORESEEN as error:
+        return await error_page(request, error)
+    reply = RedirectResponse(address, HTTPStatus.SEE_OTHER)
+    keep_cookie(request, reply, FLOW_COOKIE, flow.written(), seconds=FLOW_SECONDS)
+    return reply
+
+
+@routes.get(RETURN)
+async def come_back(request: Request) -> Response:
+    """Take the provider's answer, once, and give a cookie for whom it vouches."""
+    flow = read_flow(cookie_of(request, FLOW_COOKIE))
+    try:
+        reply = await _signed_in(request, flow)
+    except AuthenticationError as error:
+        reply = sign_in_page(request, flow.target if flow else "/", error.detail)
+    except FORESEEN as error:
+        reply = await error_page(request, error)
+    keep_cookie(request, reply, FLOW_COOKIE, "", seconds=0)  # an answer is taken once
+    return reply
+
+
+async def _signed_in(request: Request, flow: Flow | None) -> Response:
+    way = _way(request)
+    answer = {name: value[:MOST_CHARACTERS] for name, value in request.query_params.items()}
+    address = request.client.host if request.client else ""
+    with request.app.state.rates.strangers.spent_on(AuthenticationError, address):
+        flow = await run_in_threadpool(way.require_ours, flow, answer)
+        if "error" in answer:
+            return _refused(request, flow, answer)
+        token = await run_in_threadpool(way.redeem, answer.get("code", ""), flow, _return_to(request))
+        sign_in = partial(request.app.state.keys.sign_in, token, way.client_id, flow.nonce)
+        person = await run_in_threadpool(sign_in, request_id_of(request.scope))
+    request.state.caller = person.caller
+    # The token itself is for the moment of the sign-in, and lives minutes: the session has an end of its own.
+    open_session = partial(
+        sessions.open_session,
+        lasting=timedelta(minutes=request.app.state.openid_session_minutes),
+        request_id=request_id_of(request.scope),
+        thumbprint=person.thumbprint,
+    )
+    caller = replace(person.caller, expires_at=None)
+    cookie = await run_in_threadpool(open_session, placement_of(request).database, caller, datetime.now(UTC))
+    reply = RedirectResponse(own_path(flow.target), HTTPStatus.SEE_OTHER)
+    keep_cookie(request, reply, COOKIE, cookie)
+    keep_cookie(request, reply, RENEWED_COOKIE, "1")
+    return reply
+
+
+def _refused(request: Request, flow: Flow, answer: dict[str, str]) -> Response:
+    if flow.silent and answer["error"] in UNSEEN:
+        reply = sign_in_page(request, flow.target)
+        keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)
+        return reply
+    words = ERRORS.get(answer["error"], f"The identity provider answered {answer['error'][:100]!a}.")
+    more = answer.get("error_description", "")[:300]
+    return sign_in_page(request, flow.target, f"{words} It says: {more}" if more.isprintable() and more else words)
+
+
+def _way(request: Request) -> SignIn:
+    way: SignIn | None = request.app.state.openid_sign_in
+    if way is None:
+        raise NotFoundError("People do not sign in at an identity provider here; sign in with a key.")
+    return way
+
+
+def _return_to(request: Request) -> str:
+    """The address at which the provider hands over its answer; it knows the same one."""
+    origin = request.app.state.public_url or f"{request.url.scheme}://{request.url.netloc}"
+    return f"{origin}{RETURN}"

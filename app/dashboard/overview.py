@@ -1,0 +1,21 @@
+"""The first page: every tree of budgets by urgency, what runs now, and what was refused."""
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from app.dashboard.pages import Visiting, router
+from app.service.looking.overview import read_overview, read_stamp
+
+routes = router()
+
+
+@routes.get("/")
+def show_overview(request: Request, visit: Visiting, find: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """An organisation at a glance."""
+    tag = visit.tag(visit.minute, read_stamp(visit.call))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    seen = read_overview(visit.call, request.app.state.standings, wanted=find)
+    return visit.show("overview.html", tag=tag, seen=seen, find=find)

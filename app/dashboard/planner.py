@@ -1,0 +1,175 @@
+"""The planner: what a training would cost, and what would fit, while one slides its numbers."""
+
+from typing import Annotated, Any, Final, Literal
+
+from anyio import to_thread
+from fastapi import Request, Response
+from pydantic import Field, ValidationInfo, field_validator
+
+from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, NeighboringRelation
+from app.api.routers.planning import PLANNERS
+from app.dashboard.forms import Fields, read_fields
+from app.dashboard.pages import Visit, Visiting, router
+from app.dashboard.snippets import as_curl, as_python
+from app.drawing.charts import Axis, Chart, Role, Series, exact
+from app.service.looking.overview import find_accounts, read_stamp
+from app.service.planning.sketching import Estimate, Sketch, estimate
+
+routes = router()
+
+MOST_ACCOUNTS: Final = 12
+"""Whose what-if boxes are offered; of more, one says a part of the path."""
+
+RELATIONS: Final = {
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
+    NeighboringRelation.REPLACE_SPECIAL: "Replace by nobody",
+    NeighboringRelation.REPLACE_ONE: "Replace one",
+}
+ACCOUNTANTS: Final = {
+    "adaptive": "The ledger's filter",
+    "rdp": "RDP, declared",
+    "rdp_classic": "RDP, older conversion",
+    "zcdp": "zCDP",
+    "analytic_gaussian": "Analytic Gaussian",
+}
+"""By the API's names, in the order in which they stand."""
+
+SLIDERS: Final = {
+    "noise": "0.3 20 log",
+    "rate": "0.00001 1 log",
+    "batch": "1 10000 log",
+    "size": "100 10000000 log",
+    "steps": "1 1000000 log",
+    "epsilon": "0.1 20 log",
+    "delta": "1e-10 0.01 log",
+}
+"""From where to where a slider goes, and that it does so by factors; the field beside it takes more."""
+
+Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class PlannerFields(Fields):
+    """What the planner asks for."""
+
+    noise: float = Field(default=1.1, ge=MIN_NOISE_MULTIPLIER, le=MAX_NOISE_MULTIPLIER)
+    sampling: Literal["rate", "batch"] = "rate"
+    rate: float = Field(default=0.01, gt=0, le=1)
+    size: Whole = 60_000
+    batch: Whole = 600
+    steps: Whole = 5000
+    epsilon: float = Field(default=3.0, gt=0, le=10_000)
+    delta: float = Field(default=1e-5, ge=1e-30, lt=0.5)
+    relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+    @field_validator("batch")
+    @classmethod
+    def _within(cls, batch: int, info: ValidationInfo) -> int:
+        if info.data.get("sampling") == "batch" and batch > info.data.get("size", batch):
+            raise ValueError("a batch holds at most the whole data set")
+        return batch
+
+    def sketch(self) -> Sketch:
+        """The plan as the planner knows it."""
+        by_batch = self.sampling == "batch"
+        return Sketch(
+            noise=self.noise,
+            probability=self.batch / self.size if by_batch else self.rate,
+            steps=self.steps,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            relation=self.relation,
+            batch=self.batch if by_batch else None,
+            size=self.size if by_batch else None,
+        )
+
+
+@routes.get("/planner")
+async def show_planner(request: Request, visit: Visiting) -> Response:
+    """A plan and its price; a planner waits for planners, and never takes a thread from those who train."""
+    return await to_thread.run_sync(_shown, request, visit, limiter=PLANNERS)
+
+
+def _shown(request: Request, visit: Visit) -> Response:
+    tag = visit.tag(read_stamp(visit.call))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    given = dict(request.query_params)
+    fields, faults = read_fields(PlannerFields, given)
+    found = None if fields is None else estimate(fields.sketch())
+    wanted = given.get("budget", "").strip()[:200]
+    accounts, more = find_accounts(visit.call, request.app.state.standings, wanted=wanted, most=MOST_ACCOUNTS)
+    return visit.show(
+        "planner.html",
+        tag=tag,
+        values=_values(given),
+        faults=faults,
+        found=found,
+        chart=_chart(found),
+        accountants=_side_by_side(found),
+        snippets=_snippets(found),
+        relations=RELATIONS,
+        sliders=SLIDERS,
+        what_if=_what_if(found),
+        wanted=wanted,
+        accounts=accounts,
+        more=more,
+    )
+
+
+def _values(given: dict[str, str]) -> dict[str, str]:
+    """What stands in the fields: what was written, or else the defaults."""
+    defaults = {name: field.default for name, field in PlannerFields.model_fields.items()}
+    written = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in defaults.items()}
+    return written | {name: text for name, text in given.items() if name in defaults and text.strip()}
+
+
+def _side_by_side(found: Estimate | None) -> list[dict[str, Any]]:
+    """A row for each way of accounting: what it says under each relation; None: it does not apply there."""
+    if found is None:
+        return []
+    by_relation = {
+        relation: {} if cost is None else {each.name: each for each in cost.accountants}
+        for relation, cost in found.costs.items()
+    }
+    rows = []
+    for name, title in ACCOUNTANTS.items():
+        readings = [by_relation[relation].get(name) for relation in RELATIONS]
+        note = next((reading.note for reading in readings if reading is not None), None)
+        if note is not None:
+            rows.append({"title": title, "note": note, "readings": readings})
+    return rows
+
+
+def _chart(found: Estimate | None) -> Chart:
+    """Epsilon over steps for several noises, the sketch's own first, with the limit."""
+    lines: list[Series] = []
+    if found is not None and found.curves:
+        own = found.sketch.noise
+        for curve in sorted(found.curves, key=lambda each: (each.noise != own, each.noise)):
+            points = tuple((float(point.step), point.epsilon) for point in curve.points)
+            name = f"Noise {exact(curve.noise)}"
+            lines.append(Series(f"{name}, this plan" if curve.noise == own else name, points))
+        ends = ((1.0, found.sketch.epsilon), (float(found.sketch.steps), found.sketch.epsilon))
+        lines.append(Series("Limit", ends, role=Role.LIMIT))
+    title = "Epsilon over steps, declared in advance"
+    return Chart(title, Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
+
+
+def _what_if(found: Estimate | None) -> dict[str, str]:
+    """The sketch's numbers as an account's what-if box takes them."""
+    if found is None:
+        return {}
+    sketch = found.sketch
+    return {"noise": exact(sketch.noise), "rate": repr(sketch.probability), "steps": str(sketch.steps)}
+
+
+def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:
+    """Id, name and text of what can be copied."""
+    if found is None or found.event is None:
+        return []
+    sketch, event = found.sketch, found.event
+    return [
+        ("curl", "As a call of the API", as_curl(sketch, event)),
+        ("python", "By the client", as_python(sketch, event)),
+    ]

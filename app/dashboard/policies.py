@@ -1,0 +1,59 @@
+"""What runs may do: rule by rule what holds, where it comes from, and the form that changes it."""
+
+from typing import Annotated, Final
+
+from fastapi import Query, Request, Response
+
+from app.accounting.events import NeighboringRelation
+from app.dashboard.choices import account_paths
+from app.dashboard.pages import Visiting, router
+from app.ledger.errors import InsufficientScopeError, NotFoundError
+from app.ledger.policies import LEAVES
+from app.ledger.roles import Permission
+from app.service.looking.overview import read_stamp
+from app.service.looking.ruled import read_ruled
+
+WORDS: Final = {
+    "max_epsilon": "Largest epsilon of a run",
+    "max_delta": "Largest delta of a run, and of any limit",
+    "delta_below_one_over_size": "The population's size is known, and delta below 1/size",
+    "require_limit": "A run has a limit of its own",
+    "require_plan": "A run says what it plans",
+    "mechanisms": "Only these mechanisms",
+    "neighboring_relations": "Only these neighboring relations",
+    "min_noise_multiplier": "Smallest noise multiplier",
+    "approval_above_epsilon": "Runs above this epsilon wait for another person",
+    "report_roles": "Who reports steps that have happened",
+    "persons_to_raise": "Persons whom it takes to raise a limit",
+    "deviations": "Steps that differ from the run's declaration",
+}
+
+routes = router()
+
+
+@routes.get("/policies")
+def show_policies(request: Request, visit: Visiting, account: Annotated[str, Query(max_length=2000)] = "") -> Response:
+    """The organisation's policy, or that of one account with all that holds there."""
+    tag = visit.tag(read_stamp(visit.call))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    fault, account = "", account.strip()
+    try:
+        ruled = read_ruled(visit.call, account or None)
+    except (NotFoundError, InsufficientScopeError) as error:
+        ruled, fault = read_ruled(visit.call, None), error.detail
+    on_account = bool(account) and not fault
+    return visit.show(
+        "policies.html",
+        tag=tag,
+        account=account,
+        on_account=on_account,
+        fault=fault,
+        ruled=ruled,
+        words=WORDS,
+        may=visit.may(Permission.POLICY) and (on_account or visit.call.caller.scope is None),
+        mechanisms=LEAVES,
+        relations=list(map(str, NeighboringRelation)),
+        paths=account_paths(request, visit),
+    )

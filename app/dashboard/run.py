@@ -1,0 +1,69 @@
+"""The page of a run: its curve, what it was told, and whether it does what it has declared."""
+
+from typing import Final
+
+from fastapi import Request, Response
+
+from app.accounting.events import DpEvent, type_name
+from app.api.schemas.steps import refusal_facts, refusal_text
+from app.dashboard.pages import Visiting, router
+from app.dashboard.words import limit
+from app.drawing.runs import noise_chart, run_chart, sampling_chart, sampling_of
+from app.ledger.deviations import DeviationKind
+from app.ledger.events import leaves, smallest_noise
+from app.ledger.reservations import has_lapsed
+from app.persistence.repositories.decisions import Decision
+from app.service.looking.runs import read_run_stamp, see_run
+
+routes = router()
+
+KINDS: Final = {
+    DeviationKind.SAMPLER: "how the data are sampled",
+    DeviationKind.SAMPLING_PROBABILITY: "sampling probability",
+    DeviationKind.MECHANISM: "mechanism",
+    DeviationKind.NOISE_MULTIPLIER: "noise multiplier",
+    DeviationKind.EVENT: "event",
+    DeviationKind.STEPS: "steps",
+    DeviationKind.STEPS_PER_HOUR: "steps an hour",
+}
+"""What a deviation is about, in words."""
+
+
+@routes.get("/runs/{run_id}")
+def show_run(run_id: str, request: Request, visit: Visiting) -> Response:
+    """A run: what it has spent of what, over its steps."""
+    tag = visit.tag(visit.minute, read_run_stamp(visit.call, run_id))
+    unchanged = visit.unchanged(tag)
+    if unchanged is not None:
+        return unchanged
+    seen = see_run(visit.call, run_id)
+    return visit.show(
+        "run.html",
+        tag=tag,
+        seen=seen,
+        record=seen.record,
+        run=seen.record.run,
+        event=None if seen.record.run.event is None else event_words(seen.record.run.event),
+        chart=run_chart(seen),
+        traits=[chart for chart in (noise_chart(seen), sampling_chart(seen)) if chart is not None],
+        why=_why,
+        signed=request.app.state.signer is not None,
+        kinds=KINDS,
+        lapsed=lambda reservation: has_lapsed(reservation, visit.call.now),
+    )
+
+
+def event_words(event: DpEvent) -> str:
+    """What an event does to the data, for people."""
+    mechanisms = " and ".join(dict.fromkeys(type_name(leaf).replace("_", " ") for leaf in leaves(event)))
+    words = [mechanisms[:1].upper() + mechanisms[1:]]
+    noise, sampled = smallest_noise(event), sampling_of(event)
+    if noise is not None:
+        words.append(f"noise multiplier {limit(noise)}")
+    if sampled is not None:
+        words.append(f"Poisson sampling with probability {limit(sampled)}")
+    return ", ".join(words)
+
+
+def _why(refused: Decision) -> str:
+    return refusal_text(refusal_facts(refused), refused.binding_account_path, refused.requested_count)

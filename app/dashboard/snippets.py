@@ -1,0 +1,70 @@
+"""A plan as lines that can be copied: a call of the API, and of the client's; tests run both."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from app.accounting.events import DpEvent, Gaussian, PoissonSampled, SampledWithoutReplacement, event_to_dict
+from app.service.planning.sketching import Sketch
+
+
+def as_curl(sketch: Sketch, event: DpEvent) -> str:
+    """The question of a sketch's epsilon as a call of the API.
+
+    Args:
+        sketch: as asked.
+        event: one step of it.
+    """
+    body: dict[str, Any] = {"events": [{"event": event_to_dict(event), "count": sketch.steps}], "delta": sketch.delta}
+    return _curl("/v1/accounting/epsilon", body | _setting(sketch))
+
+
+def as_python(sketch: Sketch, event: DpEvent) -> str:
+    """The same by the client, and a run that asks before each of these steps.
+
+    Args:
+        sketch: as asked.
+        event: one step of it.
+    """
+    maker, made = _made(event)
+    setting = "".join(f", {name}={value!r}" for name, value in _setting(sketch).items())
+    return "\n".join(
+        (
+            f"from epsilon_ledger import LedgerClient, {', '.join(sorted(maker))}",
+            "",
+            f"step = {made}",
+            "with LedgerClient() as ledger:",
+            f'    cost = ledger.epsilon([{{"event": step, "count": {sketch.steps}}}], delta={sketch.delta!r}{setting})',
+            '    print(f"epsilon {cost.epsilon:.4f} at delta {cost.delta:g}")',
+        )
+    )
+
+
+def _curl(path: str, body: Mapping[str, Any]) -> str:
+    return " \\\n  ".join(
+        (
+            f'curl "$EPSILON_LEDGER_URL{path}"',
+            '-H "Authorization: Bearer $EPSILON_LEDGER_API_KEY"',
+            '-H "Content-Type: application/json"',
+            f"--data '{json.dumps(body)}'",
+        )
+    )
+
+
+def _setting(sketch: Sketch) -> dict[str, Any]:
+    found: dict[str, Any] = {"neighboring_relation": str(sketch.relation)}
+    return found if sketch.size is None else found | {"population_size": sketch.size}
+
+
+def _made(event: DpEvent) -> tuple[set[str], str]:
+    """The client's functions that make an event, and the call of them."""
+    match event:
+        case Gaussian(noise_multiplier=noise):
+            return {"gaussian"}, f"gaussian({noise!r})"
+        case PoissonSampled(sampling_probability=probability, event=inner):
+            names, made = _made(inner)
+            return names | {"poisson_sampled"}, f"poisson_sampled({probability!r}, {made})"
+        case SampledWithoutReplacement(source_dataset_size=size, sample_size=batch, event=inner):
+            names, made = _made(inner)
+            return names | {"sampled_without_replacement"}, f"sampled_without_replacement({size}, {batch}, {made})"
+    raise AssertionError("a sketch has no other events")

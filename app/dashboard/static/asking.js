@@ -1,0 +1,51 @@
+// A form whose answer stands on its own page, `<form data-ask>`: it asks while one writes or slides, and pages.js puts
+// what has changed in its place. Without script the same form loads the page anew.
+const PAUSE = 120;
+let asking = null, timer = 0;
+
+function addressOf(form) {
+  const given = [...new FormData(form)].filter(([, value]) => value !== "");
+  return `${form.getAttribute("action")}?${new URLSearchParams(given)}`;
+}
+
+// What is wrong with a field is a region "<id>-fault" beside it.
+function mark(form) {
+  for (const field of form.elements) {
+    const fault = field.id && document.getElementById(`${field.id}-fault`);
+    if (fault) field.setAttribute("aria-invalid", String(fault.textContent.trim() !== ""));
+  }
+}
+
+async function ask(form) {
+  clearTimeout(timer);
+  asking?.abort();
+  asking = new AbortController();
+  const address = addressOf(form);
+  const answer = document.querySelector(form.dataset.ask);
+  answer?.setAttribute("aria-busy", "true");
+  try {
+    const reply = await fetch(address, { headers: { "X-Part": "page" }, signal: asking.signal, credentials: "same-origin" });
+    if (reply.status === 401) return location.assign(address);
+    if (!reply.ok) throw new Error(`status ${reply.status}`);
+    const text = await reply.text();
+    history.replaceState(null, "", address);
+    document.dispatchEvent(new CustomEvent("page:came", { detail: { text, tag: reply.headers.get("ETag") || "" } }));
+    mark(form);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    document.getElementById("told").textContent = "The service did not answer this; what stands here is the answer before.";
+    setTimeout(() => { document.getElementById("told").textContent = ""; }, 5000);
+  }
+  answer?.removeAttribute("aria-busy");
+}
+
+for (const form of document.querySelectorAll("form[data-ask]")) {
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(ask, PAUSE, form);
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    ask(form);
+  });
+}

@@ -1,0 +1,290 @@
+// Sends to the API what a person changes: `<form data-call="POST /v1/keys">` collects its fields to JSON, asks before it
+// does anything (data-confirm, data-yes, data-reason), sends it once, and tells what came of it (data-told, data-told201,
+// data-then, data-shows for a secret). A button's data- attributes win over its form's. templates/calls.html has macros.
+const SLOWEST = 60000, TOLD = 9000;
+const UNKNOWN = "Nothing is known of what came of it. It is safe to repeat: the same is never done twice.";
+const UNKNOWN_SECRET = "Nothing is known of what came of it. Look whether it is there before you repeat it.";
+const keys = new Map(); // by what was sent: the Idempotency-Key of those calls of which nobody knows what came of them
+const underway = new Set(), labels = new WeakMap();
+const told = document.getElementById("told");
+const csrf = document.querySelector('meta[name="csrf-token"]')?.content || "";
+let clearing = 0, counted = 0;
+
+class WrongField extends Error {
+  constructor(name, words) { super(words); this.faults = [{ field: name, message: words }]; }
+}
+
+function make(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+const filled = (text, values) => text.replace(/\{([\w.-]+)\}/g, (place, name) => values[name] ?? place);
+
+function itemsOf(field) {
+  let items;
+  if (field.type === "checkbox") items = field.checked ? [field.value] : [];
+  else if (field.localName === "select") items = [...field.selectedOptions].map((each) => each.value);
+  else items = field.value.split(/[,\s]+/).filter(Boolean);
+  return field.dataset.item === "number" ? items.map((each) => numberOf(field, each)) : items;
+}
+
+function numberOf(field, text) {
+  const number = Number(text);
+  if (!Number.isFinite(number)) throw new WrongField(field.name, `“${text}” is no number`);
+  return number;
+}
+
+function valueOf(field) {
+  const type = field.dataset.type;
+  if (field.type === "checkbox") return field.checked;
+  if (field.value === "") return field.hasAttribute("data-keep") ? "" : undefined;
+  if (type === "number") return numberOf(field, field.value);
+  if (type === "boolean") return field.value === "true";
+  if (type === "moment") return new Date(`${field.value}Z`).toISOString();
+  if (type !== "json") return field.value;
+  try { return JSON.parse(field.value); } catch { throw new WrongField(field.name, "this is no JSON"); }
+}
+
+function collect(form) {
+  const found = new Map();
+  for (const field of form.elements) {
+    if (!field.name || field.disabled || field.localName === "button" || (field.type === "radio" && !field.checked)) continue;
+    if (field.dataset.type === "list") {
+      const items = [...(found.get(field.name) || []), ...itemsOf(field)];
+      if (items.length || field.hasAttribute("data-keep")) found.set(field.name, items);
+    } else {
+      const value = valueOf(field);
+      if (value !== undefined) found.set(field.name, value);
+    }
+  }
+  return found;
+}
+
+function nested(found) {
+  const body = {};
+  for (const [name, value] of found) {
+    const parts = name.split("."), last = parts.pop();
+    parts.reduce((inner, part) => (inner[part] ??= {}), body)[last] = value;
+  }
+  return body;
+}
+
+// The request that a form stands for: places in the address take fields, and the others go into the body.
+function requestOf(form, how) {
+  const found = collect(form), shown = Object.fromEntries(found);
+  const [method, address] = how.call.split(" ");
+  const path = address.replace(/\{([\w.-]+)\}/g, (_, name) => {
+    const value = found.get(name);
+    found.delete(name);
+    if (value === undefined) throw new WrongField(name, "this is needed");
+    return encodeURIComponent(value);
+  });
+  for (const place of how.with ? how.with.split(" ") : []) nestedDefault(found, place);
+  return { method, path, found, shown };
+}
+
+// A part of the body that is sent even if nothing is in it, such as a policy that says nothing.
+function nestedDefault(found, place) {
+  if (![...found.keys()].some((name) => name.startsWith(`${place}.`))) found.set(place, {});
+}
+
+async function send({ method, path, found }, how) {
+  const body = found.size ? JSON.stringify(nested(found)) : undefined;
+  const same = `${method} ${path} ${body}`, headers = { "X-CSRF-Token": csrf };
+  if (body) headers["Content-Type"] = "application/json";
+  if (how.ifMatch) headers["If-Match"] = how.ifMatch;
+  if (!how.shows) {
+    if (!keys.has(same)) keys.set(same, crypto.randomUUID?.() || [...crypto.getRandomValues(new Uint32Array(4))].join("-"));
+    headers["Idempotency-Key"] = keys.get(same);
+  }
+  const reply = await fetch(path, { method, headers, body, credentials: "same-origin", signal: AbortSignal.timeout(SLOWEST) });
+  const text = await reply.text();
+  if (reply.status < 500) keys.delete(same);
+  let answer = {};
+  try { answer = JSON.parse(text); } catch { /* an answer without content, or of something in between */ }
+  return { status: reply.status, answer };
+}
+
+const fieldOf = (form, name) => {
+  const parts = name.split(".");
+  for (; parts.length; parts.pop()) {
+    const found = [...form.elements].find((each) => each.name === parts.join(".") && each.type !== "hidden");
+    if (found) return found;
+  }
+  return null;
+};
+
+function clear(form) {
+  for (const each of form.querySelectorAll("[data-made]")) each.remove();
+  for (const each of form.elements) {
+    if (!each.hasAttribute("aria-invalid")) continue;
+    each.removeAttribute("aria-invalid");
+    if (each.dataset.described) each.setAttribute("aria-describedby", each.dataset.described);
+    else each.removeAttribute("aria-describedby");
+  }
+}
+
+// Says what is wrong, in place: at the fields that are meant, and the rest before the button.
+function complain(form, words, faults = []) {
+  clear(form);
+  const others = [];
+  let first = null;
+  for (const { field, message } of faults) {
+    const wrong = fieldOf(form, field.replace(/^body\./, ""));
+    if (!wrong) { others.push(`${field.replace(/^body\./, "")}: ${message}`); continue; }
+    const id = `fault-${++counted}`, note = make("p", { id, className: "fault", textContent: message });
+    note.dataset.made = "";
+    (wrong.closest("fieldset[data-field]") || wrong.closest("label") || wrong).after(note);
+    wrong.dataset.described ??= wrong.getAttribute("aria-describedby") || "";
+    wrong.setAttribute("aria-describedby", `${wrong.dataset.described} ${id}`.trim());
+    wrong.setAttribute("aria-invalid", "true");
+    first ??= wrong;
+  }
+  const all = first ? others.join("; ") : words;
+  if (all) {
+    const note = make("p", { className: "fault", textContent: all });
+    note.dataset.made = "";
+    note.setAttribute("role", "alert");
+    const buttons = form.querySelector("[data-buttons]") || form.querySelector("button:not([type=button])");
+    if (buttons) buttons.before(note);
+    else form.append(note);
+  }
+  (first || form.querySelector("button:not([type=button])"))?.focus();
+}
+
+function tell(words) {
+  clearTimeout(clearing);
+  told.textContent = words;
+  clearing = setTimeout(() => { told.textContent = ""; }, TOLD);
+}
+
+function busy(button, on) {
+  if (!button || button.disabled === on) return;
+  button.disabled = on;
+  if (on) labels.set(button, [...button.childNodes]);
+  button.replaceChildren(...(on ? ["Sending…"] : labels.get(button)));
+}
+
+function dialogOf(title, ...content) {
+  const heading = make("h2", { id: `dialog-${++counted}`, textContent: title });
+  const dialog = make("dialog", {}, heading, ...content);
+  dialog.setAttribute("aria-labelledby", heading.id);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  return dialog;
+}
+
+// Asks before something is done; the question stays open until it is, so that what is wrong is said there.
+function ask(form, how, request) {
+  const yes = make("button", { className: how.danger === undefined ? "strong" : "danger", textContent: how.yes || "Do it" });
+  const no = make("button", { type: "button", textContent: "Cancel" });
+  const buttons = make("div", { className: "row" }, yes, no);
+  buttons.dataset.buttons = "";
+  const inner = make("form", { className: "stack", method: "dialog" }), words = make("p", { textContent: filled(how.confirm, request.shown) });
+  inner.append(words);
+  if (how.reason) {
+    const id = `reason-${++counted}`;
+    const reason = make("textarea", { id, name: how.reason, rows: 3, maxLength: 2000, required: true });
+    inner.append(make("label", { htmlFor: id, textContent: "Reason, for whoever reads the record" }), reason);
+  }
+  inner.append(buttons);
+  const dialog = dialogOf(how.title || how.yes || "Are you sure?", inner);
+  no.addEventListener("click", () => dialog.close());
+  inner.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const found = new Map(request.found);
+    if (how.reason) found.set(how.reason, inner.elements[how.reason].value);
+    go(form, how, { ...request, found }, yes, inner, dialog);
+  });
+  dialog.showModal();
+  (inner.querySelector("textarea") || no).focus();
+}
+
+function showOnce(how, secret) {
+  return new Promise((done) => {
+    const field = make("input", { type: "text", readOnly: true, value: secret, id: `secret-${++counted}`, autocomplete: "off", spellcheck: false });
+    const copy = make("button", { type: "button", className: "strong", textContent: "Copy" });
+    const kept = make("button", { type: "button", textContent: "I have kept it" });
+    const note = make("p", { className: "hint" });
+    note.setAttribute("role", "status");
+    const words = "It is shown this once, and stored nowhere: keep it now, where only those find it who need it.";
+    const label = make("label", { htmlFor: field.id, textContent: how.showsName || how.shows });
+    const row = make("div", { className: "row" }, copy, kept);
+    const dialog = dialogOf(how.showsTitle || "Keep this now", make("p", { textContent: words }), make("div", { className: "stack" }, label, field, row, note));
+    copy.addEventListener("click", async () => {
+      field.select();
+      try { await navigator.clipboard.writeText(secret); note.textContent = "Copied."; }
+      catch { note.textContent = "This browser does not let a page copy; the text is selected, copy it yourself."; }
+    });
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    dialog.addEventListener("close", () => { field.value = ""; done(); });
+    kept.addEventListener("click", () => dialog.close());
+    dialog.showModal();
+    copy.focus();
+  });
+}
+
+// Tells what came of it, and shows the page as it is now; the button of a page that is left stays as it is.
+async function finish(form, how, button, status, answer) {
+  if (how.shows && answer[how.shows]) await showOnce(how, answer[how.shows]);
+  const words = filled(how[`told${status}`] || how.told || "Done.", answer);
+  if (how.then) {
+    sessionStorage.setItem("told", words);
+    location.assign(filled(how.then, answer));
+    return;
+  }
+  busy(button, false);
+  if (form.hasAttribute("data-reset")) form.reset();
+  tell(words);
+  document.addEventListener("page:changed", () => {
+    if (document.activeElement === document.body) document.getElementById("page")?.focus({ preventScroll: true });
+  }, { once: true });
+  document.dispatchEvent(new CustomEvent("page:refresh"));
+}
+
+// Sends it, once; what is wrong is said where it can be mended.
+async function go(form, how, request, button, shown, dialog) {
+  const same = `${request.method} ${request.path}`;
+  if (underway.has(same)) return;
+  underway.add(same);
+  clear(shown);
+  busy(button, true);
+  try {
+    const { status, answer } = await send(request, how);
+    if (status === 401) { location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`); return; }
+    if (status < 300) { dialog?.close(); await finish(form, how, button, status, answer); return; }
+    const words = answer.detail || `The service answered ${status}${status >= 500 ? `. ${how.shows ? UNKNOWN_SECRET : UNKNOWN}` : "."}`;
+    const faults = answer.errors || [];
+    const mendable = dialog && faults.some(({ field }) => fieldOf(form, field.replace(/^body\./, "")));
+    busy(button, false);
+    if (mendable) dialog.close();
+    complain(mendable ? form : shown, status === 412 ? `${words} Reload the page to see how it stands.` : words, faults);
+  } catch (error) {
+    busy(button, false);
+    if (how.shows) document.dispatchEvent(new CustomEvent("page:refresh"));
+    complain(shown, `The service cannot be reached. ${how.shows ? UNKNOWN_SECRET : UNKNOWN}`);
+    if (!(error instanceof TypeError || error instanceof DOMException)) throw error;
+  } finally {
+    underway.delete(same);
+  }
+}
+
+document.addEventListener("submit", (event) => {
+  const form = event.target, how = { ...form.dataset, ...event.submitter?.dataset };
+  if (!how.call) return;
+  event.preventDefault();
+  clear(form);
+  let request;
+  try { request = requestOf(form, how); } catch (error) {
+    if (!(error instanceof WrongField)) throw error;
+    complain(form, error.message, error.faults);
+    return;
+  }
+  if (how.confirm) ask(form, how, request);
+  else go(form, how, request, event.submitter, form, null);
+});
+
+const before = sessionStorage.getItem("told");
+if (before) { sessionStorage.removeItem("told"); tell(before); }

@@ -1,0 +1,173 @@
+// Draws the charts of a page with Chart.js, from the numbers that stand beside them, and again when these change.
+const drawn = new Map();
+const root = document.documentElement;
+const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+
+// Colour is never all that tells lines apart: dashes and the shapes of points do, too.
+const ROLES = {
+  spent: { colour: "spent", width: 2.5 },
+  held: { colour: "held", dash: [8, 3] },
+  limit: { colour: "stop", dash: [10, 4], bare: true },
+  projected: { colour: "soft", dash: [2, 4], bare: true },
+  refused: { colour: "stop", shape: "crossRot", size: 7 },
+  threshold: { colour: "warn", dash: [2, 6], width: 1.5, bare: true },
+};
+const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [14, 4], [4, 2, 1, 2]];
+const SHAPES = ["circle", "rect", "triangle", "rectRot", "star", "crossRot"];
+
+function style(series, place) {
+  const known = ROLES[series.role];
+  if (known) return { width: 2, dash: [], shape: "circle", size: 3, ...known, colour: colour(known.colour) };
+  const turn = place % 6;
+  return { width: 2, dash: DASHES[turn], shape: SHAPES[turn], size: 3, colour: colour(`series-${turn + 1}`) };
+}
+
+function translucent(hex) {
+  return /^#[0-9a-f]{6}$/i.test(hex) ? `${hex}99` : hex;
+}
+
+function datasetsOf(spec) {
+  let place = 0;
+  return spec.series.map((series) => {
+    const look = style(series, series.role ? 0 : place++);
+    const points = series.kind === "points", area = series.kind === "area";
+    return {
+      label: series.name,
+      data: series.points.map(([x, y]) => ({ x, y })),
+      borderColor: look.colour, backgroundColor: area ? translucent(look.colour) : look.colour,
+      borderWidth: points ? 2 : area ? 1 : look.width, borderDash: area ? [] : look.dash,
+      showLine: !points, stepped: series.kind === "step" || area, fill: area ? (spec.stacked ? "stack" : "origin") : false,
+      stack: area ? "all" : series.name,
+      pointStyle: look.shape, pointRadius: points ? look.size : look.bare || series.points.length > 30 ? 0 : look.size,
+      pointHoverRadius: look.bare ? 0 : 5, pointHitRadius: 8, order: points ? -1 : area ? 1 : 0, spanGaps: false,
+    };
+  });
+}
+
+const MINUTE = 60000, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
+const PACES = [MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY,
+  28 * DAY, 91 * DAY, 182 * DAY, 364 * DAY, 3640 * DAY];
+const moment = (at) => new Date(at).toISOString().replace("T", " ").slice(0, 16);
+
+// Moments are divided by our own ticks, since those of the library are in the zone of whoever looks.
+function timeTicks(scale) {
+  const pace = PACES.find((each) => (scale.max - scale.min) / each <= Math.max(2, scale.width / 110)) ?? PACES.at(-1);
+  const ticks = [];
+  for (let at = Math.ceil(scale.min / pace) * pace; at <= scale.max; at += pace) {
+    ticks.push({ value: at, label: moment(at).slice(pace >= DAY ? 0 : 5, pace >= DAY ? 10 : 16) });
+  }
+  scale.ticks = ticks;
+}
+
+const said = (y) => y === null ? "∞" : Math.abs(y) >= 1000 ? y.toLocaleString("en") : String(Number(y.toPrecision(5)));
+
+function xAxis(spec, ink, line) {
+  const times = spec.x.kind === "time";
+  return {
+    type: spec.x.kind === "log" ? "logarithmic" : "linear",
+    ...(spec.x.from === null ? {} : { min: spec.x.from }),
+    bounds: times ? "data" : "ticks",
+    title: { display: true, text: spec.x.label, color: ink },
+    ticks: { color: ink, maxRotation: 0, autoSkipPadding: 16, ...(times ? { callback: (_, at, all) => all[at].label } : {}) },
+    grid: { color: line },
+    ...(times ? { afterBuildTicks: timeTicks } : {}),
+  };
+}
+
+// A line is told by a piece of itself, points by their shape, an area by its colour.
+function legendOf(chart) {
+  return Chart.defaults.plugins.legend.labels.generateLabels(chart).map((item) => {
+    const dataset = chart.data.datasets[item.datasetIndex];
+    return { ...item, lineDash: dataset.borderDash, lineWidth: Math.max(2, dataset.borderWidth), pointStyle: !dataset.showLine ? dataset.pointStyle : dataset.fill ? "rect" : "line" };
+  });
+}
+
+function optionsOf(spec) {
+  const ink = colour("soft"), line = colour("line");
+  return {
+    animation: false, responsive: true, maintainAspectRatio: false, normalized: false,
+    interaction: { mode: "nearest", axis: "x", intersect: false },
+    scales: {
+      x: xAxis(spec, ink, line),
+      y: {
+        ...(spec.y.from === null ? {} : { min: spec.y.from }), stacked: spec.stacked,
+        title: { display: true, text: spec.y.label, color: ink }, ticks: { color: ink }, grid: { color: line },
+      },
+    },
+    plugins: {
+      legend: { position: "bottom", labels: { color: colour("ink"), usePointStyle: true, pointStyleWidth: 30, boxHeight: 8, generateLabels: legendOf } },
+      tooltip: {
+        callbacks: {
+          title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} UTC` : `${spec.x.label} ${item.parsed.x.toLocaleString("en")}`),
+          label: (item) => ` ${item.dataset.label}: ${said(item.parsed.y)}`,
+        },
+      },
+      marks: { marks: spec.marks, ink: colour("ink"), paper: colour("card") },
+    },
+  };
+}
+
+const marksPlugin = {
+  id: "marks",
+  afterDatasetsDraw(chart, _, { marks, ink, paper }) {
+    const { ctx, chartArea: area, scales: { x } } = chart;
+    ctx.save();
+    ctx.font = `11px ${Chart.defaults.font.family}`;
+    let row = 0;
+    for (const mark of marks ?? []) {
+      const at = x.getPixelForValue(mark.x);
+      if (!(at >= area.left && at <= area.right)) continue;
+      ctx.strokeStyle = ctx.fillStyle = ink;
+      ctx.setLineDash([1, 3]);
+      ctx.beginPath();
+      ctx.moveTo(at, area.top);
+      ctx.lineTo(at, area.bottom);
+      ctx.stroke();
+      const width = ctx.measureText(mark.label).width + 6;
+      const left = Math.max(area.left, Math.min(at + 2, area.right - width)), top = area.top + 2 + 15 * (row++ % 4);
+      ctx.fillStyle = paper;
+      ctx.fillRect(left, top, width, 14);
+      ctx.fillStyle = ink;
+      ctx.fillText(mark.label, left + 3, top + 11);
+    }
+    ctx.restore();
+  },
+};
+
+function draw(figure, again) {
+  const data = figure.querySelector('script[type="application/json"]');
+  const frame = figure.querySelector(".canvas"), canvas = figure.querySelector("canvas");
+  if (!data || !canvas) return;
+  const text = data.textContent, before = drawn.get(figure);
+  if (before && before.text === text && !again) return;
+  const spec = JSON.parse(text);
+  frame.hidden = !spec.series.some((each) => each.points.length && each.role !== "limit" && each.role !== "threshold");
+  const made = { datasets: datasetsOf(spec) };
+  let chart = before?.chart;
+  if (chart) {
+    chart.data = made;
+    chart.options = optionsOf(spec);
+    chart.update("none");
+  } else {
+    chart = new Chart(canvas, { type: "line", data: made, options: optionsOf(spec), plugins: [marksPlugin] });
+  }
+  canvas.dataset.drawn = String(spec.series.reduce((sum, each) => sum + each.points.length, 0));
+  drawn.set(figure, { chart, text });
+}
+
+function drawAll(again = false) {
+  for (const figure of document.querySelectorAll("figure.chart")) draw(figure, again);
+}
+
+function print(light) {
+  root.classList.toggle("light", light);
+  drawAll(true);
+  for (const { chart } of drawn.values()) chart.resize();
+}
+
+Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
+drawAll();
+document.addEventListener("page:changed", () => drawAll());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(true));
+addEventListener("beforeprint", () => print(true));
+addEventListener("afterprint", () => print(false));

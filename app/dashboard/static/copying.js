@@ -1,0 +1,34 @@
+// A button beside each `<pre data-copy="name">` that copies what stands there; without script one marks it by hand.
+const told = document.getElementById("told");
+let timer = 0;
+
+function say(words) {
+  told.textContent = words;
+  clearTimeout(timer);
+  timer = setTimeout(() => { told.textContent = ""; }, 4000);
+}
+
+async function copy(text, name) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say(`Copied: ${name}.`);
+  } catch {
+    say("The browser does not let this page copy; mark the text instead.");
+  }
+}
+
+function offer() {
+  for (const text of document.querySelectorAll("pre[data-copy]")) {
+    if (text.previousElementSibling?.classList.contains("copies")) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "quiet copies";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", `Copy: ${text.dataset.copy}`);
+    button.addEventListener("click", () => copy(text.textContent, text.dataset.copy));
+    text.before(button);
+  }
+}
+
+offer();
+document.addEventListener("page:changed", offer);

@@ -1,0 +1,92 @@
+// Keeps what a page shows up to date while somebody looks at it: asks with the tag of what is there, and puts only the
+// regions in their places that have changed.
+const EVERY = 4000, SLOWEST = 60000;
+const main = document.getElementById("page");
+const live = document.getElementById("live");
+let tag = main.dataset.tag || "", pause = EVERY, timer = 0, asking = null;
+
+const regions = (root) => [...root.querySelectorAll("[data-live]")];
+
+function keep(fresh, old) {
+  for (const each of old.querySelectorAll("details[id]")) {
+    const same = fresh.querySelector(`#${CSS.escape(each.id)}`);
+    if (same) same.open = each.open;
+  }
+}
+
+// Somebody answers a question in it, or has written something that is not sent yet.
+const isInUse = (region) => region.contains(document.querySelector("dialog[open]"))
+  || [...region.querySelectorAll("input, textarea")].some((each) => (
+    ["checkbox", "radio"].includes(each.type) ? each.checked !== each.defaultChecked : each.value !== each.defaultValue));
+
+// Whether all that has changed is in its place; `sent`: what somebody has written was sent, and need not stay.
+function put(text, sent) {
+  const fresh = document.createElement("template");
+  fresh.innerHTML = text;
+  let whole = true;
+  for (const old of regions(main)) {
+    const now = fresh.content.getElementById(old.id);
+    if (!now || now.isEqualNode(old)) continue;
+    if (!sent && isInUse(old)) {
+      whole = false;
+      continue;
+    }
+    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+    keep(now, old);
+    old.replaceWith(now);
+    const again = focused && (focused.id ? document.getElementById(focused.id)
+      : [...now.querySelectorAll(focused.localName)].find((each) => each.getAttribute("href") === focused.getAttribute("href")));
+    again?.focus({ preventScroll: true });
+  }
+  document.dispatchEvent(new CustomEvent("page:changed"));
+  return whole;
+}
+
+async function ask(sent = false) {
+  asking?.abort();
+  asking = new AbortController();
+  const headers = { "X-Part": "page" };
+  if (tag) headers["If-None-Match"] = tag;
+  try {
+    const reply = await fetch(location.href, { headers, signal: asking.signal, credentials: "same-origin" });
+    if (reply.status === 401) return location.reload();
+    if (reply.status === 200) {
+      tag = put(await reply.text(), sent) ? reply.headers.get("ETag") || "" : "";
+    }
+    if (reply.status >= 500 || reply.status === 429) throw new Error(`status ${reply.status}`);
+    pause = EVERY;
+    say(`Up to date at ${new Date().toISOString().slice(11, 19)} UTC`);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    pause = Math.min(2 * pause, SLOWEST);
+    say("The service does not answer; what you see may be old.");
+  }
+  plan();
+}
+
+function say(words) {
+  live.hidden = false;
+  live.textContent = words;
+}
+
+function plan() {
+  clearTimeout(timer);
+  if (document.visibilityState === "visible") timer = setTimeout(ask, pause);
+}
+
+// A form that asks by itself has fetched the page at its new address: nothing older may come after that.
+document.addEventListener("page:came", ({ detail }) => {
+  asking?.abort();
+  tag = detail.tag;
+  put(detail.text);
+  plan();
+});
+
+if (regions(main).length) {
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "visible") ask();
+    else { clearTimeout(timer); asking?.abort(); }
+  });
+  document.addEventListener("page:refresh", () => ask(true));
+  plan();
+}

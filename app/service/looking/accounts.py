@@ -1,0 +1,127 @@
+"""A population or a budget at a glance: how it stands, what lies beneath it, and who spends."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.errors import NotFoundError
+from app.ledger.roles import Permission
+from app.persistence.repositories import accounts, decided, glances
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.decided import Decided
+from app.persistence.repositories.decisions import Outcome
+from app.persistence.repositories.glances import RunOutline
+from app.service.asking.call import Call
+from app.service.finding import find_path_of
+from app.service.looking.histories import AccountHistory, Histories
+from app.service.looking.overview import Tree, trees_of
+from app.service.looking.standings import Standing, Standings, ancestors, paced
+from app.service.parts import AccountView, viewed
+
+POINTS: Final = 200
+BENEATH: Final = 60
+"""Budgets beneath it that are shown, the most urgent ones."""
+
+RUNS: Final = 25
+REFUSALS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Spender:
+    """A child of an account that was charged.
+
+    Args:
+        record: of the child.
+        share: the part of the account's threshold that it took, at the order of its history.
+        alone: epsilon of what it took, as if nothing else had been spent, by the account's own filter.
+    """
+
+    record: AccountRecord
+    share: float
+    alone: float
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSeen:
+    """What people look at of a population or a budget.
+
+    Args:
+        view: the account as it is read.
+        above: the accounts above it, root first.
+        standing: how it stands, with its pace.
+        tree: what lies beneath it, the most urgent first.
+        history: what was spent over time.
+        spenders: who spent most of it.
+        runs: those beneath it, the newest first.
+        following: the id behind which there are more runs; None: there are none.
+        refusals: the latest of these runs.
+    """
+
+    view: AccountView
+    above: tuple[Account, ...]
+    standing: Standing
+    tree: Tree
+    history: AccountHistory
+    spenders: tuple[Spender, ...]
+    runs: list[RunOutline]
+    following: str | None
+    refusals: list[Decided]
+
+
+def see_account(
+    call: Call, standings: Standings, histories: Histories, account_id: str, *, before: str | None
+) -> AccountSeen:
+    """Read what people look at of a population or a budget.
+
+    Args:
+        call: needs READ.
+        standings: what is remembered of accounts.
+        histories: what is remembered of their growth.
+        account_id: its id.
+        before: only runs that were registered before the one with this id are listed.
+
+    Raises:
+        NotFoundError: the organisation has no population or budget with this id.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        path = find_path_of(tx, call, account_id)
+        record = path[-1]
+        if record.account.kind is AccountKind.RUN:
+            raise NotFoundError(f"{account_id} is a run, and no population or budget.")
+        [view] = viewed(tx, call, [record])
+        everything = standings.read(tx, call, beneath=record.account.id)
+        shown = paced(tx, call, _chosen(everything, record.account.id))
+        [tree] = trees_of(shown, everything)
+        history = histories.read_in(tx, call, record.account.id, POINTS)
+        found = glances.newest_runs(tx, call.organisation_id, record.account.id, before=before, limit=RUNS + 1)
+        refused = decided.Wanted(outcome=Outcome.REFUSED, beneath=record.account.id)
+        return AccountSeen(
+            view=view,
+            above=tuple(each.account for each in path[:-1]),
+            standing=tree.standing,
+            tree=tree,
+            history=history,
+            spenders=_spenders(tx, call, record.account, history),
+            runs=found[:RUNS],
+            following=found[RUNS - 1].id if len(found) > RUNS else None,
+            refusals=decided.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS),
+        )
+
+
+def _chosen(everything: list[Standing], account_id: str) -> list[Standing]:
+    """The account, and the most urgent ones beneath it with all between them."""
+    urgent = sorted(everything, key=lambda each: each.urgency)[:BENEATH]
+    ids = ancestors(everything, [account_id, *(each.id for each in urgent)])
+    return [each for each in everything if each.id in ids]
+
+
+def _spenders(tx: Connection, call: Call, account: Account, history: AccountHistory) -> tuple[Spender, ...]:
+    shares = {each.account_id: each.shares[-1] for each in history.children if each.account_id is not None}
+    found = {each.account.id: each for each in accounts.read_many(tx, call.organisation_id, list(shares))}
+    return tuple(
+        Spender(found[child], share, account.epsilon(found[child].account.spent)) for child, share in shares.items()
+    )

@@ -1,0 +1,168 @@
+"""What was proposed, as people decide about it: from what to what, what it would mean, and whose word it takes."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import AccountKind
+from app.ledger.filters import Limit
+from app.ledger.roles import PERMISSIONS, Permission
+from app.persistence.repositories import accounts, proposals
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.proposals import Proposal, Status, Wanted
+from app.service.asking.call import Call
+from app.service.finding import find_path_of
+from app.service.governance.limits import one_is_enough, tag_of
+from app.service.governance.proposals import obstacle
+
+MOST_OPEN: Final = 100
+"""How many are shown that wait; of the others it is said that there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A proposal as a person decides about it.
+
+    Args:
+        proposal: as it is stored.
+        path: of its account.
+        kind: of its account.
+        before: the limit that it would replace; None: it is a run that waits.
+        epsilon: that would be allowed; None: without bound.
+        delta: that would be allowed.
+        population: path and limit of the account at the root.
+        obstacle: why the caller cannot approve it; None: they can.
+        own: whether the caller has proposed it.
+    """
+
+    proposal: Proposal
+    path: str
+    kind: AccountKind
+    before: Limit | None
+    epsilon: float | None
+    delta: float
+    population: tuple[str, Limit]
+    obstacle: str | None = None
+    own: bool = False
+
+    @property
+    def share(self) -> float | None:
+        """The part of the population's epsilon that it allows; None: without bound."""
+        return None if self.epsilon is None else self.epsilon / self.population[1].epsilon
+
+    @property
+    def share_before(self) -> float | None:
+        """The part that the limit before allows; None: there is none."""
+        return None if self.before is None else self.before.epsilon / self.population[1].epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class LimitNow:
+    """The limit of an account, as a form changes it.
+
+    Args:
+        record: the account, which has a limit of its own.
+        limit: the same.
+        tag: the entity tag of the limit.
+        population: path and limit of the account at the root.
+        waiting: an open proposal of another limit; None: there is none.
+        alone: whether the caller may raise it without another person.
+    """
+
+    record: AccountRecord
+    limit: Limit
+    tag: str
+    population: tuple[str, Limit]
+    waiting: Proposal | None
+    alone: bool
+
+
+def read_open(call: Call) -> list[Proposed]:
+    """Read what waits for another person's word, within the caller's reach, the oldest first.
+
+    Args:
+        call: needs READ.
+
+    Returns:
+        At most MOST_OPEN + 1 of them.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        wanted = Wanted(beneath=call.caller.scope, status=Status.OPEN)
+        found = proposals.page(tx, call.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
+        return [_proposed(tx, call, each) for each in found]
+
+
+def read_decided(call: Call, *, before: str | None, limit: int) -> list[Proposed]:
+    """Read what was decided, within the caller's reach, the newest proposals first.
+
+    Args:
+        call: needs READ.
+        before: only those that were made before this id.
+        limit: how many at the most.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        found = proposals.decided(tx, call.organisation_id, beneath=call.caller.scope, before=before, limit=limit)
+        return [_proposed(tx, call, each) for each in found]
+
+
+def read_limit_now(call: Call, account: str) -> LimitNow | None:
+    """Read what a form needs to change a limit.
+
+    Args:
+        call: needs READ.
+        account: id, or path of names.
+
+    Returns:
+        None: the account is a run without a limit of its own.
+
+    Raises:
+        NotFoundError: there is no such account.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        path = find_path_of(tx, call, account)
+        record = path[-1]
+        if record.account.limit is None:
+            return None
+        wanted = Wanted(account_id=record.account.id, status=Status.OPEN)
+        waiting = proposals.page(tx, call.organisation_id, wanted, after=None, limit=1)
+        return LimitNow(
+            record=record,
+            limit=record.account.limit,
+            tag=tag_of(record),
+            population=_population(path),
+            waiting=next(iter(waiting), None),
+            alone=one_is_enough(call, [each.account for each in path]),
+        )
+
+
+def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
+    path = accounts.path_of(tx, call.organisation_id, proposal.account_id)
+    account, facts = path[-1].account, json.loads(proposal.facts)
+    asked = facts.get("limit", facts)
+    is_open = proposal.status is Status.OPEN
+    may = is_open and Permission.APPROVE in PERMISSIONS[call.caller.role]
+    return Proposed(
+        proposal=proposal,
+        path=account.path,
+        kind=account.kind,
+        before=account.limit if is_open and "limit" in facts else None,
+        epsilon=asked["epsilon"],
+        delta=asked["delta"],
+        population=_population(path),
+        obstacle=obstacle(tx, call, proposal) if may else None,
+        own=proposal.proposed_by == call.caller.actor,
+    )
+
+
+def _population(path: Sequence[AccountRecord]) -> tuple[str, Limit]:
+    """Path and limit of the root; of several, the one with the smallest limit."""
+    roots = [each.account for each in path if each.account.kind is AccountKind.POPULATION]
+    limits = [(root.path, root.limit) for root in roots if root.limit is not None]
+    return min(limits, key=lambda root: root[1].epsilon)

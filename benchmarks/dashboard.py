@@ -1,0 +1,160 @@
+"""What a large organisation's pages cost: `python -m benchmarks.dashboard [--postgresql]`.
+
+100 populations, 2,000 budgets, 10,000 runs. The overview as a whole, one of its polls that finds nothing new, and
+`/healthz` as the floor, in turns: how long the answer takes, and the processor time that the server spends on it. Then
+a real browser opens the overview: its first paint, and what its scripts weigh.
+"""
+
+import argparse
+import gzip
+import os
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import httpx2
+from playwright.sync_api import sync_playwright
+
+from benchmarks.servers import EVENT, Server, ledger
+from benchmarks.throughput import postgresql
+
+POPULATIONS, BUDGETS, RUNS = 100, 20, 5
+"""Of each: so many in all, in each population, in each budget."""
+
+TURNS = 60
+POLLS = 20
+"""A turn's polls: one alone is less than the clock of processor time tells."""
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def fill(server: Server) -> None:
+    """Open the trees and let every run take a step."""
+    made = 0
+
+    def post(path: str, body: dict[str, object]) -> str:
+        reply = server.client.post(path, json=body)
+        reply.raise_for_status()
+        return str(reply.json().get("id", ""))
+
+    def tree(number: int) -> None:
+        nonlocal made
+        limit = {"epsilon": 0.2 + number, "delta": 1e-6}
+        terms = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+        post("/v1/populations", {"name": f"population-{number:03}", "limit": limit, **terms})
+        for budget in range(BUDGETS):
+            path = f"population-{number:03}/team-{budget:02}"
+            post("/v1/budgets", {"name": f"team-{budget:02}", "parent": f"population-{number:03}", "limit": limit})
+            for run in range(RUNS):
+                run_id = post("/v1/runs", {"name": f"model-{run}", "budget": path, "event": EVENT})
+                server.client.post(f"/v1/runs/{run_id}/steps", json={"count": 1 + 300 * budget * run})  # or refused
+        made += 1
+        print(f"\r{made} of {POPULATIONS} populations ", end="", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(tree, range(POPULATIONS)))
+    print(file=sys.stderr)
+
+
+def processor_ms(server: Server) -> float:
+    """What the server's process has used of processors so far: milliseconds."""
+    fields = Path(f"/proc/{server.process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1e3 / _TICK
+
+
+def signed_in(server: Server) -> httpx2.Client:
+    """A client with the cookie of a session."""
+    key = server.client.headers["authorization"].partition(" ")[2]
+    client = httpx2.Client(base_url=server.client.base_url, timeout=60, trust_env=False)
+    reply = client.post("/sign-in", data={"key": key})
+    assert reply.is_redirect, reply.text
+    return client
+
+
+def compare(server: Server) -> dict[str, list[tuple[float, float]]]:
+    """Milliseconds of waiting and of processors that each request takes, in turns."""
+    client = signed_in(server)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(TURNS):
+        tag = client.get("/", headers={"X-Part": "page"}).headers["etag"]
+        polls = {"X-Part": "page", "If-None-Match": tag}
+        for what, path, headers, times in (
+            ("/healthz", "/healthz", {}, POLLS),
+            ("overview, whole", "/", {}, 1),
+            ("overview, nothing new", "/", polls, POLLS),
+        ):
+            before, start = processor_ms(server), time.perf_counter()
+            for _ in range(times):
+                reply = client.get(path, headers=headers)
+            waited = (time.perf_counter() - start) * 1e3 / times
+            used = (processor_ms(server) - before) / times
+            fresh = what != "overview, nothing new" or reply.status_code == 304  # noqa: PLR2004 - nothing new
+            if fresh:  # a minute may end in between, and then there is something new
+                found.setdefault(what, []).append((waited, used))
+    return found
+
+
+def painted(server: Server, program: str) -> tuple[list[float], int, int]:
+    """First paints of the overview in milliseconds; bytes of its HTML; of its own scripts, compressed."""
+    client = signed_in(server)
+    cookie = next(iter(client.cookies.jar))
+    paints: list[float] = []
+    scripts: dict[str, int] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        for _ in range(7):
+            context = browser.new_context()
+            context.add_cookies([{"name": cookie.name, "value": cookie.value or "", "url": str(client.base_url)}])
+            page = context.new_page()
+            page.on(
+                "response",
+                lambda reply: (
+                    scripts.update({reply.url: len(gzip.compress(reply.body()))}) if reply.url.endswith(".js") else None
+                ),
+            )
+            page.goto(str(client.base_url))
+            page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
+            paints.append(float(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")))
+            context.close()
+        browser.close()
+    own = sum(size for url, size in scripts.items() if not url.endswith("/chart.js"))
+    return paints, len(client.get("/").content), own
+
+
+def main(*, on_postgresql: bool = False) -> None:
+    """Print the table.
+
+    Args:
+        on_postgresql: and not on SQLite.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        url = f"sqlite:///{Path(folder) / 'ledger.db'}"
+        if on_postgresql:
+            cluster = stack.enter_context(postgresql())
+            assert cluster is not None, "no PostgreSQL server can be had"
+            url = cluster.create_database("dashboard")
+        server = stack.enter_context(ledger(url))
+        fill(server)
+        found = compare(server)
+        program = shutil.which("chromium")
+        seen = painted(server, program) if program else None
+    print(f"{'median':24} {'ms waited':>10} {'ms of processor':>16}")
+    for what, times in found.items():
+        print(f"{what:24} {median(each[0] for each in times):10.2f} {median(each[1] for each in times):16.2f}")
+    if seen is None:
+        print("There is no Chromium here that could paint it.")
+        return
+    paints, size, scripts = seen
+    print(f"first paint: median {median(paints):.0f} ms, slowest {max(paints):.0f} ms")
+    print(f"HTML {size / 1000:.0f} kB; scripts but the chart library {scripts / 1000:.1f} kB by gzip")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--postgresql", action="store_true")
+    main(on_postgresql=parser.parse_args().postgresql)

@@ -1,0 +1,238 @@
+"""What Prometheus reads: counted where it happens, and nobody named to strangers."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
+
+from app.service.measuring import ledgers
+from app.settings import Settings
+from tests.api.conftest import House, furnish
+from tests.api.trainer import HUGE
+from tests.ledgers import Ledger, open_ledger
+from tests.service.tampering import TEAM, shift_curve, tampering
+
+TOKEN = "only-for-prometheus"
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples_of(text: str) -> Samples:
+    """Every sample, by its name and its labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def _value(samples: Samples, name: str, **labels: str) -> float:
+    return samples.get((f"epsilon_ledger_{name}", frozenset(labels.items())), 0.0)
+
+
+def _scrape(ledger: Ledger, **headers: str) -> httpx2.Response:
+    reply: httpx2.Response = ledger.http.get("/metrics", headers=headers)
+    return reply
+
+
+def _read(ledger: Ledger) -> Samples:
+    state: Any = ledger.http.app.state  # type: ignore[attr-defined]
+    state.soundness.look(state.placements.named("default"))
+    reply = _scrape(ledger, Authorization=f"Bearer {TOKEN}")
+    assert reply.status_code == 200, reply.text
+    return samples_of(reply.text)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was read is told again."""
+    monkeypatch.setattr(ledgers, "BELIEVED_SECONDS", 0.0)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, fresh: None) -> Iterator[House]:
+    del fresh
+    with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
+        yield furnish(ledger)
+
+
+def test_without_a_token_anybody_reads_and_nobody_is_named(house: House) -> None:
+    reply = _scrape(house.ledger)
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    assert "epsilon_ledger_decisions_total" in reply.text
+    for name in ("mimic", "icu-team", "hospital", "clinic", "org_", "pop_", "bud_", "run_0", "key_0"):
+        assert name not in reply.text
+    assert 'kind="population",placement="default"' in reply.text
+
+
+@pytest.mark.parametrize("sent", [None, "Bearer other-for-prometheus", f"Basic {TOKEN}", TOKEN])
+def test_with_a_token_nobody_reads_without_it(watched: House, sent: str | None) -> None:
+    reply = _scrape(watched.ledger, **({"Authorization": sent} if sent else {}))
+    assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
+    assert "mimic" not in reply.text
+
+
+def test_an_api_key_does_not_open_metrics(watched: House) -> None:
+    assert watched.ledger.get("/metrics", "admin").status_code == 401
+
+
+def test_with_the_token_the_fullest_accounts_are_named(watched: House) -> None:
+    found = _read(watched.ledger)
+    named = {labels: value for (name, labels), value in found.items() if name.endswith("account_epsilon_fraction")}
+    (owner,) = {dict(labels)["organisation"] for labels in named}
+    population = {"organisation": owner, "kind": "population", "account": "mimic"}
+    budget = {"organisation": owner, "kind": "budget", "account": "mimic/icu-team"}
+    sweep = budget | {"account": "mimic/icu-team/sweep"}
+    assert named.keys() == {frozenset(each.items()) for each in (population, budget, sweep)}
+    account = watched.ledger.get(f"/v1/populations/{watched.population}").json()
+    assert _value(found, "account_epsilon_fraction", **population) == pytest.approx(
+        account["epsilon"] / account["limit"]["epsilon"]
+    )
+    assert 0 < _value(found, "account_used_fraction", **population) < 1
+
+
+def test_only_so_many_accounts_are_named_and_the_fullest_are(tmp_path: Path, fresh: None) -> None:
+    del fresh
+    with open_ledger(tmp_path, metrics_token=TOKEN, metrics_top_accounts=1) as ledger:
+        house = furnish(ledger)
+        ledger.budget("idle")
+        found = _read(ledger)
+        named = [dict(labels)["account"] for name, labels in found if name.endswith("account_used_fraction")]
+        assert sorted(named) == ["mimic", "mimic/icu-team"]
+        assert _value(found, "accounts", placement="default", kind="budget") == 3
+        assert house.run not in str(found)
+
+
+def test_decisions_are_counted_by_what_became_of_them(watched: House) -> None:
+    ledger, steps = watched.ledger, f"/v1/runs/{watched.run}/steps"
+    before = _read(ledger)
+    ask = {"first_step": 1, "count": 3}
+    statuses = [
+        ledger.post(steps, ask, "trainer").status_code,
+        ledger.post(steps, ask, "trainer").status_code,
+        ledger.post(steps, {"event": HUGE}, "trainer").status_code,
+        ledger.post(steps, {"count": 2, "mode": "report"}, "trainer").status_code,
+        ledger.post(steps, {"first_step": 99}, "trainer").status_code,
+    ]
+    assert statuses == [200, 200, 403, 200, 409]
+    after = _read(ledger)
+
+    def more(name: str, **labels: str) -> float:
+        return _value(after, name, **labels) - _value(before, name, **labels)
+
+    outcomes = ("admitted", "refused", "reported", "replayed")
+    assert [more("decisions_total", outcome=outcome) for outcome in outcomes] == [1, 1, 1, 1]
+    assert [more("steps_total", outcome=outcome) for outcome in outcomes[:3]] == [3, 1, 2]
+    assert more("admission_seconds_count") == 4
+    assert more("problems_total", code="budget_exceeded") == more("problems_total", code="sequence_gap") == 1
+    route = {"method": "POST", "route": "/v1/runs/{run_id}/steps"}
+    assert more("http_request_seconds_count", **route, status="2xx") == 3
+    assert more("http_request_seconds_count", **route, status="4xx") == 2
+    assert more("group_commands_count") == more("commit_seconds_count") >= 5
+
+
+def test_no_request_makes_a_new_label_up(watched: House) -> None:
+    before = {key for key in _read(watched.ledger) if "mimic" not in str(key)}
+    for number in range(9):
+        watched.ledger.http.request(f"BREW{number}", f"/v1/runs/secret{number}/teapot")
+        watched.ledger.http.get(f"/v1/runs/run_secret{number}")
+    made = [labels for name, labels in _read(watched.ledger).keys() - before if name.endswith("_count")]
+    assert "secret" not in str(made)
+    assert "BREW" not in str(made)
+    assert len(made) <= 2
+
+
+def test_what_waits_for_webhooks_is_told(watched: House) -> None:
+    found = _read(watched.ledger)
+    assert _value(found, "webhook_deliveries_pending", placement="default") >= 1
+    assert _value(found, "webhook_oldest_pending_seconds", placement="default") > 0
+    assert _value(found, "webhooks_disabled", placement="default") == 0
+
+
+def test_a_last_decision_that_was_exchanged_is_noticed_without_verify(watched: House) -> None:
+    assert _value(_read(watched.ledger), "chain_heads_wrong", placement="default") == 0
+    with tampering(watched.ledger.database) as tx:
+        tx.exec_driver_sql("UPDATE decisions SET entry_hash = zeroblob(32)")
+    assert _value(_read(watched.ledger), "chain_heads_wrong", placement="default") == 1
+
+
+def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: House) -> None:
+    first = _read(watched.ledger)
+    assert _value(first, "checkpoint_unsigned_seconds", placement="default") > 0
+    assert watched.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
+    signed = _read(watched.ledger)
+    assert _value(signed, "checkpoint_last_timestamp_seconds", placement="default") > 0
+    assert _value(signed, "checkpoints_wrong", placement="default") == 0
+    assert math.isclose(_value(signed, "organisations", placement="default"), 2)
+    with tampering(watched.ledger.database) as tx:
+        tx.exec_driver_sql("UPDATE audit_entries SET entry_hash = zeroblob(32)")
+    assert _value(_read(watched.ledger), "checkpoints_wrong", placement="default") == 1
+
+
+def test_an_account_that_is_stopped_is_counted(watched: House) -> None:
+    with tampering(watched.ledger.database) as tx:
+        shift_curve(tx, TEAM, -1)
+    assert watched.ledger.get("/v1/verify", "auditor").status_code == 200
+    assert _value(_read(watched.ledger), "accounts_quarantined", placement="default") == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE accounts SET charged_since = '[1' WHERE kind = 'budget'",
+        "DELETE FROM balances WHERE account_id LIKE 'bud_%'",
+    ],
+)
+def test_an_account_whose_balance_cannot_be_read_hides_no_other(watched: House, damage: str) -> None:
+    with tampering(watched.ledger.database) as tx:
+        tx.exec_driver_sql(damage)
+    named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_epsilon_fraction")]
+    assert named == ["mimic"]
+
+
+def test_what_was_looked_at_is_told_again_for_a_while(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    _scrape(house.ledger)
+
+    def read(*_: object) -> None:
+        raise AssertionError("looked again")
+
+    monkeypatch.setattr(ledgers._Watch, "look", read)
+    assert _scrape(house.ledger).status_code == 200
+
+
+def test_a_database_that_is_gone_is_told_and_the_rest_as_well(watched: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.service.placements import SILENT, Placement  # noqa: PLC0415 - only here
+
+    monkeypatch.setattr(Placement, "trouble", lambda _: SILENT)
+    found = _read(watched.ledger)
+    assert found["epsilon_ledger_ready", frozenset({("placement", "default")})] == 0
+    assert "mimic" not in str(found)
+    assert ("epsilon_ledger_decisions_total", frozenset({("outcome", "admitted")})) in found
+
+
+def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert Settings(metrics_token_file=str(file)).token_of_metrics == TOKEN
+    assert TOKEN not in repr(Settings(metrics_token=TOKEN))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"metrics_token": "short"}, "at least 16"),
+        ({"metrics_token": "with a blank in between"}, "pattern"),
+        ({"metrics_token_file": "/nowhere/token"}, "EPSILON_LEDGER_METRICS_TOKEN_FILE cannot be read"),
+        ({"metrics_token_file": __file__}, "holds no token"),
+        ({"metrics_token_file": "/nowhere", "metrics_token": TOKEN}, "set either EPSILON_LEDGER_METRICS_TOKEN or"),
+    ],
+)
+def test_a_token_that_cannot_be_meant_is_refused(given: dict[str, str], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Settings(**given)  # type: ignore[arg-type]

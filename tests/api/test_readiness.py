@@ -1,0 +1,91 @@
+"""Readiness: what keeps a service from deciding, and what somebody has to look after."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.service.background import Background
+from tests.api.conftest import House, furnish
+from tests.ledgers import open_ledger
+from tests.service.tampering import TEAM, shift_curve, tampering
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[House]:
+    with open_ledger(tmp_path) as ledger:
+        yield furnish(ledger)
+
+
+def _ready(house: House) -> dict[str, Any]:
+    state: Any = house.ledger.http.app.state  # type: ignore[attr-defined]
+    state.soundness.look(state.placements.named("default"))
+    reply = house.ledger.http.get("/readyz")
+    assert reply.status_code == 200, reply.text
+    told: dict[str, Any] = reply.json()
+    return told
+
+
+def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House) -> None:
+    assert _ready(alone) == {"status": "ok"}
+    with tampering(alone.ledger.database) as tx:
+        shift_curve(tx, TEAM, -1)
+    assert alone.ledger.get("/v1/verify", "auditor").status_code == 200
+    why = "Accounts whose balance is not proven, and that nothing is charged to: 1."
+    assert _ready(alone) == {"status": "degraded", "doubtful": {"default": why}}
+    with tampering(alone.ledger.database) as tx:
+        shift_curve(tx, TEAM, 1)
+    assert alone.ledger.get("/v1/verify", "auditor").status_code == 200
+    assert _ready(alone) == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE decisions SET entry_hash = zeroblob(32)",
+        "UPDATE runs SET chain_head = zeroblob(32)",
+        "DELETE FROM decisions",
+        "UPDATE runs SET decisions = decisions + 1",
+    ],
+)
+def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: House, damage: str) -> None:
+    with tampering(alone.ledger.database) as tx:
+        tx.exec_driver_sql(damage)
+    assert _ready(alone)["doubtful"] == {"default": "Runs whose chain does not end with their last decision: 1."}
+
+
+def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: House) -> None:
+    assert alone.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
+    assert _ready(alone) == {"status": "ok"}
+    with tampering(alone.ledger.database) as tx:
+        tx.exec_driver_sql("UPDATE audit_entries SET entry_hash = zeroblob(32)")
+    why = "Organisations whose history is not the one that was signed last: 1."
+    assert _ready(alone)["doubtful"] == {"default": why}
+
+
+def test_work_beside_the_requests_that_ended_is_told(alone: House) -> None:
+    state: Any = alone.ledger.http.app.state  # type: ignore[attr-defined]
+    background: Background = state.background
+    assert {name.partition(":")[0] for name in background.names} >= {"keys", "upkeep", "deliveries", "soundness"}
+
+    async def fail() -> None:
+        raise AssertionError("a bug")
+
+    portal: Any = alone.ledger.http.portal
+    portal.call(background.start, "upkeep:default", fail())
+    portal.call(asyncio.sleep, 0)
+    assert _ready(alone) == {"status": "degraded", "ended": ["upkeep:default"]}
+
+
+def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        with tampering(ledger.database) as tx:
+            tx.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+        reply = ledger.http.get("/readyz")
+        assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
+        assert "epsilon-ledger migrate" in reply.json()["detail"]
+        with tampering(ledger.database) as tx:
+            tx.exec_driver_sql("DELETE FROM alembic_version")
+        assert ledger.http.get("/readyz").status_code == 503

@@ -1,0 +1,29 @@
+"""A browser without script, against an application in this process: signs in, follows, reads."""
+
+import re
+
+import httpx2
+
+from tests.conftest import Ledger
+
+
+def signed_in(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> dict[str, str]:
+    """The cookie of somebody who has signed in."""
+    reply = ledger.http.post("/sign-in", data={"key": ledger.keys[organisation, role]}, follow_redirects=False)
+    assert reply.status_code == 303, reply.text
+    cookie = reply.headers["set-cookie"].partition(";")[0]
+    ledger.http.cookies.clear()
+    return {"Cookie": cookie}
+
+
+def visit(ledger: Ledger, path: str, cookie: dict[str, str], **headers: str) -> httpx2.Response:
+    """A page as it is answered."""
+    sent = cookie | {name.replace("_", "-"): value for name, value in headers.items()}
+    reply: httpx2.Response = ledger.http.get(path, headers=sent, follow_redirects=False)
+    return reply
+
+
+def words(reply: httpx2.Response) -> str:
+    """What a page says, without its tags."""
+    text = re.sub(r"<script.*?</script>|<[^>]+>", " ", reply.text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", text)

@@ -1,0 +1,227 @@
+"""The page of a population or a budget: over time, by whom, and whether another run would fit."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.conftest import SAMPLED, Ledger, LiveServer
+from tests.dashboard.conftest import SignIn
+from tests.dashboard.reading import signed_in, visit, words
+from tests.dashboard.scenery import Hospital
+from tests.dashboard.visiting import COLOURS, grave
+
+
+def charts(text: str) -> list[dict[str, Any]]:
+    """What a page's script draws."""
+    return [json.loads(each) for each in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+
+
+def a_population(ledger: Ledger) -> tuple[str, str]:
+    """A population and its budget, of which some is spent."""
+    population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
+    budget = str(ledger.budget(limit={"epsilon": 2.0, "delta": 1e-5})["id"])
+    run = ledger.run()
+    for count in (50, 100, 200):
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": count}, "trainer").is_success
+    return population, budget
+
+
+def test_the_curves_are_those_of_the_api(ledger: Ledger) -> None:
+    population, _ = a_population(ledger)
+    told = ledger.get(f"/v1/accounts/{population}/history").json()
+    over_time, who = charts(visit(ledger, f"/accounts/{population}", signed_in(ledger)).text)
+    series = {each["name"]: each for each in over_time["series"]}
+    assert [y for _, y in series["Spent"]["points"]] == [point["epsilon"] for point in told["points"]]
+    assert {y for _, y in series["Limit"]["points"]} == {8.0}
+    assert {y for _, y in series["80% of the limit"]["points"]} == {6.4}
+    assert who["stacked"] is True
+    assert who["series"][0]["points"][-1][1] == pytest.approx(100 * told["children"][0]["shares"][-1])
+
+
+def test_a_change_of_the_limit_is_a_mark_and_a_step(ledger: Ledger) -> None:
+    population, _ = a_population(ledger)
+    lower = {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "The board has met."}
+    assert ledger.post(f"/v1/accounts/{population}/limit", lower, "privacy_officer", If_Match="*").is_success
+    told = charts(visit(ledger, f"/accounts/{population}", signed_in(ledger)).text)[0]
+    assert [mark["label"] for mark in told["marks"]] == ["limit 8 to 7"]
+    [limit] = [each for each in told["series"] if each["role"] == "limit"]
+    assert [y for _, y in limit["points"]] == [8.0, 7.0]
+
+
+def test_a_limit_stands_there_as_it_was_set_and_is_not_rounded(ledger: Ledger) -> None:
+    population, _ = a_population(ledger)
+    lower = {"limit": {"epsilon": 7.0000004, "delta": 9.9999996e-6}, "reason": "The board has met."}
+    assert ledger.post(f"/v1/accounts/{population}/limit", lower, "privacy_officer", If_Match="*").is_success
+    raised = {"limit": {"epsilon": 10.0000004, "delta": 1e-5}, "reason": "It is not enough."}
+    assert ledger.post(f"/v1/accounts/{population}/limit", raised, "planner", If_Match="*").status_code == 201
+    cookie = signed_in(ledger, "privacy_officer")
+    for path in (f"/accounts/{population}", "/"):
+        told = words(visit(ledger, path, cookie))
+        assert "of 7.0000004" in told
+        assert "of 7 " not in told
+    assert "epsilon from 7.0000004 to 10.0000004 , delta from 9.9999996e-06 to 1e-05" in words(
+        visit(ledger, "/approvals", cookie)
+    )
+    assert "changed the limit of mimic from epsilon 8 at delta 1e-05 to epsilon 7.0000004" in words(
+        visit(ledger, "/audit", cookie)
+    )
+    chart = charts(visit(ledger, f"/accounts/{population}", cookie).text)[0]
+    assert [mark["label"] for mark in chart["marks"]] == ["limit 8 to 7.0000004"]
+    assert chart["y"]["label"] == "Epsilon at δ 9.9999996e-06"
+
+
+@pytest.mark.parametrize(("steps", "noise", "rate"), [(100, 1.1, 0.01), (1_000_000, 1.1, 0.01), (500, 2.0, 1.0)])
+def test_what_if_answers_as_the_steps_of_a_run_would_be_answered(
+    ledger: Ledger, steps: int, noise: float, rate: float
+) -> None:
+    _, budget = a_population(ledger)
+    gaussian = {"type": "gaussian", "noise_multiplier": noise}
+    event = {"type": "poisson_sampled", "sampling_probability": rate, "event": gaussian} if rate < 1 else gaussian
+    asked = f"/accounts/{budget}?steps={steps}&noise={noise}&rate={rate}"
+    told = re.sub(r"(?<=\d) (?=\d)", "", words(visit(ledger, asked, signed_in(ledger))))
+    run = ledger.run(name="another", event=event)
+    asked_steps = {"count": steps, "event": event}
+    answer = ledger.post(f"/v1/runs/{run}/steps?dry_run=true", asked_steps, "trainer")
+    assert ("It fits" in told) == answer.is_success
+    if answer.is_success:
+        assert f"at most {steps + answer.json()['steps_remaining']} fit" in told
+    else:
+        fitting, least = answer.json()["max_count_that_fits"], answer.json()["noise_multiplier_that_fits"]
+        assert (f"at most {fitting} fit" if fitting else "Not even one such step fits") in told
+        assert f"a noise multiplier of {least:g} or more" in told
+        assert answer.json()["binding_account_path"] + " is in the way" in told
+
+
+def test_the_least_noise_of_what_fits_fits_and_a_little_less_does_not(ledger: Ledger) -> None:
+    _, budget = a_population(ledger)
+    cookie = signed_in(ledger)
+    told = words(visit(ledger, f"/accounts/{budget}?steps=100&noise=5&rate=0.01", cookie))
+    found = re.search(r"noise multiplier of ([\d.]+) or more", told)
+    assert found is not None
+    least = float(found[1])
+    assert least < 5
+    assert "It fits" in words(visit(ledger, f"/accounts/{budget}?steps=100&noise={least}&rate=0.01", cookie))
+    assert "It does not" in words(visit(ledger, f"/accounts/{budget}?steps=100&noise={0.99 * least}&rate=0.01", cookie))
+
+
+def test_what_if_tells_a_scope_no_numbers_of_accounts_between_it_and_the_population(ledger: Ledger) -> None:
+    population, team = a_population(ledger)
+    inner = str(ledger.budget("sweep", "mimic/icu-team", limit={"epsilon": 1.0, "delta": 1e-5})["id"])
+    made = ledger.post("/v1/keys", {"role": "viewer", "scope": inner}).json()
+    ledger.keys["hospital", "bound"] = made["key"]
+    asked = f"/accounts/{inner}?steps=10&noise=1.1&rate=0.01"
+
+    def rows(role: str) -> list[str]:
+        table = visit(ledger, asked, signed_in(ledger, role)).text.partition("What would be left")[2]
+        return re.findall(r'<tr><th scope="row">([^<]+)', table.partition("</table>")[0])
+
+    assert rows("viewer") == ["mimic/icu-team/sweep", "mimic/icu-team", "mimic"]
+    assert [ledger.get(f"/v1/budgets/{each}", "bound").status_code for each in (inner, team)] == [200, 403]
+    assert ledger.get(f"/v1/budgets/{inner}", "bound").json()["lifetime"]["population"] == population
+    assert rows("bound") == ["mimic/icu-team/sweep", "mimic"]
+
+
+def test_what_if_beneath_disjoint_parts_tells_of_accounts_that_are_there(ledger: Ledger) -> None:
+    ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})
+    parts: dict[str, Any] = {
+        "composition": "parallel",
+        "max_partitions_per_unit": 1,
+        "attestation": "Each patient is in one ward.",
+    }
+    wards = str(ledger.budget("wards", limit={"epsilon": 2.0, "delta": 1e-5}, **parts)["id"])
+    reply = visit(ledger, f"/accounts/{wards}?steps=10&noise=1.1&rate=0.01", signed_in(ledger))
+    assert reply.status_code == 200
+    assert "mimic/wards" in words(reply)
+
+
+def test_what_if_records_nothing(ledger: Ledger) -> None:
+    population, budget = a_population(ledger)
+    before = ledger.get(f"/v1/populations/{population}").headers["etag"]
+    visit(ledger, f"/accounts/{budget}?steps=10&noise=1&rate=0.01", signed_in(ledger))
+    assert ledger.get(f"/v1/populations/{population}").headers["etag"] == before
+    assert len(ledger.get("/v1/runs").json()["items"]) == 1
+
+
+def test_what_is_no_number_is_told_at_its_field(ledger: Ledger) -> None:
+    _, budget = a_population(ledger)
+    reply = visit(ledger, f"/accounts/{budget}?steps=many&noise=0&rate=0.01", signed_in(ledger))
+    assert reply.status_code == 200
+    assert "write a whole number" in words(reply)
+    assert reply.text.count('aria-invalid="true"') == 2
+    assert "Write what the run would do." in words(reply)
+
+
+def test_what_is_held_stands_beside_what_is_spent(ledger: Ledger) -> None:
+    population, _ = a_population(ledger)
+    run = ledger.run(name="holding")
+    plan = {"plan": [{"event": SAMPLED, "count": 500}], "lease_seconds": 3600}
+    assert ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").status_code == 201
+    told = words(visit(ledger, f"/accounts/{population}", signed_in(ledger)))
+    assert "by reservations;" in told
+
+
+def test_runs_are_paged(ledger: Ledger) -> None:
+    _, budget = a_population(ledger)
+    for number in range(26):
+        ledger.run(name=f"run-{number}")
+    cookie = signed_in(ledger)
+    first = visit(ledger, f"/accounts/{budget}", cookie)
+    assert "run-25" in first.text
+    assert ">model<" not in first.text.split('id="runs-title"')[1].split("refused-title")[0]
+    older = re.search(r'href="([^"]+)#runs-title"', first.text)
+    assert older is not None
+    assert ">model<" in visit(ledger, older[1], cookie).text.split('id="runs-title"')[1].split("refused-title")[0]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_ids(ledger: Ledger) -> None:
+    _, budget = a_population(ledger)
+    alone, twins = ledger.run(name="alone"), [ledger.run(name="twin"), ledger.run(name="twin")]
+    told = words(visit(ledger, f"/accounts/{budget}", signed_in(ledger)))
+    assert [run in told for run in (alone, *twins)] == [False, True, True]
+
+
+def test_an_account_of_others_is_not_there_and_neither_is_a_run(ledger: Ledger) -> None:
+    population, _ = a_population(ledger)
+    assert visit(ledger, f"/accounts/{population}", signed_in(ledger, "admin", "clinic")).status_code == 404
+    run = ledger.get("/v1/runs").json()["items"][0]["id"]
+    assert visit(ledger, f"/accounts/{run}", signed_in(ledger)).status_code == 404
+
+
+def test_a_person_asks_while_writing_and_shares_the_address(
+    hospital: Hospital, server: LiveServer, page: Page, sign_in: SignIn
+) -> None:
+    sign_in(page, server, "viewer")
+    page.goto(f"{server.url}/accounts/{hospital.ids['stroke-registry/outcome-models']}")
+    expect(page.locator("#curve canvas")).to_have_attribute("data-drawn", re.compile(r"^[1-9]\d+$"))
+    expect(page.locator("#answer")).to_contain_text("It does not fit")
+    page.get_by_label("Steps", exact=True).fill("1")
+    page.get_by_label("Sampling probability").fill("0.0001")
+    expect(page.locator("#answer")).to_contain_text("It fits")
+    expect(page).to_have_url(re.compile(r"steps=1&noise=1\.1&rate=0\.0001"))
+    page.reload()
+    expect(page.locator("#answer")).to_contain_text("It fits")
+
+
+def test_the_page_of_an_account_is_accessible_in_light_and_dark(
+    hospital: Hospital, server: LiveServer, page: Page, sign_in: SignIn
+) -> None:
+    sign_in(page, server, "viewer")
+    for scheme in COLOURS:
+        page.emulate_media(color_scheme=scheme)
+        page.goto(f"{server.url}/accounts/{hospital.ids['imaging']}")
+        assert grave(page) == []
+
+
+def test_the_box_works_without_script(hospital: Hospital, server: LiveServer, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{server.url}/sign-in?next=/accounts/{hospital.ids['imaging']}")
+    page.get_by_label("API key").fill(server.key("viewer"))
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Steps", exact=True).fill("100000000")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("#answer")).to_contain_text("It does not fit")
+    context.close()

@@ -1,0 +1,373 @@
+"""Approvals, policies, keys and webhooks: what the API can do, a person does here."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from shutil import copytree
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.conftest import LiveServer
+from tests.dashboard.conftest import SignIn, serving
+from tests.dashboard.scenery import Hospital
+from tests.dashboard.visiting import COLOURS, Colours, browser_client, grave
+
+PAGES = (
+    "/approvals?account=mimic/icu-team",
+    "/policies?account=imaging/segmentation",
+    "/keys",
+    "/webhooks?account=mimic",
+)
+
+
+@pytest.fixture(scope="module")
+def office(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server on a copy of the hospital, in which people decide."""
+    folder = tmp_path_factory.mktemp("office") / "hospital"
+    copytree(hospital.folder, folder, ignore=lambda _, names: [name for name in names if name.endswith(".log")])
+    server = serving(Hospital(folder, hospital.keys, hospital.ids))
+    yield server
+    server.stop()
+
+
+Enter = Callable[[str, str], Page]
+
+
+@pytest.fixture
+def enter(browser: Browser, office: LiveServer, sign_in: SignIn) -> Iterator[Enter]:
+    """Sign in as a role, each in a browser of its own, and go to a page."""
+    contexts: list[BrowserContext] = []
+
+    def enter(role: str, path: str) -> Page:
+        contexts.append(browser.new_context())
+        page = contexts[-1].new_page()
+        page.set_default_timeout(30_000)
+        sign_in(page, office, role)
+        page.goto(office.url + path)
+        return page
+
+    yield enter
+    for context in contexts:
+        context.close()
+
+
+def _confirm(page: Page, button: str, reason: str | None = None) -> None:
+    dialog = page.get_by_role("dialog")
+    if reason is not None:
+        dialog.get_by_label("Reason").fill(reason)
+    dialog.get_by_role("button", name=button, exact=True).click()
+
+
+def test_two_people_raise_a_limit(enter: Enter, office: LiveServer, hospital: Hospital) -> None:
+    planner = enter("planner", "/approvals?account=mimic/icu-team")
+    planner.get_by_label("Epsilon").fill("4.5")
+    planner.get_by_label("Reason, for whoever decides").fill("The study goes on for a year.")
+    planner.get_by_role("button", name="Change the limit").click()
+    expect(planner.get_by_role("dialog")).to_contain_text("from epsilon 3 at delta 1e-06 to epsilon 4.5")
+    _confirm(planner, "Change the limit")
+    expect(planner.locator("#told")).to_have_text("It is proposed. Another person approves it.")
+    own = planner.get_by_role("article", name="mimic/icu-team")
+    expect(own).to_contain_text("epsilon from 3 to 4.5, delta stays 1e-06")
+    expect(own).to_contain_text("56.3 % of the 8 that mimic has; now it is 37.5 %")
+    expect(own).to_contain_text("A privacy officer or an admin decides, and not you")
+    expect(own.get_by_role("button", name="Approve")).to_have_count(0)
+
+    officer = enter("privacy_officer", "/approvals")
+    waiting = officer.get_by_role("article", name="mimic/icu-team")
+    expect(waiting).to_contain_text("The study goes on for a year.")
+    waiting.get_by_role("button", name="Approve").click()
+    expect(officer.get_by_role("dialog")).to_contain_text("The limit of mimic/icu-team becomes epsilon 4.5")
+    _confirm(officer, "Approve", "The board's minutes of 12 November.")
+    expect(officer.locator("#told")).to_have_text("It is approved.")
+    expect(waiting).to_have_count(0)
+    row = officer.get_by_role("row", name="mimic/icu-team")
+    expect(row).to_contain_text("approved")
+    expect(row).to_contain_text("The board's minutes of 12 November.")
+    with office.client("viewer") as api:
+        limit = api.get(f"/v1/accounts/{hospital.ids['mimic/icu-team']}/limit").json()
+    assert limit["limit"]["epsilon"] == 4.5
+
+
+def test_who_proposed_is_told_before_they_try_to_approve(enter: Enter, office: LiveServer, hospital: Hospital) -> None:
+    path = f"/v1/accounts/{hospital.ids['imaging/denoising']}/limit"
+    with office.client("privacy_officer") as api:
+        body = {"limit": {"epsilon": 2.5, "delta": 1e-6}, "reason": "Another year."}
+        proposed = api.post(path, json=body, headers={"If-Match": "*"})
+    assert proposed.status_code == 201, proposed.text
+    page = enter("privacy_officer", "/approvals")
+    own = page.get_by_role("article", name="imaging/denoising")
+    expect(own).to_contain_text("You cannot approve this. Whoever proposed this cannot approve it")
+    expect(own.get_by_role("button", name="Approve")).to_have_count(0)
+    own.get_by_role("button", name="Withdraw").click()
+    _confirm(page, "Withdraw", "It was too early.")
+    expect(page.locator("#told")).to_have_text("It is withdrawn.")
+
+
+def test_a_run_that_waits_is_rejected_with_a_reason(enter: Enter) -> None:
+    page = enter("admin", "/approvals")
+    waiting = page.get_by_role("article", name="foundation-model")
+    expect(waiting).to_contain_text("65.7 % of the 10 that imaging has")
+    waiting.get_by_role("button", name="Reject").click()
+    _confirm(page, "Reject", "Plan less.")
+    expect(page.locator("#told")).to_have_text("It is rejected.")
+    expect(page.get_by_role("row", name=re.compile("foundation-model"))).to_contain_text("Plan less.")
+
+
+def test_a_lower_limit_holds_at_once_and_an_old_page_overwrites_nothing(enter: Enter) -> None:
+    old = enter("budget_admin", "/approvals?account=mimic/readmission")
+    page = enter("budget_admin", "/approvals?account=mimic/readmission")
+    for each, epsilon in ((page, "3.5"), (old, "3.6")):
+        each.get_by_label("Epsilon").fill(epsilon)
+        each.get_by_label("Reason, for whoever decides").fill("Less is enough.")
+        each.get_by_role("button", name="Change the limit").click()
+        _confirm(each, "Change the limit")
+        if each is page:
+            expect(each.locator("#told")).to_have_text("The limit is changed.")
+    expect(old.get_by_role("dialog").get_by_role("alert")).to_contain_text("Reload the page")
+
+
+def test_a_double_click_makes_one_key_which_is_shown_once_and_can_be_withdrawn(
+    enter: Enter, office: LiveServer
+) -> None:
+    page = enter("privacy_officer", "/keys")
+    roles = page.get_by_label("Role").locator("option").all_inner_texts()
+    assert "admin" not in roles
+    assert "trainer" in roles
+    page.get_by_label("Name").fill("scans")
+    page.get_by_label("Role").select_option("trainer")
+    page.get_by_label("Holds for").fill("mimic/icu-team")
+    page.get_by_label("Ends").fill("2099-01-01T00:00")
+    page.get_by_role("button", name="Make a key").click()
+    page.get_by_role("dialog").get_by_role("button", name="Make the key").evaluate(
+        "button => { button.click(); button.click(); }"
+    )
+    dialog = page.get_by_role("dialog", name="The new key")
+    key = dialog.get_by_label("The new key").input_value()
+    with httpx2.Client(base_url=office.url, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as own:
+        assert own.get("/v1/runs").status_code == 200
+    dialog.get_by_role("button", name="I have kept it").click()
+    row = page.get_by_role("row", name=re.compile("scans"))
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("mimic/icu-team")
+    assert key not in page.content()
+    row.get_by_text("Change scans").click()
+    row.get_by_role("button", name="Withdraw").click()
+    _confirm(page, "Withdraw", "It was a try.")
+    expect(row).to_contain_text("withdrawn")
+
+
+def test_a_key_is_changed_for_a_new_one(enter: Enter, office: LiveServer) -> None:
+    with office.client("admin") as api:
+        assert api.post("/v1/keys", json={"role": "viewer", "name": "screen"}).status_code == 201
+    page = enter("admin", "/keys")
+    row = page.get_by_role("row", name=re.compile("screen")).first
+    row.get_by_text("Change screen").click()
+    row.get_by_label("The old one opens for").select_option("another hour")
+    row.get_by_role("button", name="Change for a new one").click()
+    _confirm(page, "Change the key")
+    page.get_by_role("dialog", name="The new key").get_by_role("button", name="I have kept it").click()
+    expect(page.get_by_role("row", name=re.compile("screen"))).to_have_count(2)
+
+
+def test_what_is_wrong_with_a_key_is_told_in_place(enter: Enter) -> None:
+    page = enter("admin", "/keys")
+    page.get_by_label("Name").fill("bud_looks-like-an-id")
+    page.get_by_role("button", name="Make a key").click()
+    _confirm(page, "Make the key")
+    expect(page.get_by_label("Name")).to_be_focused()
+    expect(page.get_by_label("Name")).to_have_accessible_description(re.compile("must not look like an id"))
+
+
+def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: Enter) -> None:
+    page = enter("privacy_officer", "/policies?account=imaging/denoising")
+    rules = page.get_by_role("region", name="Rules")
+    expect(rules.get_by_role("row", name=re.compile("approval_above_epsilon"))).to_contain_text("imaging")
+    expect(rules.get_by_role("row", name=re.compile("persons_to_raise"))).to_contain_text("by default")
+    page.get_by_label("Largest epsilon of a run").fill("1.5")
+    page.get_by_label("A run says what it plans").check()
+    page.get_by_label("gaussian", exact=True).check()
+    page.get_by_label("add or remove one").check()
+    page.get_by_label("Steps that differ").select_option("are refused")
+    page.get_by_label("Reason").fill("The board of 12 November.")
+    page.get_by_role("button", name="Change the policy").click()
+    _confirm(page, "Change the policy")
+    expect(page.locator("#told")).to_have_text("The policy is changed.")
+    for rule, said in (
+        ("max_epsilon", "1.5"),
+        ("require_plan", "yes"),
+        ("mechanisms", "gaussian"),
+        ("neighboring_relations", "add or remove one"),
+        ("deviations", "refuse"),
+    ):
+        row = rules.get_by_role("row", name=re.compile(rule))
+        expect(row.locator("td").nth(0)).to_have_text(said)
+        expect(row.locator("td").nth(2)).to_have_text("imaging/denoising")
+    expect(page.get_by_label("Largest epsilon of a run")).to_have_value("1.5")
+    page.get_by_label("Runs above this epsilon").fill("5")
+    page.get_by_label("Reason").fill("Nobody has to wait.")
+    page.get_by_role("button", name="Change the policy").click()
+    _confirm(page, "Change the policy")  # looser than above: it is kept, and changes nothing
+    expect(page.locator("#told")).to_have_text("The policy is changed.")
+    row = rules.get_by_role("row", name=re.compile("approval_above_epsilon"))
+    expect(row.locator("td").nth(0)).to_have_text("5")
+    expect(row.locator("td").nth(1)).to_have_text("1")
+
+
+def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
+    page = enter("admin", "/policies")
+    page.get_by_label("Largest delta of a run").evaluate("field => { field.max = ''; field.value = '0.7'; }")
+    page.get_by_label("Reason").fill("Why not.")
+    page.get_by_role("button", name="Change the policy").click()
+    _confirm(page, "Change the policy")
+    field = page.get_by_label("Largest delta of a run")
+    expect(field).to_be_focused()
+    expect(field).to_have_accessible_description("must be less than 0.5")
+
+
+def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -> None:
+    page = enter("privacy_officer", "/webhooks")
+    page.get_by_label("Address").fill("https://receiver.example/alerts")
+    page.get_by_label("a run is over its limit").check()
+    page.get_by_role("button", name="Make a webhook").click()
+    _confirm(page, "Make the webhook")
+    dialog = page.get_by_role("dialog", name="The webhook's secret")
+    secret = dialog.get_by_label("The webhook's secret").input_value()
+    assert secret.startswith("whsec_")
+    dialog.get_by_role("button", name="I have kept it").click()
+    hook = page.get_by_role("article", name="https://receiver.example/alerts")
+    expect(hook).to_contain_text("Told of run.overdrawn, of everything")
+    hook.get_by_role("button", name="Send a test").click()
+    _confirm(page, "Send a test")
+    expect(hook.get_by_role("row", name=re.compile("a test"))).to_be_visible()
+    hook.get_by_role("button", name="New secret").click()
+    _confirm(page, "New secret")
+    dialog = page.get_by_role("dialog", name="The new secret")
+    assert dialog.get_by_label("new secret").input_value() not in {secret, ""}
+    dialog.get_by_role("button", name="I have kept it").click()
+    expect(hook).to_contain_text("The secret before is used until")
+    hook.get_by_role("button", name="Disable").click()
+    _confirm(page, "Disable")
+    expect(hook).to_contain_text("disabled since")
+    expect(hook.get_by_role("button")).to_have_count(0)
+
+
+def test_an_account_is_told_of_what_it_tells(enter: Enter, office: LiveServer, hospital: Hospital) -> None:
+    page = enter("privacy_officer", "/webhooks?account=mimic/readmission")
+    page.get_by_label("Shares of the limit").fill("0.25, 0.75")
+    page.get_by_label("Days ahead").fill("14")
+    page.get_by_role("button", name="Change it").click()
+    _confirm(page, "Change it")
+    expect(page.locator("#told")).to_have_text("It is changed.")
+    expect(page.get_by_label("Shares of the limit")).to_have_value("0.25, 0.75")
+    with office.client("viewer") as api:
+        told = api.get(f"/v1/accounts/{hospital.ids['mimic/readmission']}/alert-settings").json()
+    assert told == {"thresholds": [0.25, 0.75], "forecast_days": 14}
+
+
+@pytest.mark.parametrize(
+    ("role", "shown", "hidden"),
+    [
+        ("viewer", {"/approvals": 0, "/policies": 0}, ("/keys", "/webhooks")),
+        ("trainer", {"/approvals": 1, "/policies": 0}, ("/keys", "/webhooks")),  # it withdraws the run that waits
+        ("planner", {"/approvals?account=mimic": 2, "/policies": 0}, ("/keys", "/webhooks")),
+        ("budget_admin", {"/approvals?account=mimic": 1, "/policies": 0}, ("/webhooks",)),
+        ("privacy_officer", {"/approvals?account=mimic": 5, "/policies": 1}, ()),
+        ("auditor", {"/approvals?account=mimic": 0, "/policies": 0}, ("/keys", "/webhooks")),
+    ],
+)
+def test_a_page_shows_only_forms_that_the_role_may_use(
+    server: LiveServer, role: str, shown: dict[str, int], hidden: tuple[str, ...]
+) -> None:
+    with closing(browser_client(server, role)) as client:
+        for path, calls in shown.items():
+            reply = client.get(path)
+            assert reply.status_code == 200
+            assert reply.text.count("data-call=") == calls, path
+        for path in hidden:
+            reply = client.get(path)
+            assert reply.status_code == 403
+            assert "Your role" in reply.text or "yours is" in reply.text
+            assert f'href="{path}"' not in reply.text
+
+
+def test_a_team_lead_changes_the_keys_that_are_theirs_to_lend(server: LiveServer, hospital: Hospital) -> None:
+    with server.client("admin") as api:
+        scoped = api.post("/v1/keys", json={"role": "budget_admin", "scope": hospital.ids["mimic"]}).json()
+    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as client:
+        assert client.post("/sign-in", data={"key": scoped["key"]}).status_code == 303
+        text = client.get("/keys").text
+    assert re.findall(r'<option value="(\w+)">[\w ]+</option>', text.split('name="role"')[1].split("</select>")[0]) == [
+        *("viewer", "trainer", "planner"),
+    ]
+    assert re.findall(r'<option value="([\w/-]+)"></option>', text) == [
+        *("mimic", "mimic/icu-team", "mimic/readmission", "mimic/readmission/sweep"),
+    ]
+    assert text.count("/rotate") == 1  # its own
+
+
+def test_another_organisation_sees_none_of_it(server: LiveServer, hospital: Hospital) -> None:
+    with closing(browser_client(server, "admin", "clinic")) as client:
+        for path in ("/approvals", "/policies", "/keys", "/webhooks"):
+            reply = client.get(path)
+            assert reply.status_code == 200
+            said = reply.text.replace('placeholder="mimic/icu-team"', "")
+            assert not re.search("mimic/|imaging|stroke|alerts.example", said)
+        for path in ("/approvals", "/policies", "/webhooks"):
+            for account in ("mimic", hospital.ids["mimic"]):
+                reply = client.get(path, params={"account": account})
+                assert "There is no population or budget" in reply.text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in: SignIn, path: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, server, "admin")
+    page.goto(server.url + path)
+    assert "let the browser run this page's own script" in page.locator("noscript p").first.inner_text()
+    button = page.locator("form[data-call] button").last
+    button.click()  # it sends nothing, least of all in an address
+    assert page.url == server.url + path
+    context.close()
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_everybody_can_use_it(
+    browser: Browser, server: LiveServer, sign_in: SignIn, colours: Colours, width: int
+) -> None:
+    context = browser.new_context(color_scheme=colours, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    sign_in(page, server, "admin")
+    for path in PAGES:
+        page.goto(server.url + path)
+        assert grave(page) == [], path
+        assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"), path
+    page.goto(f"{server.url}/keys")
+    page.get_by_role("button", name="Make a key").click()
+    assert grave(page) == []
+    page.goto(f"{server.url}/webhooks")
+    page.get_by_role("button", name="Disable").click()
+    assert grave(page) == []
+    context.close()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_poll_with_nothing_new_costs_a_304(server: LiveServer, path: str) -> None:
+    with closing(browser_client(server, "admin")) as client:
+        for _ in range(3):  # a minute may end in between, and the first use of the key is written once
+            tag = client.get(path, headers={"X-Part": "page"}).headers["etag"]
+            same = client.get(path, headers={"X-Part": "page", "If-None-Match": tag})
+            if same.status_code == 304:
+                break
+        assert same.status_code == 304
+
+
+def test_a_run_and_a_limit_are_changed_where_they_are_looked_at(server: LiveServer, hospital: Hospital) -> None:
+    account, run = hospital.ids["mimic/icu-team"], hospital.ids["mimic/icu-team/lstm-mortality"]
+    for role, limits, acts in (("viewer", 0, 0), ("planner", 1, 0), ("trainer", 0, 3), ("privacy_officer", 1, 3)):
+        with closing(browser_client(server, role)) as client:
+            assert client.get(f"/accounts/{account}").text.count('/limit" data-if-match=') == limits, role
+            assert client.get(f"/runs/{run}").text.count(f'data-call="POST /v1/runs/{run}/') == acts, role

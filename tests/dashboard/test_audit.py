@@ -1,0 +1,196 @@
+"""Audit: every act in words, from the newest to the first, and the chain's state of health."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import app
+from app.dashboard.acts import SENTENCES, told
+from app.ledger.audit import ActEntry
+from app.persistence.repositories.acts import KeptAct
+from app.persistence.repositories.proposals import Kind, Status
+from tests.conftest import LiveServer
+from tests.dashboard.conftest import SignIn
+from tests.dashboard.scenery import Clock, Hospital
+from tests.dashboard.visiting import COLOURS, Colours, browser_client, grave
+
+
+@pytest.fixture
+def auditor(server: LiveServer) -> Iterator[httpx2.Client]:
+    with closing(browser_client(server, "auditor")) as client:
+        yield client
+
+
+def acts_of(server: LiveServer, **filters: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - of a query
+    with server.client("auditor") as api:
+        items: list[dict[str, Any]] = api.get("/v1/audit", params=filters | {"limit": 200}).json()["items"]
+    return items
+
+
+def places(text: str) -> list[int]:
+    return [int(found) for found in re.findall(r'<details id="act-(\d+)"', text)]
+
+
+def test_somebody_reads_who_proposed_which_limit_and_why(page: Page, server: LiveServer, sign_in: SignIn) -> None:
+    sign_in(page, server, "auditor")
+    page.get_by_role("link", name="Audit").click()
+    page.get_by_label("Action").fill("limit.*")
+    page.get_by_role("button", name="Find").click()
+    row = page.locator("#acts tbody tr")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text(
+        "proposed epsilon 3.5 at delta 1e-06 for stroke-registry/outcome-models, instead of epsilon 2.5 at delta 1e-06"
+    )
+    expect(row).to_contain_text("“The ethics board agreed on 12 November.”")
+    expect(row.locator("pre").first).to_be_hidden()
+    row.get_by_text("limit.proposed").click()
+    expect(row.locator("pre").last).to_contain_text('"epsilon": 3.5')
+    expect(row).to_contain_text(acts_of(server, action="limit.proposed")[0]["hash"])
+
+
+def test_somebody_verifies_the_ledger_without_script(browser: Browser, server: LiveServer, sign_in: SignIn) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, server, "auditor")
+    page.goto(f"{server.url}/audit")
+    page.get_by_role("button", name="Verify now").click()
+    health = page.locator("#health")
+    expect(health.locator(".level").first).to_have_text("sound")
+    with server.client("auditor") as api:
+        found = api.get("/v1/verify").json()
+    expect(health).to_contain_text(f"{found['accounts']} balances")
+    page.goto(f"{server.url}/audit")
+    expect(page.locator("#health")).to_contain_text(f"{found['accounts']} balances")
+    context.close()
+
+
+def test_a_page_that_verified_does_not_do_so_again_by_itself(auditor: httpx2.Client) -> None:
+    def when() -> str:
+        health = re.findall(r'id="health".*?</dl>', text, re.DOTALL)[0]
+        return str(re.findall(r'<time datetime="([^"]+)"', health)[-1])
+
+    text = auditor.get("/audit?verify=true").text
+    first = when()
+    text = auditor.get("/audit?verify=true", headers={"X-Part": "page"}).text
+    assert when() == first
+    text = auditor.get("/audit?verify=true").text
+    assert when() > first
+
+
+def test_no_other_site_lets_a_visitor_verify(auditor: httpx2.Client) -> None:
+    assert auditor.get("/audit?verify=true", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert auditor.get("/audit", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
+
+
+def test_pages_go_from_the_newest_act_to_the_first(server: LiveServer, auditor: httpx2.Client) -> None:
+    with server.client("admin") as api:
+        for _ in range(30):
+            assert api.post("/v1/keys", json={"role": "viewer"}).status_code == 201
+    text = auditor.get("/audit?since=2020-01-01").text
+    seen = places(text)
+    assert len(seen) == 50
+    while older := re.findall(r'<a href="([^"]+)" rel="next"', text):
+        text = auditor.get(older[0].replace("&amp;", "&")).text
+        seen += places(text)
+        assert "since=2020-01-01" in older[0]
+    assert seen == [each["position"] for each in reversed(acts_of(server))]
+    assert "founded the organisation hospital" in text
+
+
+def test_every_filter_of_the_api_filters_here(server: LiveServer, auditor: httpx2.Client, hospital: Hospital) -> None:
+    trainer = server.key("trainer").partition(".")[0]
+    middle = acts_of(server, action="run.registered")[4]["created_at"]
+    for filters in (
+        {"action": "budget.created"},
+        {"action": "run.*"},
+        {"actor": trainer},
+        {"subject": hospital.ids["imaging/denoising/baseline"]},
+        {"until": middle, "action": "run.*"},
+        {"since": middle, "actor": trainer},
+    ):
+        expected = [each["position"] for each in reversed(acts_of(server, **filters))]
+        assert expected
+        assert places(auditor.get("/audit", params=filters).text) == expected
+
+
+def test_what_matches_nothing_says_so_and_lists_what_is_known(auditor: httpx2.Client) -> None:
+    text = auditor.get("/audit?action=run.pausd").text
+    assert "No act is called <code>run.pausd</code>" in text
+    assert 'href="/audit?action=run.paused"' in text
+    text = auditor.get("/audit?subject=run_nowhere").text
+    assert "nothing matches" in text
+    assert 'href="/audit?action=run.%2A"' in text
+    backwards = auditor.get("/audit?since=2026-11-22&until=2026-11-21").text
+    assert "lies before `since`" in backwards
+    assert "write a moment" in auditor.get("/audit?since=yesterday").text
+
+
+@pytest.mark.parametrize("role", ["viewer", "trainer", "planner", "budget_admin"])
+def test_it_is_for_those_who_audit(server: LiveServer, role: str) -> None:
+    with closing(browser_client(server, role)) as client:
+        reply = client.get("/audit")
+        assert reply.status_code == 403
+        assert "This needs one of the roles" in reply.text
+        assert client.get("/audit?verify=true").status_code == 403
+        assert 'href="/audit"' not in client.get("/").text
+
+
+def test_who_is_bound_to_an_account_reads_the_acts_beneath_it(server: LiveServer, hospital: Hospital) -> None:
+    with server.client("admin") as api:
+        made = api.post("/v1/keys", json={"role": "auditor", "scope": hospital.ids["mimic"]}).json()
+    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as client:
+        assert client.post("/sign-in", data={"key": made["key"]}).status_code == 303
+        text = client.get("/audit").text
+        assert client.get("/audit?verify=true").status_code == 403
+    assert "registered the run mimic/icu-team/lstm-mortality" in text
+    assert "imaging" not in text
+    assert "Verify now" not in text
+    assert "Acts in the chain" not in text
+
+
+def test_another_organisation_has_a_chain_of_its_own(server: LiveServer) -> None:
+    with closing(browser_client(server, "auditor", "clinic")) as client:
+        text = client.get("/audit").text
+    assert "founded the organisation clinic" in text
+    assert "mimic" not in text
+
+
+def test_every_act_that_the_service_does_has_a_sentence() -> None:
+    """A new act needs one: where its name is put together, the parts stand here."""
+    source = "".join(path.read_text() for path in Path(app.__path__[0]).rglob("*.py") if path.name != "acts.py")
+    written = set(re.findall(r'(?:Act|Tried|end_waiting)\([^")]*"([a-z]+\.[a-z_]+)"', source))
+    assert {"run.registered", "key.refused", "runs.anchored", "session.ended"} <= written
+    decided = {f"{kind}.{status}" for kind in Kind for status in Status if status is not Status.OPEN}
+    opened = {"population.created", "budget.created"}
+    limited = {f"{kind}.limit_changed" for kind in ("population", "budget", "run")}
+    states = {f"run.{done}" for done in ("activated", "paused", "resumed", "completed", "aborted")}
+    refused = {f"{what}.refused" for what in ("run", "plan", "experiment")}
+    assert written | decided | opened | limited | states | refused <= SENTENCES.keys()
+
+
+def test_an_act_of_another_version_is_told_all_the_same() -> None:
+    entry = ActEntry("org_1", 0, "key_1", "moon.painted", "run_1", None, '{"colour":"red"}', None, None, Clock.now())
+    assert told(KeptAct(entry, bytes(32)), {"run_1": "a/b"}).words == "did moon.painted to a/b"
+    bare = ActEntry("org_1", 0, "key_1", "limit.proposed", "prp_1", None, None, None, None, Clock.now())
+    assert told(KeptAct(bare, bytes(32)), {}).words.startswith("proposed no limit of its own for")
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_everybody_can_use_it(
+    browser: Browser, server: LiveServer, sign_in: SignIn, colours: Colours, width: int
+) -> None:
+    context = browser.new_context(color_scheme=colours, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    sign_in(page, server, "auditor")
+    for path in ("/audit?verify=true", "/audit?action=nothing", "/audit?since=x"):
+        page.goto(server.url + path)
+        assert grave(page) == []
+        assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    context.close()

@@ -1,0 +1,160 @@
+"""The overview, in a real browser and without script."""
+
+import re
+from contextlib import closing
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app.dashboard.words import spent
+from tests.conftest import LiveServer
+from tests.dashboard.conftest import SignIn
+from tests.dashboard.scenery import Hospital, dp_sgd
+from tests.dashboard.visiting import COLOURS, Colours, browser_client, grave
+
+
+def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: LiveServer, sign_in: SignIn) -> None:
+    sign_in(page, server, "viewer")
+    assert page.locator(".population > .standing .name").all_inner_texts() == [
+        *("stroke-registry", "mimic", "imaging", "staff-survey"),
+    ]
+    with server.client("viewer") as api:
+        for found in api.get("/v1/populations").json()["items"]:
+            row = page.locator(".population > .standing", has_text=found["name"])
+            expect(row).to_contain_text(f"{spent(found['epsilon'])} of {found['limit']['epsilon']:g}")
+    team = page.locator(".tree .standing", has_text="outcome-models")
+    expect(team).to_contain_text("nearly empty")
+    expect(team).to_contain_text(re.compile(r"% a day: \d+ (minutes|hours) left"))
+    expect(page.locator(".tree .standing", has_text="readmission")).to_contain_text("held")
+    expect(page.get_by_role("region", name="Latest refusals")).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
+    expect(
+        page.get_by_role("region", name="Runs that have not ended").get_by_text("pending", exact=True)
+    ).to_be_visible()
+
+
+def test_what_happens_appears_while_somebody_looks(page: Page, changing: LiveServer, sign_in: SignIn) -> None:
+    sign_in(page, changing, "viewer")
+    region = page.get_by_role("region", name="Runs that have not ended")
+    first = region.locator("tbody tr").first
+    link = first.get_by_role("link")
+    expect(link).to_have_text("foundation-model")
+    link.focus()
+    find = page.get_by_label("Find")
+    find.fill("not sent yet")
+    with changing.client("trainer") as trainer:
+        run = trainer.post(
+            "/v1/runs", json={"name": "new-run", "budget": "mimic/readmission", "event": dp_sgd(2.0, 0.01)}
+        ).json()
+        assert trainer.post(f"/v1/runs/{run['id']}/steps", json={"count": 25}).status_code == 200
+    expect(first).to_contain_text("new-run")
+    expect(first).to_contain_text("25")
+    expect(find).to_have_value("not sent yet")
+    assert find.evaluate("element => element === document.activeElement")
+
+
+def test_a_poll_with_nothing_new_costs_a_304(server: LiveServer) -> None:
+    with closing(browser_client(server, "viewer")) as client:
+        whole = client.get("/")
+        tag = re.findall(r'data-tag="([^"]+)"', whole.text)[0].replace("&#34;", '"')
+        same = client.get("/", headers={"X-Part": "page", "If-None-Match": tag})
+        if same.status_code != 304:  # a minute ended in between
+            same = client.get("/", headers={"X-Part": "page", "If-None-Match": same.headers["etag"]})
+        assert (same.status_code, same.content) == (304, b"")
+        assert client.get("/", headers={"X-Part": "page", "If-None-Match": '"another"'}).status_code == 200
+        assert client.get("/?find=mimic", headers={"X-Part": "page", "If-None-Match": tag}).status_code == 200
+    with closing(browser_client(server, "auditor")) as another:
+        assert another.get("/", headers={"X-Part": "page", "If-None-Match": tag}).status_code == 200
+
+
+def test_a_part_of_the_page_is_what_stands_in_it(server: LiveServer) -> None:
+    with closing(browser_client(server, "viewer")) as client:
+        whole, part = client.get("/").text, client.get("/", headers={"X-Part": "page"}).text
+    assert "<html" not in part
+    assert re.sub(r"\s+", " ", part).strip() in re.sub(r"\s+", " ", whole)
+
+
+def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in: SignIn) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, server, "viewer")
+    page.get_by_label("Find").fill("ICU")
+    page.get_by_role("button", name="Find").click()
+    assert page.locator(".population > .standing .name").all_inner_texts() == ["mimic"]
+    page.get_by_label("Find").fill("nobody")
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("main")).to_contain_text("No path within your reach holds “nobody”")
+    context.close()
+
+
+def test_an_organisation_without_anything_is_told_how_to_begin(page: Page, server: LiveServer) -> None:
+    page.goto(f"{server.url}/sign-in")
+    page.get_by_label("API key").fill(server.key("viewer", "clinic"))
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("main")).to_contain_text("There is no population yet")
+    expect(page.locator("main")).to_contain_text("Nothing runs now")
+    expect(page.locator("main")).to_contain_text("Nothing was refused")
+    expect(page.locator("main")).not_to_contain_text("icu-team")
+
+
+def test_who_is_bound_to_an_account_sees_what_lies_beneath_it(server: LiveServer, hospital: Hospital) -> None:
+    scope = hospital.ids["mimic/readmission"]
+    with server.client("admin") as api:
+        made = api.post("/v1/keys", json={"role": "viewer", "scope": scope}).json()
+    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as client:
+        assert client.post("/sign-in", data={"key": made["key"]}).status_code == 303
+        text = client.get("/").text
+    shown = re.findall(r'title="(mimic[^"]*|imaging[^"]*|st[^"]*)"', text)
+    assert shown == ["mimic/readmission", "mimic/readmission/sweep"]
+    assert "gradient-boosting" in text
+    assert not re.search("icu-team|imaging|stroke", text)
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_everybody_can_use_it(
+    browser: Browser, server: LiveServer, sign_in: SignIn, colours: Colours, width: int
+) -> None:
+    context = browser.new_context(color_scheme=colours, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    page.goto(f"{server.url}/sign-in")
+    assert grave(page) == []
+    sign_in(page, server, "admin")
+    assert grave(page) == []
+    overflow = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    assert not page.evaluate(overflow)
+    context.close()
+
+
+def test_paths_are_text_and_nothing_else(changing: LiveServer, page: Page, sign_in: SignIn) -> None:
+    name = "<img src=x onerror=alert(1)>&lt;"
+    with changing.client("admin") as api:
+        body = {"name": name, "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+        made = api.post("/v1/populations", json=body | {"limit": {"epsilon": 1.0, "delta": 1e-6}})
+    assert made.status_code == 201, made.text
+    sign_in(page, changing, "viewer")
+    expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_what_somebody_is_about_to_answer_stays_and_is_brought_up_to_date_afterwards(
+    page: Page, changing: LiveServer, sign_in: SignIn
+) -> None:
+    sign_in(page, changing, "viewer")
+    region = page.locator("#runs")
+    expect(region).to_be_visible()
+    page.evaluate(
+        "document.getElementById('runs').insertAdjacentHTML('beforeend', '<dialog id=\"asked\">Sure?</dialog>');"
+        "document.getElementById('asked').showModal()"
+    )
+    with changing.client("trainer") as trainer:
+        made = trainer.post(
+            "/v1/runs", json={"name": "later", "budget": "mimic/readmission", "event": dp_sgd(2.0, 0.01)}
+        )
+    assert made.status_code == 201, made.text
+    expect(page.locator("#live")).to_contain_text("Up to date")
+    page.wait_for_timeout(4500)
+    expect(page.locator("#asked")).to_be_visible()
+    expect(region).not_to_contain_text("later")
+    page.evaluate("document.getElementById('asked').close()")
+    expect(region).to_contain_text("later", timeout=10_000)

@@ -1,0 +1,100 @@
+"""What can be done to a run: in each of its states what is shown is what the API takes."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from app.dashboard.pages import TEMPLATES
+from app.ledger.roles import PERMISSIONS, Permission, Role
+from app.service.asking.access import authenticate
+from app.service.asking.call import Call
+from app.service.runs import get_run
+from tests.conftest import SAMPLED, Ledger, open_ledger
+
+PART = TEMPLATES.from_string(
+    '{% from "run_actions.html" import run_actions with context %}{{ run_actions(record, visit) }}'
+)
+PLAN = {"plan": [{"event": SAMPLED, "count": 5}]}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with open_ledger(tmp_path) as ledger:
+        ledger.population()
+        ledger.budget()
+        yield ledger
+
+
+def _shown(ledger: Ledger, run: str, role: Role) -> str:
+    now = datetime.now(UTC)
+    caller = authenticate(ledger.database, f"Bearer {ledger.keys['hospital', role]}", now)
+    record = get_run(Call(ledger.database, caller, now), run)
+
+    def may(needed: Permission) -> bool:
+        return needed in PERMISSIONS[role]
+
+    return PART.render(record=record, visit=SimpleNamespace(may=may))
+
+
+def _calls(text: str, run: str) -> list[str]:
+    found = re.findall(r'data-call="POST /v1/runs/([^"]+)"', text)
+    assert all(each.startswith(f"{run}/") for each in found)
+    return [each.rpartition("/")[2] for each in found]
+
+
+def _put_into(ledger: Ledger, run: str, state: str) -> None:
+    """Bring a new run into a state."""
+    if state == "overdrawn":
+        loud = {"count": 10**6, "mode": "report"}
+        assert ledger.post(f"/v1/runs/{run}/steps", loud, "trainer").status_code == 200
+    elif state == "reserving":
+        assert ledger.post(f"/v1/runs/{run}/reservations", PLAN, "trainer").status_code == 201
+    elif state != "active":
+        act = {"paused": "pause", "completed": "complete", "aborted": "abort"}[state]
+        assert ledger.post(f"/v1/runs/{run}/{act}", None).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("state", "acts"),
+    [
+        ("active", ["pause", "complete", "abort"]),
+        ("paused", ["resume", "complete", "abort"]),
+        ("overdrawn", ["complete", "abort"]),
+        ("reserving", ["pause", "complete", "abort"]),
+        ("completed", []),
+        ("aborted", []),
+    ],
+)
+def test_what_is_shown_of_a_run_is_what_it_takes(ledger: Ledger, state: str, acts: list[str]) -> None:
+    for act in acts or [""]:
+        run = ledger.run(name=f"run-{act}")
+        _put_into(ledger, run, state)
+        text = _shown(ledger, run, Role.PRIVACY_OFFICER)
+        assert _calls(text, run) == acts
+        if act:
+            body = {"steps_executed": 3} if (state, act) == ("reserving", "complete") else None
+            assert ("steps_executed" in text) is (state == "reserving")
+            reply = ledger.post(f"/v1/runs/{run}/{act}", body, "privacy_officer")
+            assert reply.status_code == 200, reply.text
+
+
+def test_a_run_that_waits_can_only_be_ended(ledger: Ledger) -> None:
+    changed = ledger.http.put(
+        "/v1/policies",
+        json={"policy": {"approval_above_epsilon": 0.1}, "reason": "Large runs wait."},
+        headers=ledger.headers() | {"If-Match": "*"},
+    )
+    assert changed.status_code == 200
+    run = ledger.run()
+    assert _calls(_shown(ledger, run, Role.BUDGET_ADMIN), run) == ["abort"]
+    assert ledger.post(f"/v1/runs/{run}/abort", None, "budget_admin").status_code == 200
+
+
+@pytest.mark.parametrize("role", Role)
+def test_only_who_may_end_runs_is_shown_how(ledger: Ledger, role: Role) -> None:
+    run = ledger.run(name=role)
+    assert bool(_calls(_shown(ledger, run, role), run)) is (Permission.RUNS in PERMISSIONS[role])

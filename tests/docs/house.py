@@ -1,0 +1,175 @@
+"""A service on a real PostgreSQL, as an operator has it before them, and a shell that types what a page says."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import make_url
+
+from tests import postgres
+from tests.docs.markdown import ROOT, Block
+from tests.docs.warm import warm_commands
+from tests.ledgers import SAMPLED
+from tests.postgres_binaries import binaries
+from tests.servers import LiveServer
+
+DATABASE = "ledger"
+SHELL = """
+set {how} -o pipefail
+trap 'export -p > .exported; env --null > .environment' EXIT
+test ! -e .exported || source .exported
+export PGPASSWORD="$(cat database-password)"
+curl() {{ command curl --silent {curl} "$@"; }}
+"""
+
+
+@dataclass
+class House:
+    """Who looks after the service: a folder, a shell, two keys.
+
+    Args:
+        folder: where commands are typed.
+        server: serves the database, by a password that stands in a file.
+        cluster: has the database.
+        commands: where the shell finds `epsilon-ledger`.
+    """
+
+    folder: Path
+    server: LiveServer
+    cluster: postgres.Cluster
+    commands: Path
+    ran: list[Block] = field(default_factory=list)
+
+    @property
+    def admin(self) -> httpx2.Client:
+        return self.server.client("admin")
+
+    def type(self, block: Block, *, whatever_happens: bool = False, **replaced: str) -> str:
+        """Type a block into a shell, which remembers what was exported; any error of a command or of HTTP fails.
+
+        Args:
+            block: of a page.
+            whatever_happens: errors are what the block is about.
+            replaced: what stands for names on the page; underlined names have dots, as run… has.
+
+        Returns:
+            What it wrote.
+        """
+        text = block.text
+        names = {"localhost:8000": f"127.0.0.1:{self.server.port}", "ROLE ledger": f"ROLE {postgres.SERVICE}"}
+        names |= {"ledger@db/": f"{postgres.SERVICE}@127.0.0.1:{self.cluster.port}/"}
+        for old, new in (names | {f"{name}_…": value for name, value in replaced.items()}).items():
+            text = text.replace(old, new)
+        how, curl = ("-u", "") if whatever_happens else ("-eu", "--fail-with-body")
+        done = subprocess.run(
+            ["bash", "-c", SHELL.format(how=how, curl=curl) + text],
+            cwd=self.folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0 or whatever_happens, f"{block.page}:{block.line}\n{done.stdout}\n{done.stderr}"
+        self.ran.append(block)
+        return done.stdout
+
+    def run(self, name: str, steps: int, limit: float = 2.0) -> str:
+        """A run of that name with a limit of its own, which took some steps; its id."""
+        with self.admin as http:
+            body = {
+                "name": name,
+                "budget": "mimic/icu-team",
+                "event": SAMPLED,
+                "limit": {"epsilon": limit, "delta": 1e-6},
+            }
+            run = made(http.post("/v1/runs", json=body))["id"]
+            if steps:
+                made(http.post(f"/v1/runs/{run}/steps", json={"count": steps}))
+        return str(run)
+
+    def begin(self) -> None:
+        """A shell that remembers nothing."""
+        self.ran.clear()
+        (self.folder / ".exported").unlink(missing_ok=True)
+
+    def exported(self) -> dict[str, str]:
+        """The environment at the end of the last block."""
+        variables = (self.folder / ".environment").read_text().split("\0")
+        return dict(variable.split("=", 1) for variable in variables if variable)
+
+    def execute(self, statement: str, database: str = DATABASE) -> list[tuple[Any, ...]]:
+        return self.cluster.execute(statement, database)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        path = [str(self.commands), str(Path(sys.prefix) / "bin"), str(binaries()), kept["PATH"]]
+        return kept | {
+            "PATH": os.pathsep.join(path),
+            "EPSILON_LEDGER_DATABASE_URL": self.server.database_url,
+            "KEY": self.server.key("admin"),
+            "OFFICER": self.server.key("privacy_officer"),
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(self.cluster.port),
+            "PGUSER": postgres.SERVICE,
+            "PGDATABASE": DATABASE,
+        }
+
+
+def made(reply: httpx2.Response) -> Any:  # noqa: ANN401 - JSON is anything
+    """What was answered to a request that went well."""
+    assert reply.status_code < 300, reply.text
+    return reply.json()
+
+
+@contextmanager
+def furnished_house(folder: Path) -> Iterator[House]:
+    """A hospital with a population, a budget and both keys; its database's role may do what the runbook asks of it."""
+    cluster = postgres.shared()
+    whole = make_url(cluster.create_database(DATABASE, postgres.TEMPLATE))
+    cluster.execute(f"ALTER ROLE {postgres.SERVICE} CREATEDB")
+    cluster.execute(f"GRANT pg_monitor TO {postgres.SERVICE}")
+    (folder / "database-password").write_text(cluster.password)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    subprocess.run(
+        ["openssl", "genpkey", "-algorithm", "ed25519", "-out", folder / "signing.pem"], check=True, capture_output=True
+    )
+    subprocess.run(
+        ["openssl", "pkey", "-in", folder / "signing.pem", "-pubout", "-out", folder / "signing.pub"], check=True
+    )
+    url = whole._replace(password=None).render_as_string()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("EPSILON_LEDGER_DATABASE_PASSWORD_FILE", str(folder / "database-password"))
+        environment.setenv("EPSILON_LEDGER_SIGNING_KEY_FILE", str(folder / "signing.pem"))
+        server = LiveServer(folder, whole.render_as_string(hide_password=False))
+        for role in ("admin", "privacy_officer"):
+            server.key(role)
+        server.database_url = url
+        server.start()
+        try:
+            with warm_commands(folder) as commands:
+                house = House(folder, server, cluster, commands)
+                _furnish(house)
+                yield house
+        finally:
+            server.stop()
+            for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
+                if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved"}:
+                    cluster.drop_database(name)
+            cluster.execute(f"ALTER ROLE {postgres.SERVICE} NOCREATEDB")
+            cluster.execute(f"REVOKE pg_monitor FROM {postgres.SERVICE}")
+
+
+def _furnish(house: House) -> None:
+    limit = {"epsilon": 8.0, "delta": 1e-5}
+    unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+    with house.admin as http:
+        made(http.post("/v1/populations", json={"name": "mimic", "limit": limit, **unit}))
+        made(http.post("/v1/budgets", json={"name": "icu-team", "parent": "mimic", "limit": limit | {"epsilon": 3.0}}))

@@ -1,0 +1,298 @@
+"""The operators' pages, done: every block of commands is run on real servers, or listed with the reason why not."""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app.settings import PREFIX, Settings, known_variables
+from tests import postgres
+from tests.databases import need_postgresql
+from tests.deploy.commanded import require_command
+from tests.deploy.manifests import KUBERNETES, documents
+from tests.deploy.test_compose import SERVICES
+from tests.docs.house import DATABASE, House, furnished_house, made
+from tests.docs.markdown import ROOT, Block, blocks
+
+PAGES = ("operations", "runbook", "deployment", "keys", "limits")
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+
+CLUSTER = "needs a Kubernetes cluster"
+ENGINE = "needs a container engine"
+NOT_RUN = {
+    "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
+    "docker compose --file deploy/compose/compose.yaml build": ENGINE,
+    "docker compose --file deploy/compose/compose.yaml exec service epsilon-ledger org create hospital": ENGINE,
+    "make compose": ENGINE,
+    "kubectl --namespace ledger scale deployment/epsilon-ledger --replicas=0": CLUSTER,
+    "kubectl --namespace ledger scale deployment/epsilon-ledger --replicas=3": f"{CLUSTER}, and a container engine",
+    "kubectl create namespace ledger": CLUSTER,
+    "kubectl --namespace ledger exec deployment/epsilon-ledger -- epsilon-ledger org create hospital": CLUSTER,
+    "kubectl apply --kustomize deploy/kubernetes/trial": CLUSTER,
+}
+"""By a block's first line: why it is not run."""
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    need_postgresql()
+    with furnished_house(tmp_path_factory.mktemp("house")) as opened:
+        yield opened
+
+
+def _typed(house: House, text: str) -> str:
+    """What something wrote that stands on no page."""
+    return house.type(Block("test", "", 0, text))
+
+
+def backups_of_sqlite(house: House, copy: Block, restore: Block) -> None:
+    if shutil.which("sqlite3") is None:
+        pytest.skip("needs the sqlite3 shell; tests/reliability/test_backups.py makes both backups without it")
+    _typed(house, "export EPSILON_LEDGER_DATABASE_URL=sqlite:///epsilon-ledger.db; epsilon-ledger org create hospital")
+    house.type(copy)
+    _typed(house, "epsilon-ledger org create clinic")
+    house.type(restore)
+    left = _typed(house, "sqlite3 epsilon-ledger.db 'SELECT name FROM organisations'")
+    assert left == _typed(house, "sqlite3 smaller.db 'SELECT name FROM organisations'") == "hospital\n"
+    assert (house.folder / "old" / "epsilon-ledger.db").exists()
+
+
+def backups_of_postgresql(house: House, dump: Block, check: Block) -> None:
+    house.run("dumped", 3)
+    house.type(dump)
+    assert "every curve agrees byte for byte" in house.type(check)
+
+
+def after_a_restore(house: House, report: Block) -> None:
+    run = house.run("restored", 3)
+    assert '"next_step":3' in house.type(report, run=run)
+    with house.admin as http:
+        assert made(http.get(f"/v1/runs/{run}"))["next_step"] == 8
+
+
+def upgrades(house: House, check: Block, migrate: Block) -> None:
+    revision = house.execute("SELECT version_num FROM alembic_version")[0][0]
+    house.execute("UPDATE alembic_version SET version_num = '0001'")
+    asked = house.type(check, whatever_happens=True)
+    assert "`epsilon-ledger migrate`" in asked
+    house.execute(f"UPDATE alembic_version SET version_num = '{revision}'")  # noqa: S608 - read a moment ago
+    assert "newest schema" in house.type(check)
+    assert house.type(migrate).count("The database has the newest schema.") == 2
+
+
+def rotation(house: House, keys: Block, old: Block, new: Block, password: Block, sessions: Block) -> None:
+    with house.admin as http:
+        key = made(http.post("/v1/keys", json={"name": "old", "role": "trainer"}))["id"]
+    assert f"{key} was withdrawn" in house.type(keys, key=key)
+
+    before = (house.folder / "signing.pub").read_text()
+    house.type(old)
+    assert (house.folder / "signing-2026.pub").read_text() == before != (house.folder / "signing.pub").read_text()
+    assert house.type(new).count("every curve agrees") == 2
+
+    first = (house.folder / "database-password").read_text()
+    try:
+        assert '"ok"' in house.type(password)
+        assert (house.folder / "database-password").read_text() != first
+        house.type(sessions)
+        ready = [httpx2.get(f"{house.server.url}/readyz", trust_env=False).status_code for _ in range(3)]
+        assert ready[-1] == 200
+        assert house.run("after the password was changed", 1)
+    finally:
+        house.cluster.execute(f"ALTER ROLE {postgres.SERVICE} PASSWORD '{house.cluster.password}'")
+        (house.folder / "database-password").write_text(house.cluster.password)
+
+
+def verify_fails(house: House, *steps: Block) -> None:
+    look, stop, evidence, compare, checkpoint, who, mend, again = steps
+    run = house.run("changed by hand", 4)
+    _typed(house, "epsilon-ledger checkpoint --org hospital > checkpoint.json")
+    _typed(house, "PGOPTIONS='-c epsilon_ledger.everyone=on' pg_dump --enable-row-security -Fc -f backup.dump")
+    house.execute(f"UPDATE decisions SET epsilon = epsilon / 2 WHERE run_id = '{run}'")  # noqa: S608 - a test's own id
+
+    told = house.type(look)
+    assert run in told
+    assert json.loads((house.folder / "found.json").read_text())["unproven"] == [run]
+    assert "Writes to 1 accounts are stopped." in house.type(stop)
+    with house.admin as http:
+        stopped = http.post(f"/v1/runs/{run}/steps", json={})
+        assert (stopped.status_code, stopped.json()["code"]) == (409, "account_quarantined")
+    assert house.run("of somebody else", 1)
+    assert run in house.type(evidence)
+    compared = house.type(compare)
+    assert "every curve agrees byte for byte" in compared
+    [changed] = [json.loads(line) for line in compared.splitlines() if line.startswith("{")]
+    assert run in json.dumps(changed)
+    assert run in house.type(checkpoint)
+    assert '"items"' in house.type(who)
+    house.type(mend, run=run)
+    assert "every curve agrees byte for byte" in house.type(again)
+    with house.admin as http:
+        made(http.post(f"/v1/runs/{run}/steps", json={}))
+
+
+def overdrawn(house: House, see: Block, statement: Block) -> None:
+    run = house.run("too much", 0, limit=0.05)
+    with house.admin as http:
+        made(http.post(f"/v1/runs/{run}/steps", json={"count": 500, "mode": "report"}))
+    told = house.type(see, run=run)
+    assert '"reported"' in told
+    assert '"overdrawn"' in told
+    assert "guarantee" in house.type(statement, run=run)
+
+
+def database_down(house: House, see: Block) -> None:
+    house.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS false")
+    house.cluster.terminate_backends(DATABASE)
+    try:
+        told = house.type(see, whatever_happens=True)
+    finally:
+        house.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS true")
+    assert re.findall(r"HTTP/1\.1 (\d+)", told) == ["200", "503"]
+    assert "accepting connections" in told  # of the server: it is this database that takes none
+
+
+def disk_full(house: House, space: Block, log: Block, tables: Block, again: Block) -> None:
+    told = house.type(space)
+    assert "Filesystem" in told
+    assert "failed_count" in house.type(log)
+    assert "decisions" in house.type(tables)
+    assert "every curve agrees" in house.type(again)
+
+
+def too_slow(house: House, waiting: Block, connections: Block) -> None:
+    assert "wait_event_type" in house.type(waiting)
+    assert "max_connections" in house.type(connections)
+
+
+def from_sqlite(house: House, move: Block) -> None:
+    moved = Block(move.page, move.section, move.line, re.sub(r"(UTF8 |db/)ledger\b", r"\1ledger_moved", move.text))
+    assert "the copy verified: every curve agrees" in house.type(moved)
+    house.ran.append(move)
+
+
+def openid(house: House, *providers: Block) -> None:
+    for provider in providers:
+        house.begin()
+        house.type(provider)
+        found = house.exported()
+        given = {name[len(PREFIX) :].lower(): found[name] for name in found if name.startswith(f"{PREFIX}OPENID")}
+        assert Settings.model_validate(given).openid is not None
+    house.ran.extend(providers)
+
+
+def placements(house: House, place: Block) -> None:
+    here, there = (postgres.database(postgres.EMPTY) for _ in range(2))
+    with here as first, there as second:
+        text = place.text.replace("postgresql://ledger@db1/ledger", first).replace(
+            "postgresql://ledger@db2/ledger", second
+        )
+        assert "org_" in house.type(Block(place.page, place.section, place.line, text))
+    house.ran.append(place)
+
+
+def trial_secrets(house: House, secrets: Block) -> None:
+    (house.folder / "deploy").mkdir()
+    (house.folder / "deploy" / "secrets.sh").symlink_to(ROOT / "deploy" / "secrets.sh")
+    house.type(secrets)
+    assert (house.folder / "deploy" / "kubernetes" / "trial" / "secrets" / "signing.pem").exists()
+
+
+def keys_page(house: House, line: Block, issue: Block, rotate: Block, revoke: Block) -> None:
+    with house.admin as http:
+        key = made(http.post("/v1/keys", json={"role": "trainer"}))["id"]
+        assert f"{key} was withdrawn" in house.type(line, key=key)
+        issued = json.loads(house.type(issue))
+        heir = json.loads(house.type(rotate, key=issued["id"]))
+        house.type(revoke, key=issued["id"])
+        assert made(http.get(f"/v1/keys/{heir['id']}"))["revoked_at"]
+
+
+def limits_page(house: House, change: Block, approve: Block) -> None:
+    with house.admin as http:
+        budget = made(http.get("/v1/budgets"))["items"][0]["id"]
+        assert '"open"' in house.type(change, bud=budget)
+        [proposal] = made(http.get("/v1/proposals?status=open"))["items"]
+        house.type(approve, prp=proposal["id"])
+        assert made(http.get(f"/v1/accounts/{budget}/limit"))["limit"]["epsilon"] == 4.0
+
+
+SCENES: dict[tuple[str, str], Callable[..., None]] = {
+    ("operations", "People: OpenID Connect"): openid,
+    ("operations", "Several databases"): placements,
+    ("runbook", "Backups: SQLite"): backups_of_sqlite,
+    ("runbook", "Backups: PostgreSQL"): backups_of_postgresql,
+    ("runbook", "After a restore"): after_a_restore,
+    ("runbook", "Upgrades"): upgrades,
+    ("runbook", "Rotation"): rotation,
+    ("runbook", "When verify fails"): verify_fails,
+    ("runbook", "When a budget was overdrawn"): overdrawn,
+    ("runbook", "When the database is down"): database_down,
+    ("runbook", "When the disk is full"): disk_full,
+    ("runbook", "When it is too slow"): too_slow,
+    ("runbook", "From SQLite to PostgreSQL"): from_sqlite,
+    ("deployment", "On Kubernetes"): trial_secrets,
+    ("keys", "Issue, change, withdraw"): keys_page,
+    ("limits", ""): limits_page,
+}
+"""By page and section: who types its blocks, all but those that are not run."""
+
+
+def _of(scene: tuple[str, str]) -> list[Block]:
+    return [block for block in BLOCKS if (block.page, block.section) == scene and block.first_line not in NOT_RUN]
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("scene", SCENES, ids=" ".join)
+def test_the_commands_of_a_section_do_what_it_says(house: House, scene: tuple[str, str]) -> None:
+    house.begin()
+    SCENES[scene](house, *_of(scene))
+    assert {block.line for block in _of(scene)} <= {block.line for block in house.ran}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")
+def test_a_block_is_run_or_listed_with_its_reason(block: Block) -> None:
+    assert (block.first_line in NOT_RUN) != (
+        (block.page, block.section) in SCENES and block in _of((block.page, block.section))
+    )
+
+
+def test_what_is_not_run_is_still_there() -> None:
+    assert set(NOT_RUN) <= {block.first_line for block in BLOCKS}
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.first_line in NOT_RUN], ids=lambda b: f"{b.page}:{b.line}"
+)
+def test_what_is_not_run_names_what_there_is(block: Block) -> None:
+    for words in re.findall(r"(?m)(?:--|exec service) (epsilon-ledger .*)$", block.text):
+        require_command(shlex.split(words))
+    kinds = {
+        (document["kind"].lower(), document["metadata"]["name"])
+        for file in sorted(KUBERNETES.rglob("*.yaml"))
+        for document in documents(file.read_text())
+        if file.parent.name in {"base", "trial"} and file.name != "kustomization.yaml"
+    }
+    for kind, name in re.findall(r"\b(deployment|job|service)/(\S+)", block.text):
+        assert (kind, name) in kinds
+    for command in re.findall(r"(?m)^docker compose --file (\S+) (.*)$", block.text):
+        assert (ROOT / command[0]).exists()
+        assert set(re.findall(r"(?:exec|stop) (\w+)", command[1])) <= SERVICES.keys()
+    for folder in re.findall(r"--kustomize (deploy\S+)", block.text):
+        assert (ROOT / folder / "kustomization.yaml").exists()
+
+
+def test_every_setting_has_its_row() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    rows = set(re.findall(r"(?m)^\| `(EPSILON_LEDGER_[A-Z_]+)` \|", text))
+    assert rows == set(known_variables())
+
+
+def test_pages_of_operators_stay_readable() -> None:
+    for page in ("operations", "runbook", "deployment"):
+        assert len(Path(ROOT / "docs" / f"{page}.md").read_text().splitlines()) <= 360

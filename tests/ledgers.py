@@ -1,0 +1,177 @@
+"""An application in this process, and templates of databases with its rows."""
+
+import atexit
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fastapi.testclient import TestClient
+
+from app.ledger.roles import Role
+from app.main import create_app
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import tenants
+from app.persistence.schema import is_current, upgrade
+from app.service.asking import access
+from app.service.governance.keys import create_key
+from app.service.signing import public_pem
+from app.settings import Settings
+from tests import postgres
+
+Keys = dict[tuple[str, str], str]
+"""By organisation and role."""
+
+ORGANISATIONS = ("hospital", "clinic")
+
+SAMPLED = {
+    "type": "poisson_sampled",
+    "sampling_probability": 0.01,
+    "event": {"type": "gaussian", "noise_multiplier": 1.1},
+}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """An application in this process, with keys of two organisations."""
+
+    http: TestClient
+    database: Database
+    keys: Keys
+
+    def headers(self, role: str = "admin", organisation: str = "hospital") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[organisation, role]}"}
+
+    def post(self, path: str, body: object, role: str = "admin", **headers: str) -> httpx2.Response:
+        sent = self.headers(role) | {name.replace("_", "-"): value for name, value in headers.items()}
+        reply: httpx2.Response = self.http.post(path, json=body, headers=sent)
+        return reply
+
+    def get(self, path: str, role: str = "viewer", organisation: str = "hospital", **headers: str) -> httpx2.Response:
+        sent = self.headers(role, organisation) | {name.replace("_", "-"): value for name, value in headers.items()}
+        reply: httpx2.Response = self.http.get(path, headers=sent)
+        return reply
+
+    def population(self, name: str = "mimic", **terms: object) -> dict[str, object]:
+        body = {
+            "name": name,
+            "privacy_unit": "patient",
+            "neighboring_relation": "add_or_remove_one",
+            "limit": {"epsilon": 3.0, "delta": 1e-5},
+        }
+        return self._made("/v1/populations", body | terms)
+
+    def budget(self, name: str = "icu-team", parent: str = "mimic", **terms: object) -> dict[str, object]:
+        body = {"name": name, "parent": parent, "limit": {"epsilon": 1.0, "delta": 1e-5}}
+        return self._made("/v1/budgets", body | terms)
+
+    def run(self, budget: str = "mimic/icu-team", **terms: object) -> str:
+        body = {"name": "model", "budget": budget, "event": SAMPLED}
+        return str(self._made("/v1/runs", body | terms)["id"])
+
+    def _made(self, path: str, body: dict[str, object]) -> dict[str, object]:
+        reply = self.post(path, body)
+        assert reply.status_code == 201, reply.text
+        made: dict[str, object] = reply.json()
+        return made
+
+
+Furnish = Callable[[Ledger], object]
+
+
+@cache
+def signing_key() -> tuple[Path, Path]:
+    """Files with a private key, and with its public key."""
+    folder = Path(tempfile.mkdtemp(prefix="signing-"))
+    atexit.register(shutil.rmtree, folder)
+    key = Ed25519PrivateKey.generate()
+    private, public = folder / "signing.pem", folder / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_text(public_pem(key.public_key()))
+    return private, public
+
+
+@contextmanager
+def open_ledger(folder: Path, database_url: str | None = None, **more: object) -> Iterator[Ledger]:
+    """An application on a new database with two organisations, each with a key of every role.
+
+    Whoever knocks without a key is not held up, unless further settings say so: tests knock often.
+    """
+    quiet = {"rate_limit_failures_per_second": 0, "signing_key_file": str(signing_key()[0]), "checkpoint_seconds": 0}
+    chosen: dict[str, Any] = {**quiet, **more}
+    app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}", **chosen))
+    database: Database = app.state.placements.named("default").database
+    if not database.exists():
+        _, source = furnished("sqlite")
+        shutil.copy(source, str(database.engine.url.database))
+    keys = _keys_of(database)
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Ledger(http, database, keys)
+
+
+_keys: dict[str | None, Keys] = {}
+"""By the id of the first organisation: those of templates, which are known in each of their copies."""
+
+
+def _keys_of(database: Database) -> Keys:
+    """The keys of a copy; where there is no organisation yet, two are founded."""
+    with database.read(EVERYONE) as tx:
+        current = is_current(tx)
+    if not current:
+        upgrade(database)
+    with database.read(EVERYONE) as tx:
+        first = tenants.find_organisation(tx, ORGANISATIONS[0])
+    if first is not None:
+        return _keys[first]
+    now = datetime.now(UTC)
+    ids = [access.create_organisation(database, organisation, now) for organisation in ORGANISATIONS]
+    keys = {
+        (organisation, str(role)): create_key(database, organisation, role, now).key
+        for organisation in ORGANISATIONS
+        for role in Role
+    }
+    _keys[ids[0]] = keys
+    return keys
+
+
+def nothing(_: Ledger) -> None:
+    """Two organisations with their keys, and nothing else."""
+
+
+@cache
+def furnished(kind: str, furnish: Furnish = nothing) -> tuple[Any, str]:
+    """A database to be copied, made once: to copy it takes no time, to make it takes longer than most tests.
+
+    Args:
+        kind: sqlite or postgresql.
+        furnish: fills the ledger, and says what tests must know of it.
+
+    Returns:
+        What `furnish` said, and the file, or the name of the database.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="furnished-"))
+    atexit.register(shutil.rmtree, folder)
+    source = str(folder / "ledger.db") if kind == "sqlite" else f"{postgres.TEMPLATE}_{folder.name}"
+    url = f"sqlite:///{source}" if kind == "sqlite" else postgres.shared().create_database(source, postgres.TEMPLATE)
+    if kind == "sqlite":
+        database = Database(url)
+        upgrade(database)
+        database.dispose()
+    with open_ledger(folder, url) as ledger:
+        said = furnish(ledger)
+    # Of a look that began as the service stopped: it keeps copies off, or rows out of the file that is copied.
+    if kind == "postgresql":
+        postgres.shared().terminate_backends(source)
+    else:
+        with closing(sqlite3.connect(source, timeout=60)) as connection:
+            assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, "someone still reads"
+    return said, source

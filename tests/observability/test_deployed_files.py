@@ -1,0 +1,155 @@
+"""The dashboard and the alert rules: what they ask for is there, and what they say is right."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import promql_parser
+import pytest
+import yaml
+
+from tests.ledgers import signing_key
+from tests.observability.promtool import promtool
+from tests.reliability.clients import open_budget
+from tests.servers import LiveServer, command_line
+
+FILES = Path(__file__).parents[2] / "deploy" / "observability"
+TOKEN = "only-for-prometheus"
+GAUSSIAN = {"type": "gaussian", "noise_multiplier": 5.0}
+
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((FILES / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads((FILES / "dashboard.json").read_text())
+
+
+def _panels() -> Iterator[tuple[str, str]]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+
+
+EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in RULES} | {
+    f"{title} {place}": expression for place, (title, expression) in enumerate(_panels())
+}
+
+
+def _parsed(expression: str) -> Any:  # noqa: ANN401 - its type is a union without a name
+    """As Prometheus would read it, once Grafana has put its variables in."""
+    return promql_parser.parse(expression.replace("$__rate_interval", "5m").replace("$placement", ".*"))
+
+
+def _metrics(expression: str) -> set[str]:
+    """The names of the metrics that an expression reads."""
+    text = re.sub(r'"[^"]*"', '""', expression)
+    return set(re.findall(r"\b(?:epsilon_ledger|process)_\w+", text))
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a verification of an empty ledger writes for Prometheus."""
+    folder = tmp_path_factory.mktemp("verified")
+    database, file = folder / "ledger.db", folder / "ledger.prom"
+    assert command_line("migrate", database=database).returncode == 0
+    assert command_line("verify", "--metrics-file", str(file), database=database).returncode == 0
+    return file.read_text()
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a real server tells after some traffic."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("EPSILON_LEDGER_METRICS_TOKEN", TOKEN)
+        server = LiveServer(tmp_path_factory.mktemp("scraped"))
+        environment.setenv("EPSILON_LEDGER_SIGNING_KEY_FILE", str(signing_key()[0]))
+        server.start()
+    try:
+        with server.client("admin") as http:
+            budget = open_budget(http, "crowd", 5.0)
+            register = {"name": "model", "budget": budget, "event": GAUSSIAN}
+            run = http.post("/v1/runs", json=register).raise_for_status().json()["id"]
+            statuses = [http.post(f"/v1/runs/{run}/steps", json={"count": n}).status_code for n in (1, 1, 10**6)]
+            assert statuses == [200, 200, 403]
+            http.post("/v1/checkpoints").raise_for_status()
+        reply = httpx2.get(f"{server.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False)
+        return reply.raise_for_status().text
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_every_expression_is_promql(name: str) -> None:
+    assert _parsed(EXPRESSIONS[name]) is not None
+
+
+def test_every_metric_that_is_asked_for_is_told_by_a_server_or_by_verify(scraped: str, verified: str) -> None:
+    lines = [*scraped.splitlines(), *verified.splitlines()]
+    told = {line.split("{")[0].split(" ")[0] for line in lines if line and not line.startswith("#")}
+    wanted = {metric for expression in EXPRESSIONS.values() for metric in _metrics(expression)}
+    assert len(wanted) > 25
+    assert sorted(wanted - told) == []
+
+
+def test_every_label_that_is_asked_for_is_told_by_a_server(scraped: str) -> None:
+    told = set(re.findall(r'[{,](\w+)="', scraped)) | {"instance", "job"}  # these are Prometheus' own
+    wanted = {
+        label.strip()
+        for expression in EXPRESSIONS.values()
+        for labels in re.findall(r"\bby \(([^)]*)\)", expression)
+        for label in labels.split(",")
+    } - {"pid"}  # of several workers
+    assert wanted <= told
+
+
+def test_what_a_server_tells_is_as_promtool_wants_it(scraped: str, verified: str) -> None:
+    for told in (scraped, verified):
+        checked = promtool("check", "metrics", given=told)
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_every_rule_fires_when_it_should_and_not_otherwise() -> None:
+    checked = promtool("check", "rules", FILES / "alerts.yml")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    tested = promtool("test", "rules", FILES / "alerts_test.yml")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    for case in yaml.safe_load((FILES / "alerts_test.yml").read_text())["tests"]:
+        assert {each["alertname"] for each in case["alert_rule_test"]} == {rule["alert"] for rule in RULES}
+        assert len({bool(each["exp_alerts"]) for each in case["alert_rule_test"]}) == 1
+
+
+def test_the_example_of_a_scrape_is_a_configuration() -> None:
+    checked = promtool("check", "config", "--syntax-only", FILES / "prometheus.yml")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_alert_has_a_severity_and_a_sentence_and_stands_on_the_page() -> None:
+    page = (FILES.parents[1] / "docs" / "observability.md").read_text()
+    for rule in RULES:
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert rule["annotations"]["summary"]
+        assert f"`{rule['alert']}`" in page
+
+
+def test_every_metric_stands_on_the_page(scraped: str, verified: str) -> None:
+    page = (FILES.parents[1] / "docs" / "observability.md").read_text()
+    told = re.findall(r"^# TYPE (\S+)", f"{scraped}\n{verified}", re.MULTILINE)
+    assert [name for name in told if f"`{name}`" not in page] == []
+
+
+def test_the_dashboard_draws_each_panel_in_a_place_of_its_own() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells

@@ -1,0 +1,69 @@
+"""A password that stands in a file, and is changed while the service works."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
+
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence.engine import NOBODY, Database
+from tests import postgres
+from tests.databases import need_postgresql
+
+ROLE = "holder_of_a_file"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "password"
+
+
+@pytest.fixture
+def database(file: Path) -> Iterator[Database]:
+    """A database whose URL names a role of its own, and no password."""
+    need_postgresql()
+    with postgres.database() as url:
+        postgres.shared().execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'first'")
+        whole = make_url(url)
+        database = Database(f"postgresql://{ROLE}@{whole.host}:{whole.port}/{whole.database}", pool_size=2)
+        database.take_password_from(file)
+        yield database
+        database.dispose()
+        postgres.shared().execute(f"DROP ROLE {ROLE}")
+
+
+def _who(database: Database) -> str:
+    with database.read(NOBODY) as tx:
+        return str(tx.exec_driver_sql("SELECT current_user").scalar_one())
+
+
+@pytest.mark.postgresql
+def test_a_new_connection_takes_the_password_that_the_file_holds_then(database: Database, file: Path) -> None:
+    file.write_text("first\n")
+    assert _who(database) == ROLE
+    postgres.shared().execute(f"ALTER ROLE {ROLE} PASSWORD 'second'")
+    assert _who(database) == ROLE  # a connection that is open stays open
+    with database.read(NOBODY), pytest.raises(OperationalError, match="password authentication failed"):
+        _who(database)
+    file.write_text("second")
+    with database.read(NOBODY):
+        assert _who(database) == ROLE
+
+
+@pytest.mark.postgresql
+def test_a_file_that_cannot_be_read_is_an_outage_and_its_name_is_not_told(database: Database, file: Path) -> None:
+    with pytest.raises(LedgerUnavailableError) as failed:
+        _who(database)
+    assert str(file) not in failed.value.detail
+    file.write_text("first")
+    assert _who(database) == ROLE
+
+
+def test_a_file_of_sqlite_needs_no_password(tmp_path: Path, file: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
+    database.take_password_from(file)
+    with database.read(NOBODY) as tx:
+        assert tx.exec_driver_sql("SELECT 1").scalar_one() == 1
+    database.dispose()

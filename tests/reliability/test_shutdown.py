@@ -1,0 +1,167 @@
+"""A service that is told to stop: whoever has asked is answered, whoever comes is refused, and it ends in time."""
+
+import asyncio
+import json
+import signal
+import socket
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import pytest
+from sqlalchemy import func, select
+
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.tables import decisions
+from tests.reliability.clients import open_budget
+from tests.servers import LiveServer
+
+TRAINERS = 64
+BOUND_SECONDS = 25
+"""EPSILON_LEDGER_SHUTDOWN_SECONDS, and what a process may take besides."""
+
+CHEAP = {"type": "gaussian", "noise_multiplier": 1000.0}
+
+
+@dataclass
+class Seen:
+    """What the trainers were answered; a request is lost if it was sent and no whole answer came."""
+
+    answers: Counter[int] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    farewells: int = 0
+
+
+async def _train(server: LiveServer, run: str, key: str, seen: Seen) -> None:
+    """Take step after step until the service takes no connection any more; nothing is asked twice."""
+    body = json.dumps({"count": 1}).encode()
+    head = f"POST /v1/runs/{run}/steps HTTP/1.1\r\nHost: ledger\r\nAuthorization: Bearer {key}\r\n"
+    request = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        except OSError:
+            return
+        goes_on = True
+        while goes_on:
+            try:
+                writer.write(request)
+                reply = await reader.readuntil(b"\r\n\r\n")
+                fields = dict(line.lower().split(": ", 1) for line in reply.decode().split("\r\n")[1:-2])
+                await reader.readexactly(int(fields["content-length"]))
+            except (OSError, asyncio.IncompleteReadError) as error:
+                seen.lost.append(repr(error))
+                break
+            seen.answers[int(reply.split()[1])] += 1
+            goes_on = fields.get("connection") != "close"
+            seen.farewells += not goes_on
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _stop_amid(server: LiveServer, runs: list[str], key: str) -> Seen:
+    seen = Seen()
+    training = [asyncio.create_task(_train(server, run, key, seen)) for run in runs]
+    while seen.answers[200] < 2 * TRAINERS:
+        await asyncio.sleep(0.01)
+        assert not all(task.done() for task in training), server.log()
+    assert server.process is not None
+    server.process.send_signal(signal.SIGTERM)
+    await asyncio.gather(*training)
+    return seen
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_has_asked_is_answered_when_the_service_stops(tmp_path: Path, database_url: str, workers: int) -> None:
+    server = LiveServer(tmp_path, database_url, workers=workers)
+    server.start()
+    try:
+        with server.client("admin") as http:
+            budget = open_budget(http, "crowd", 50.0)
+            register = {"name": "model", "budget": budget, "event": CHEAP}
+            runs = [str(http.post("/v1/runs", json=register).raise_for_status().json()["id"]) for _ in range(TRAINERS)]
+        seen = asyncio.run(_stop_amid(server, runs, server.key("trainer")))
+        told_at = time.monotonic()
+        assert server.process is not None
+        assert server.process.wait(BOUND_SECONDS) == 0, server.log()
+        assert time.monotonic() - told_at < BOUND_SECONDS
+    finally:
+        if server.process is not None and server.process.poll() is None:
+            server.kill()
+    assert seen.lost == []
+    assert set(seen.answers) == {200}
+    assert seen.farewells > 0
+    database = Database(server.database_url)
+    with database.read(EVERYONE) as tx:
+        assert tx.execute(select(func.count()).select_from(decisions)).scalar() == seen.answers[200]
+    database.dispose()
+
+
+def test_who_keeps_a_connection_and_asks_once_more_is_answered(tmp_path: Path) -> None:
+    server = LiveServer(tmp_path)
+    server.start()
+    try:
+        with server.client("viewer") as http:
+            assert "connection" not in http.get("/v1/runs").headers
+            assert server.process is not None
+            server.process.terminate()
+            until = time.monotonic() + 30
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", server.port)).close()
+                except OSError:
+                    break
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            time.sleep(0.1)  # who closes at once has closed by now
+            last = http.get("/v1/runs")
+            assert (last.status_code, last.headers["connection"]) == (200, "close")
+            assert server.process.wait(BOUND_SECONDS) == 0
+    finally:
+        if server.process is not None and server.process.poll() is None:
+            server.kill()
+
+
+def test_before_it_leaves_it_says_that_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_SHUTDOWN_DELAY_SECONDS", "60")
+    server = LiveServer(tmp_path)
+    server.start()
+    try:
+        with server.client("viewer") as http, httpx2.Client(base_url=server.url, trust_env=False, timeout=30) as new:
+            http.get("/v1/runs").raise_for_status()
+            assert server.process is not None
+            server.process.terminate()
+            until = time.monotonic() + 30
+            while (told := new.get("/readyz")).status_code == 200:
+                assert time.monotonic() < until
+            assert (told.status_code, told.json()["detail"]) == (503, "This process is stopping.")
+            assert told.headers["connection"] == "close"
+            assert new.get("/healthz").status_code == 200
+            assert http.get("/v1/runs").status_code == 200
+    finally:
+        server.kill()
+
+
+def test_who_never_finishes_asking_is_not_waited_for_longer_than_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_SHUTDOWN_SECONDS", "1")
+    server = LiveServer(tmp_path)
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            head = f"POST /v1/runs HTTP/1.1\r\nHost: ledger\r\nAuthorization: Bearer {server.key('admin')}\r\n"
+            slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+            with server.client("viewer") as http:  # what was sent before it has been read by now
+                assert http.get("/healthz").status_code == 200
+            assert server.process is not None
+            server.process.terminate()
+            assert server.process.wait(30) == 0
+            assert not slow.recv(1 << 16).startswith(b"HTTP/1.1 2")
+    finally:
+        if server.process is not None and server.process.poll() is None:
+            server.kill()

@@ -1,0 +1,115 @@
+"""The service as a process of its own: a command of it, or a real server on a real port."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx2
+
+from app.ledger.roles import Role
+from app.persistence.engine import Database
+from app.persistence.schema import upgrade
+from app.service.asking import access
+from app.service.governance.keys import create_key
+
+
+def command_line(*arguments: str, database: Path | str) -> subprocess.CompletedProcess[str]:
+    """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
+    url = database if isinstance(database, str) else f"sqlite:///{database}"
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": url},
+    )
+
+
+@dataclass
+class LiveServer:
+    """A server process of its own, by default on a SQLite file of its own; `module` is what it runs.
+
+    A PostgreSQL database must have the newest schema before the start.
+    """
+
+    folder: Path
+    database_url: str = ""
+    module: str = "app.cli"
+    workers: int = 1
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.database_url = self.database_url or f"sqlite:///{self.folder / 'ledger.db'}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def key(self, role: str, organisation: str = "hospital") -> str:
+        """A key of this role, issued without a process for it; the organisation is founded with its first key."""
+        name = f"{organisation}/{role}"
+        if name not in self.keys:
+            database, now = Database(self.database_url), datetime.now(UTC)
+            if not database.exists():  # the service was never started on this file
+                upgrade(database)
+            if not any(known.startswith(f"{organisation}/") for known in self.keys):
+                access.create_organisation(database, organisation, now)
+            self.keys[name] = create_key(database, organisation, Role(role), now).key
+            database.dispose()
+        return self.keys[name]
+
+    def client(self, role: str, organisation: str = "hospital") -> httpx2.Client:
+        """A bare HTTP client with a key of this role."""
+        headers = {"Authorization": f"Bearer {self.key(role, organisation)}"}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+
+    def start(self) -> None:
+        """Start the process and wait until it is ready."""
+        if not self.port:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"],
+                env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until = time.monotonic() + 60
+        while True:
+            try:
+                if httpx2.get(f"{self.url}/readyz", timeout=5, trust_env=False).status_code == 200:
+                    return
+            except httpx2.TransportError:
+                pass
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < until, self.log()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End the process and its workers as a power cut would."""
+        assert self.process is not None
+        with suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End the process as an operator would."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text()

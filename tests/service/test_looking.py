@@ -1,0 +1,207 @@
+"""What people look at: how accounts stand, in which order, and when that is new."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection
+
+from app.ledger.accounts import AccountKind
+from app.ledger.filters import Limit
+from app.ledger.windows import ALWAYS
+from app.persistence.repositories import accounts
+from app.persistence.repositories.accounts import AccountRecord
+from app.service.alerts.forecasting import outlook
+from app.service.asking.access import Caller, authenticate
+from app.service.asking.call import Call
+from app.service.looking.overview import BUDGETS, POPULATIONS, read_overview, read_stamp, trees_of
+from app.service.looking.standings import Standing, Standings, paced
+from tests.conftest import SAMPLED, Ledger
+
+NOISY = {"type": "gaussian", "noise_multiplier": 0.5}
+WIDE = {"epsilon": 2.5, "delta": 1e-5}
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def call_of(ledger: Ledger, role: str = "viewer", now: datetime | None = None) -> Call:
+    """What a use case is given when somebody with this role asks."""
+    at = now or datetime.now(UTC)
+    caller: Caller = authenticate(ledger.database, ledger.headers(role)["Authorization"], at)
+    return Call(ledger.database, caller, at)
+
+
+def standings_of(ledger: Ledger, book: Standings | None = None) -> dict[str, Standing]:
+    call = call_of(ledger)
+    with ledger.database.read(call.organisation_id) as tx:
+        return {each.path: each for each in (book or Standings()).read(tx, call)}
+
+
+def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget(limit=WIDE)
+    run = ledger.run()
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 100}, "trainer").status_code == 200
+    plan = {"plan": [{"event": SAMPLED, "count": 50}]}
+    reserved = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer")
+    assert reserved.status_code == 201
+    found = standings_of(ledger)
+    for listed in ("/v1/populations", "/v1/budgets"):
+        for told in ledger.get(listed).json()["items"]:
+            standing = found[told["path"]]
+            assert standing.epsilon == told["epsilon"]
+            assert (standing.limit.epsilon, standing.limit.delta) == tuple(told["limit"].values())
+            assert standing.epsilon_with_held > standing.epsilon
+            assert standing.holds
+            assert standing.left == standing.limit.epsilon - standing.epsilon_with_held
+    voided = ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer")
+    assert voided.status_code == 200
+    assert not any(each.holds for each in standings_of(ledger).values())
+
+
+def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mimic", "imaging"):
+        ledger.population(name)
+        ledger.budget(parent=name)
+    run = ledger.run("imaging/icu-team")
+    book = Standings()
+    asked: list[list[str]] = []
+    read_many = accounts.read_many
+
+    def counted(tx: Connection, organisation_id: str, ids: list[str]) -> list[AccountRecord]:
+        asked.append(ids)
+        return read_many(tx, organisation_id, ids)
+
+    monkeypatch.setattr(accounts, "read_many", counted)
+    first = standings_of(ledger, book)
+    assert len(first) == 4
+    assert standings_of(ledger, book) == first
+    assert len(asked) == 1
+    assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    changed = standings_of(ledger, book)
+    assert {path for path, each in changed.items() if each != first[path]} == {"imaging", "imaging/icu-team"}
+    assert sorted(asked[1]) == sorted(changed[path].id for path in ("imaging", "imaging/icu-team"))
+
+
+def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
+    seen = {read_stamp(call_of(ledger))}
+
+    def happened(what: str) -> None:
+        stamp = read_stamp(call_of(ledger))
+        assert stamp not in seen, what
+        seen.add(stamp)
+
+    ledger.population()
+    happened("a population was opened")
+    team = ledger.budget()
+    happened("a budget was opened")
+    run = ledger.run()
+    happened("a run was registered")
+    steps: Callable[..., int] = lambda **body: ledger.post(f"/v1/runs/{run}/steps", body, "trainer").status_code  # noqa: E731
+    assert steps() == 200
+    happened("a step was charged")
+    assert steps(count=10**9, event=NOISY) == 403
+    happened("a step was refused")
+    assert steps(event=SAMPLED, mode="report") == 200
+    happened("a step was reported")
+    reserved = ledger.post(f"/v1/runs/{run}/reservations", {"plan": [{"event": SAMPLED, "count": 2}]}, "trainer")
+    happened("a plan was set aside")
+    assert ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer").status_code == 200
+    happened("a plan was given back")
+    for act in ("pause", "resume", "complete"):
+        assert ledger.post(f"/v1/runs/{run}/{act}", {}, "trainer").status_code == 200
+        happened(act)
+    lower = {"limit": {"epsilon": 0.9, "delta": 1e-5}, "reason": "Less is enough."}
+    assert ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*").status_code == 200
+    happened("a limit was lowered")
+    before = read_stamp(call_of(ledger))
+    assert ledger.get("/v1/runs").status_code == 200
+    assert steps(dry_run=True) == 422
+    assert read_stamp(call_of(ledger)) == before
+
+
+def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget(limit=WIDE)
+    run = ledger.run()
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").status_code == 200
+    later = call_of(ledger, now=datetime.now(UTC) + timedelta(days=2))
+    with ledger.database.read(later.organisation_id) as tx:
+        seen = paced(tx, later, Standings().read(tx, later))
+        for each in seen:
+            record = accounts.find(tx, later.organisation_id, each.id)
+            assert record is not None
+            told = outlook(tx, later.organisation_id, record, later.now)
+            assert (each.share, each.per_day) == (told.forecast.share, told.forecast.per_day)
+            assert each.empty_at == told.reaches_limit_at
+            assert each.lasts is not None
+
+
+def standing(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> Standing:
+    """An account that has used a part of its limit of 2."""
+    root = path.split("/", maxsplit=1)[0]
+    kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
+    spent = 2 * share if epsilon is None else epsilon
+    facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), Limit(2.0, 1e-6))
+    return Standing(*facts, spent, spent, holds=False, share=share, window=ALWAYS, created_at=datetime.now(UTC))
+
+
+def ending(account: Standing, days: int) -> Standing:
+    """The same account, if it is empty in so many days."""
+    return replace(account, now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
+
+
+@pytest.mark.parametrize(
+    ("account", "level"),
+    [
+        (standing("p", 1.01), "over"),
+        (replace(standing("p", 0.0), quarantine="its balance is not proven"), "over"),
+        (standing("p", 0.99), "empty"),
+        (replace(standing("p", 0.1), epsilon_with_held=1.97, holds=True), "empty"),
+        (standing("p", 0.8), "near"),
+        (ending(standing("p", 0.1), 7), "near"),
+        (standing("p", 0.5), "half"),
+        (ending(standing("p", 0.1), 30), "half"),
+        (standing("p", 0.49), "calm"),
+        (ending(standing("p", 0.1), 32), "calm"),
+    ],
+)
+def test_levels(account: Standing, level: str) -> None:
+    assert account.level == level
+    assert account.words
+
+
+def test_a_tree_is_as_urgent_as_its_most_urgent_account() -> None:
+    shown = [
+        *(standing("a", 0.7), standing("a/x", 0.1, parent="a"), standing("a/y", 0.2, parent="a")),
+        *(standing("b", 0.2), standing("b/x", 0.3, parent="b"), standing("b/x/deep", 0.9, parent="b/x")),
+    ]
+    unseen = [standing("b/x/deep/er", 0.0, parent="b/x/deep"), standing("a/z", 0.0, parent="a")]
+    first, second = trees_of(shown, [*shown, *unseen])
+    assert (first.standing.path, second.standing.path) == ("b", "a")
+    assert [child.standing.path for child in second.children] == ["a/y", "a/x"]
+    assert second.hidden == 1
+    assert (first.hidden, first.children[0].hidden, first.children[0].children[0].hidden) == (0, 0, 1)
+
+
+def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [standing(f"p{number:03}", 0.1) for number in range(POPULATIONS + 20)]
+    teams = [
+        standing(f"p{number:03}/t{team}", (number * 3 + team) / 1000, parent=f"p{number:03}")
+        for number in range(POPULATIONS + 20)
+        for team in range(3)
+    ]
+    monkeypatch.setattr(Standings, "read", lambda *_: [*many, *teams])
+    seen = read_overview(call_of(ledger), Standings())
+    assert (seen.populations, seen.budgets) == (POPULATIONS + 20, 3 * (POPULATIONS + 20))
+    assert len(seen.trees) == POPULATIONS
+    shown = [child for tree in seen.trees for child in tree.children]
+    assert len(shown) == BUDGETS
+    assert sum(tree.hidden for tree in seen.trees) == 3 * POPULATIONS - BUDGETS
+    assert seen.trees[0].standing.path == "p119"
+    least = min(child.standing.share for child in shown)
+    hidden = {each.path for each in teams if each.population_id in {tree.standing.id for tree in seen.trees}}
+    hidden -= {child.standing.path for child in shown}
+    assert max(each.share for each in teams if each.path in hidden) <= least
+    found = read_overview(call_of(ledger), Standings(), wanted=" P007/t1 ")
+    assert [tree.standing.path for tree in found.trees] == ["p007"]

@@ -1,0 +1,292 @@
+"""People who are signed in with a browser: what a cookie opens, and when it opens nothing any more."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from app.ledger.errors import AuthenticationError
+from app.ledger.roles import Role
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import keys as stored_keys
+from app.persistence.tables import api_keys, audit_entries
+from app.persistence.tables import sessions as table
+from app.service.asking import sessions
+from app.service.asking.access import Caller, authenticate
+from app.service.asking.keyring import KeyRing
+from app.settings import Settings
+from tests.conftest import Ledger
+from tests.identity_provider import IdentityProvider, identity_provider, key_of
+
+LASTING = timedelta(hours=12)
+
+
+def _caller(ledger: Ledger, role: str = "planner", organisation: str = "hospital") -> Caller:
+    header = f"Bearer {ledger.keys[organisation, role]}"
+    return authenticate(ledger.database, header, datetime.now(UTC))
+
+
+def _opened(ledger: Ledger, caller: Caller | None = None, *, now: datetime | None = None, **how: Any) -> str:  # noqa: ANN401 - as passed on
+    caller = caller or _caller(ledger)
+    return sessions.open_session(ledger.database, caller, now or datetime.now(UTC), lasting=LASTING, **how)
+
+
+def _seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Caller:
+    return sessions.authenticate(ledger.database, cookie, now or datetime.now(UTC), "default").caller
+
+
+def _rows(database: Database) -> list[Mapping[str, Any]]:
+    with database.read(EVERYONE) as tx:
+        return [dict(row) for row in tx.execute(select(table)).mappings()]
+
+
+def _revoke(ledger: Ledger, key_id: str) -> None:
+    reply = ledger.post(f"/v1/keys/{key_id}/revoke", {"reason": "The laptop was lost."})
+    assert reply.status_code == 200, reply.text
+
+
+def _acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ledger.get(f"/v1/audit?action={action}", "auditor").json()["items"]
+    return found
+
+
+@pytest.fixture
+def ring(ledger: Ledger) -> KeyRing:
+    """What another replica knows of who asks."""
+    return KeyRing({"default": ledger.database})
+
+
+def test_a_cookie_opens_what_its_key_opens(ledger: Ledger) -> None:
+    caller = _caller(ledger)
+    found = _seen(ledger, _opened(ledger, caller))
+    assert replace(found, expires_at=None) == caller
+    assert found.expires_at is not None
+
+
+def test_a_key_has_so_many_sessions_and_the_first_of_them_ends(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
+    other = _opened(ledger, _caller(ledger, "viewer"))
+    began = datetime.now(UTC)
+    cookies = [_opened(ledger, now=began + timedelta(seconds=number)) for number in range(5)]
+    assert len(_rows(ledger.database)) == 4
+    for cookie in (other, *cookies[2:]):
+        _seen(ledger, cookie)
+    for cookie in cookies[:2]:
+        with pytest.raises(AuthenticationError):
+            _seen(ledger, cookie)
+    ended = [act["subject"] for act in _acts(ledger, "session.ended")]
+    assert ended == [cookie.partition(".")[0] for cookie in cookies[:2]]
+
+
+def test_of_its_secret_a_hash_is_stored_and_nothing_stands_in_the_chain(ledger: Ledger) -> None:
+    cookie = _opened(ledger, request_id="req-1")
+    session_id, _, secret = cookie.partition(".")
+    (row,) = _rows(ledger.database)
+    assert row["id"] == session_id
+    assert len(row["secret_hash"]) == 32
+    assert secret not in repr(row)
+    with ledger.database.read(EVERYONE) as tx:
+        assert secret not in repr(tx.execute(select(audit_entries)).all())
+    (act,) = _acts(ledger, "session.opened")
+    assert (act["subject"], act["actor"]) == (session_id, _caller(ledger).actor)
+    assert act["request_id"] == "req-1"
+
+
+@pytest.mark.parametrize("how", ["shortened", "another id", "another's secret", "no secret", "empty", "id alone"])
+def test_what_is_no_cookie_of_ours_opens_nothing(ledger: Ledger, how: str) -> None:
+    cookie, another = _opened(ledger), _opened(ledger, _caller(ledger, "admin", "clinic"))
+    session_id, _, secret = cookie.partition(".")
+    wrong = {
+        "shortened": cookie[:-1],
+        "another id": f"ses_nowhere.{secret}",
+        "another's secret": f"{session_id}.{another.partition('.')[2]}",
+        "no secret": f"{session_id}.",
+        "empty": "",
+        "id alone": session_id,
+    }
+    with pytest.raises(AuthenticationError, match="not signed in any more"):
+        _seen(ledger, wrong[how])
+
+
+def test_it_ends_by_itself_and_with_its_key(ledger: Ledger) -> None:
+    now = datetime.now(UTC)
+    found = _seen(ledger, _opened(ledger, now=now), now + LASTING - timedelta(seconds=1))
+    assert found.expires_at == now + LASTING
+    with pytest.raises(AuthenticationError):
+        _seen(ledger, _opened(ledger, now=now), now + LASTING)
+    ends = now + timedelta(minutes=5)
+    body = {"role": "viewer", "expires_at": ends.isoformat()}
+    made = ledger.post("/v1/keys", body).json()
+    short = authenticate(ledger.database, f"Bearer {made['key']}", now)
+    cookie = _opened(ledger, short, now=now)
+    assert _seen(ledger, cookie, now).expires_at == ends
+    with pytest.raises(AuthenticationError):
+        _seen(ledger, cookie, ends)
+
+
+def test_a_key_that_ends_earlier_than_it_was_to_ends_its_sessions_then(ledger: Ledger) -> None:
+    now = datetime.now(UTC)
+    caller = _caller(ledger)
+    cookie = _opened(ledger, caller, now=now)
+    reply = ledger.post(f"/v1/keys/{caller.actor}/rotate", {"overlap_seconds": 60})
+    assert reply.status_code == 201
+    found = _seen(ledger, cookie, now)
+    assert found.expires_at is not None
+    assert found.expires_at < now + timedelta(seconds=90)
+    with pytest.raises(AuthenticationError):
+        _seen(ledger, cookie, now + timedelta(seconds=90))
+
+
+def test_a_withdrawn_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: KeyRing) -> None:
+    caller = _caller(ledger)
+    withdrawn = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(2)]
+    other = f"{sessions.SCHEME} {_opened(ledger, _caller(ledger, 'viewer'))}"
+    for credential in (*withdrawn, other):
+        assert ring.authenticate(credential).organisation_id == caller.organisation_id
+    _revoke(ledger, caller.actor)
+    ring.refresh("default")
+    assert [ring.find(credential) for credential in withdrawn] == [None, None]
+    assert ring.find(other) is not None
+    for credential in withdrawn:
+        with pytest.raises(AuthenticationError, match="not signed in any more"):
+            ring.authenticate(credential)
+
+
+def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, ring: KeyRing) -> None:
+    caller = _caller(ledger)
+    ended, kept = _opened(ledger, caller), _opened(ledger, caller)
+    for cookie in (ended, kept):
+        ring.authenticate(f"{sessions.SCHEME} {cookie}")
+    for _ in range(2):  # twice is as good as once, and noted once
+        sessions.end_session(ledger.database, ended, caller, datetime.now(UTC), "req-2")
+    ring.refresh("default")
+    assert ring.find(f"{sessions.SCHEME} {ended}") is None
+    assert ring.find(f"{sessions.SCHEME} {kept}") is not None
+    with pytest.raises(AuthenticationError):
+        ring.authenticate(f"{sessions.SCHEME} {ended}")
+    (act,) = _acts(ledger, "session.ended")
+    assert (act["subject"], act["request_id"]) == (ended.partition(".")[0], "req-2")
+
+
+def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger: Ledger, ring: KeyRing) -> None:
+    caller = _caller(ledger)
+    own = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(3)]
+    others = [
+        f"{sessions.SCHEME} {_opened(ledger, _caller(ledger, role, organisation))}"
+        for role, organisation in (("viewer", "hospital"), ("planner", "clinic"))
+    ]
+    for credential in (*own, *others):
+        ring.authenticate(credential)
+    sessions.end_every_session(ledger.database, caller, datetime.now(UTC), "req-3")
+    ring.refresh("default")
+    assert [ring.find(credential) for credential in own] == [None] * 3
+    assert all(ring.find(credential) for credential in others)
+    assert {act["request_id"] for act in _acts(ledger, "session.ended")} == {"req-3"}
+    assert len(_acts(ledger, "session.ended")) == 3
+
+
+def test_nobody_ends_the_session_of_another_organisation(ledger: Ledger) -> None:
+    cookie = _opened(ledger)
+    stranger = _caller(ledger, "admin", "clinic")
+    sessions.end_session(ledger.database, cookie, stranger, datetime.now(UTC))
+    assert _seen(ledger, cookie).organisation_id == _caller(ledger).organisation_id
+
+
+def test_a_session_never_opens_another_organisation_whatever_key_its_row_names(ledger: Ledger) -> None:
+    cookie, stranger = _opened(ledger), _caller(ledger, "admin", "clinic")
+    with ledger.database.write(EVERYONE) as tx:
+        tx.execute(update(table).values(actor=stranger.actor))
+    with pytest.raises(AuthenticationError):
+        _seen(ledger, cookie)
+
+
+def test_a_session_of_a_key_has_the_role_that_the_key_has_now(ledger: Ledger) -> None:
+    caller = _caller(ledger, "admin")
+    cookie = _opened(ledger, caller)
+    with ledger.database.write(EVERYONE) as tx:
+        tx.execute(update(api_keys).where(api_keys.c.id == caller.actor).values(role="viewer"))
+    assert _seen(ledger, cookie).role is Role.VIEWER
+
+
+def test_sessions_that_have_ended_are_forgotten_when_another_is_opened(ledger: Ledger) -> None:
+    now = datetime.now(UTC)
+    for hours in (30, 20):
+        _opened(ledger, now=now - timedelta(hours=hours))
+    others = _opened(ledger, _caller(ledger, "viewer", "clinic"), now=now - timedelta(hours=30))
+    kept = _opened(ledger, now=now)
+    assert {row["id"] for row in _rows(ledger.database)} == {each.partition(".")[0] for each in (others, kept)}
+
+
+def test_what_somebody_does_in_a_browser_counts_as_use_of_their_key(ledger: Ledger, ring: KeyRing) -> None:
+    caller = _caller(ledger, "auditor")
+    ring.authenticate(f"{sessions.SCHEME} {_opened(ledger, caller)}")
+    ring.refresh("default")
+    with ledger.database.read(EVERYONE) as tx:
+        record = stored_keys.find(tx, caller.actor)
+    assert record is not None
+    assert record.last_used_at is not None
+
+
+def test_a_session_that_has_ended_is_not_believed_for_another_second(ledger: Ledger, ring: KeyRing) -> None:
+    now = datetime.now(UTC)
+    cookie = _opened(ledger, now=now - LASTING + timedelta(milliseconds=300))
+    credential = f"{sessions.SCHEME} {cookie}"
+    caller = ring.authenticate(credential)
+    assert caller.expires_at is not None
+    while datetime.now(UTC) < caller.expires_at:
+        pass
+    assert ring.find(credential) is None
+
+
+def test_forgetting_holds_at_once_where_somebody_signs_out(ledger: Ledger, ring: KeyRing) -> None:
+    credential = f"{sessions.SCHEME} {_opened(ledger)}"
+    ring.authenticate(credential)
+    ring.forget(credential)
+    assert ring.find(credential) is None
+    assert not ring.knew(credential)
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as provider:
+        yield provider
+
+
+def _person(ledger: Ledger, provider: IdentityProvider) -> tuple[KeyRing, str]:
+    """Somebody who signed in at the provider, and what a replica knows."""
+    ring = KeyRing({"default": ledger.database}, Settings(**provider.settings()).openid)
+    marie = ring.authenticate(f"Bearer {provider.token()}")
+    return ring, _opened(ledger, replace(marie, expires_at=None), thumbprint=key_of("RS256").thumbprint())
+
+
+def test_a_person_keeps_role_and_scope_for_as_long_as_the_session(ledger: Ledger, provider: IdentityProvider) -> None:
+    ring, cookie = _person(ledger, provider)
+    found = ring.authenticate(f"{sessions.SCHEME} {cookie}")
+    assert (found.actor, found.role, found.scope) == ("oidc:marie", Role.PRIVACY_OFFICER, None)
+    ring.refresh("default")
+    assert ring.find(f"{sessions.SCHEME} {cookie}") is not None
+
+
+def test_a_key_that_the_provider_withdraws_ends_the_sessions_that_it_vouched_for(
+    ledger: Ledger, provider: IdentityProvider
+) -> None:
+    ring, cookie = _person(ledger, provider)
+    ring.authenticate(f"{sessions.SCHEME} {cookie}")
+    provider.publish("ES256")
+    assert ring._people is not None
+    ring._people._provider._fetch()
+    ring.refresh("default")
+    assert ring.find(f"{sessions.SCHEME} {cookie}") is None
+    with pytest.raises(AuthenticationError, match="not signed in any more"):
+        ring.authenticate(f"{sessions.SCHEME} {cookie}")
+
+
+def test_without_a_provider_no_person_is_signed_in_any_more(
+    ledger: Ledger, provider: IdentityProvider, ring: KeyRing
+) -> None:
+    _, cookie = _person(ledger, provider)
+    with pytest.raises(AuthenticationError, match="not signed in any more"):
+        ring.authenticate(f"{sessions.SCHEME} {cookie}")
