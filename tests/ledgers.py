@@ -115,7 +115,7 @@ def open_ledger(folder: Path, database_url: str | None = None, **more: object) -
         shutil.copy(source, str(database.engine.url.database))
     keys = _keys_of(database)
     with TestClient(app, raise_server_exceptions=False) as http:
-        yield Ledger(http, database, keys)
+        yield Ledger(http, database, dict(keys))  # a test may add keys of its own: they are in no other copy
 
 
 _keys: dict[str | None, Keys] = {}
