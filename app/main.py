@@ -1,7 +1,6 @@
 """The application: wiring only."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -189,7 +188,4 @@ def _begin(background: Background, state: State, settings: Settings) -> None:
 
 def application() -> FastAPI:
     """The application by the environment's settings; each worker process makes its own."""
-    made = create_app(Settings())
-    gc.collect()
-    gc.freeze()  # modules and routes live as long as the process: no collection has to walk through them again
-    return made
+    return create_app(Settings())

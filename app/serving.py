@@ -19,6 +19,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
+from app.loading import uncollected
 from app.logs import log_config
 from app.service.background import STOPPING
 from app.service.measuring.exposition import SHARED_FOLDER
@@ -119,6 +120,8 @@ class _Server(uvicorn.Server):
         """Serve; a signal to stop is an order that was carried out, and no failure."""
         for each in (SIGTERM, SIGINT):
             signal(each, lambda *_: None)  # what uvicorn sends to itself in the end
+        with uncollected():
+            self.config.load()
         super().run(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

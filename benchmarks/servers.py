@@ -117,7 +117,7 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
 
     def command(*arguments: str) -> dict[str, str]:
         made = subprocess.run(
-            [sys.executable, "-m", "app.cli", *arguments], env=os.environ | environment, capture_output=True, check=True
+            [sys.executable, "-m", "app", *arguments], env=os.environ | environment, capture_output=True, check=True
         )
         facts: dict[str, str] = json.loads(made.stdout)
         return facts
@@ -125,7 +125,7 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
     command("migrate", "--json")
     command("org", "create", "bench", "--json")
     key = command("keys", "create", "--org", "bench", "--role", "admin", "--json")["key"]
-    serve = [sys.executable, "-m", "app.cli", "serve", "--workers", str(workers)]
+    serve = [sys.executable, "-m", "app", "serve", "--workers", str(workers)]
     with serving(serve, environment, "/readyz") as server:
         server.client.headers["Authorization"] = f"Bearer {key}"
         budget(server, "p")
@@ -135,7 +135,7 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
 @contextmanager
 def replica(database_url: str, first: Server) -> Iterator[Server]:
     """Another process that serves a ledger; its client is that of the first one's organisation."""
-    serve = [sys.executable, "-m", "app.cli", "serve"]
+    serve = [sys.executable, "-m", "app", "serve"]
     with serving(serve, {"EPSILON_LEDGER_DATABASE_URL": database_url} | UNLIMITED, "/readyz") as server:
         server.client.headers["Authorization"] = first.client.headers["Authorization"]
         yield server

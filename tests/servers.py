@@ -24,7 +24,7 @@ def command_line(*arguments: str, database: Path | str) -> subprocess.CompletedP
     """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
     url = database if isinstance(database, str) else f"sqlite:///{database}"
     return subprocess.run(
-        [sys.executable, "-m", "app.cli", *arguments],
+        [sys.executable, "-m", "app", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -42,7 +42,7 @@ class LiveServer:
 
     folder: Path
     database_url: str = ""
-    module: str = "app.cli"
+    module: str = "app"
     workers: int = 1
     port: int = 0
     process: subprocess.Popen[bytes] | None = None

@@ -176,4 +176,4 @@ def point_further(screen: Screen, house: House, run_id: str, key: str) -> None:
 def _program() -> list[str]:
     """The command line as any shell can call it, whatever its PATH."""
     installed = Path(sys.executable).with_name("epsilon-ledger")
-    return [str(installed)] if installed.exists() else [sys.executable, "-m", "app.cli"]
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "app"]

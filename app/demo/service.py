@@ -126,7 +126,7 @@ def ask(house: House, *arguments: str) -> dict[str, object]:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "app.cli", *arguments]
+    return [sys.executable, "-m", "app", *arguments]
 
 
 def _free_port() -> int:

@@ -26,7 +26,7 @@ from app.demo.service import House, ask, running_service
 from app.demo.training import Trained
 from epsilon_ledger import Admission, BudgetExceededError, History, HistoryPoint, RunState
 
-PROGRAM = [sys.executable, "-m", "app.cli", "demo", "--json"]
+PROGRAM = [sys.executable, "-m", "app", "demo", "--json"]
 
 
 def test_a_person_sees_a_training_stopped_at_its_budget(tmp_path: Path) -> None:
