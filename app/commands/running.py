@@ -26,7 +26,7 @@ def serve(
     with opened() as placements:
         prepare_to_serve(placements)
         databases = where(placements)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{taken}/docs"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{taken}"
     shared = f", with {workers} workers" if workers > 1 else ""
     say(
         as_json=as_json,

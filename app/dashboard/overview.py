@@ -5,6 +5,8 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.dashboard.pages import Visiting, router
+from app.dashboard.words import RELATIONS
+from app.ledger.roles import Permission
 from app.service.looking.overview import read_overview, read_stamp
 
 routes = router()
@@ -18,4 +20,5 @@ def show_overview(request: Request, visit: Visiting, find: Annotated[str, Query(
     if unchanged is not None:
         return unchanged
     seen = read_overview(visit.call, request.app.state.standings, wanted=find)
-    return visit.show("overview.html", tag=tag, seen=seen, find=find)
+    opens = visit.may(Permission.TREE) and visit.call.caller.scope is None
+    return visit.show("overview.html", tag=tag, seen=seen, find=find, opens=opens, relations=RELATIONS)

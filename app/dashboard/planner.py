@@ -11,6 +11,7 @@ from app.api.routers.planning import PLANNERS
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.pages import Visit, Visiting, router
 from app.dashboard.snippets import as_curl, as_python
+from app.dashboard.words import RELATIONS
 from app.drawing.charts import Axis, Chart, Role, Series, exact
 from app.service.looking.overview import find_accounts, read_stamp
 from app.service.planning.sketching import Estimate, Sketch, estimate
@@ -20,11 +21,6 @@ routes = router()
 MOST_ACCOUNTS: Final = 12
 """Whose what-if boxes are offered; of more, one says a part of the path."""
 
-RELATIONS: Final = {
-    NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
-    NeighboringRelation.REPLACE_SPECIAL: "Replace by nobody",
-    NeighboringRelation.REPLACE_ONE: "Replace one",
-}
 ACCOUNTANTS: Final = {
     "adaptive": "The ledger's filter",
     "rdp": "RDP, declared",

@@ -25,6 +25,8 @@ Next = Annotated[str, Query(max_length=4000)]
 
 _MOST_FIELDS: Final = 10
 
+NO_KEY: Final = "An API key has the form key_….…; what was written has not."
+
 
 @routes.get("/sign-in")
 async def show_sign_in(request: Request, next: Next = "/") -> Response:  # noqa: A002 - the field's name in the address
@@ -47,7 +49,7 @@ async def sign_in(request: Request) -> Response:
         try:
             caller = await authenticated(request, key)
         except AuthenticationError as error:
-            return sign_in_page(request, target, error.detail)
+            return sign_in_page(request, target, error.detail if "." in key else NO_KEY)
         request.state.caller = caller
         lasting = timedelta(hours=request.app.state.session_hours)
         opened = await run_in_threadpool(

@@ -7,9 +7,17 @@ from typing import Final
 
 from markupsafe import Markup
 
+from app.accounting.events import NeighboringRelation
 from app.drawing.charts import exact
 
 _MILLE: Final = 1000
+
+RELATIONS: Final = {
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
+    NeighboringRelation.REPLACE_SPECIAL: "Replace by nobody",
+    NeighboringRelation.REPLACE_ONE: "Replace one",
+}
+"""What tells neighbouring data sets apart."""
 
 
 def spent(epsilon: float | None) -> str:

@@ -62,9 +62,7 @@ def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
         ".venv",
         "epsilon-ledger.db",
     ]
-    assert (
-        f"Epsilon Ledger on http://127.0.0.1:{port}/docs, on sqlite:///{folder / 'epsilon-ledger.db'}\n" in done.stdout
-    )
+    assert f"Epsilon Ledger on http://127.0.0.1:{port}, on sqlite:///{folder / 'epsilon-ledger.db'}\n" in done.stdout
     return dict(zip((block.text for block in blocks), done.stdout.split(SEPARATOR), strict=True))
 
 

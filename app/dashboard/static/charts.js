@@ -44,19 +44,19 @@ function datasetsOf(spec) {
   });
 }
 
-const MINUTE = 60000, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
-const PACES = [MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY,
-  28 * DAY, 91 * DAY, 182 * DAY, 364 * DAY, 3640 * DAY];
-const moment = (at) => new Date(at).toISOString().replace("T", " ").slice(0, 16);
+const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
+const PACES = [SECOND, 5 * SECOND, 15 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR,
+  DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 182 * DAY, 364 * DAY, 3640 * DAY];
+const moment = (at) => new Date(at).toISOString().replace("T", " ").slice(0, 19);
 
 // Moments are divided by our own ticks, since those of the library are in the zone of whoever looks.
 function timeTicks(scale) {
   const pace = PACES.find((each) => (scale.max - scale.min) / each <= Math.max(2, scale.width / 110)) ?? PACES.at(-1);
-  const ticks = [];
-  for (let at = Math.ceil(scale.min / pace) * pace; at <= scale.max; at += pace) {
-    ticks.push({ value: at, label: moment(at).slice(pace >= DAY ? 0 : 5, pace >= DAY ? 10 : 16) });
-  }
-  scale.ticks = ticks;
+  const [from, to] = pace >= DAY ? [0, 10] : pace >= MINUTE ? [5, 16] : [11, 19];
+  let places = [];
+  for (let at = Math.ceil(scale.min / pace) * pace; at <= scale.max; at += pace) places.push(at);
+  if (places.length < 2) places = [scale.min, scale.max];
+  scale.ticks = places.map((at) => ({ value: at, label: moment(at).slice(from, to) }));
 }
 
 const said = (y) => y === null ? "∞" : Math.abs(y) >= 1000 ? y.toLocaleString("en") : String(Number(y.toPrecision(5)));
