@@ -46,6 +46,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "runs.anchored": "tied the chains of {runs} runs to this one",
     "session.ended": "signed out",
     "session.opened": "signed in",
+    "signing_key.changed": "signed with the key {signing_key} instead of {signing_key_before}",
     "token.refused": "showed a token of {name} in vain, {times}",
     "webhook.created": "opened a webhook to {host}",
     "webhook.disabled": "closed the webhook {name}",
@@ -100,6 +101,8 @@ def told(kept: KeptAct, paths: Mapping[str, str]) -> ToldAct:
         heir=short(str(after.get("replaced_by"))),
         attempt=str(after.get("attempt")),
         host=str(after.get("host")),
+        signing_key=str(after.get("key_id")),
+        signing_key_before=str(before.get("key_id")),
         runs=str(len(after.get(_RUNS) or ())),
         times=", ".join(f"{number} times ({why})" for why, number in (after.get("times") or {}).items()),
     )

@@ -85,7 +85,7 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
 def _make_keys(house: House) -> Keys:
     ask(house, "org", "create", _ORGANISATION)
     admin, trainer, viewer = (
-        str(ask(house, "keys", "create", "--org", _ORGANISATION, "--role", role)["key"])
+        str(ask(house, "keys", "create", "--org", _ORGANISATION, "--role", role, "--name", f"demo {role}")["key"])
         for role in ("admin", "trainer", "viewer")
     )
     return Keys(admin, trainer, viewer)
