@@ -1,6 +1,5 @@
 """The page of a population or a budget: over time, by whom, and whether another run would fit."""
 
-from collections import Counter
 from typing import Annotated, Any, Final
 
 from anyio import to_thread
@@ -59,7 +58,6 @@ def _shown(account_id: str, request: Request, visit: Visit, before: str | None) 
         standing=seen.standing,
         chart=account_chart(seen.history, record.tells.thresholds),
         shares=share_chart(seen.history),
-        twins={path for path, times in Counter(run.path for run in seen.runs).items() if times > 1},
         signed=state.signer is not None,
         limit=read_limit_now(visit.call, account_id),
         **_asked(visit, account_id, dict(request.query_params)),

@@ -163,6 +163,22 @@ def test_what_is_held_stands_beside_what_is_spent(ledger: Ledger) -> None:
     assert "by reservations;" in told
 
 
+def test_what_lies_beneath_tells_what_the_overview_tells(
+    hospital: Hospital, server: LiveServer, page: Page, sign_in: SignIn
+) -> None:
+    sign_in(page, server, "viewer")
+    told = []
+    for path in ("/", f"/accounts/{hospital.ids['mimic']}"):
+        page.goto(f"{server.url}{path}")
+        teams = page.locator(".tree .standing")
+        told.append([teams.filter(has_text=name).inner_text() for name in ("icu-team", "readmission")])
+    icu, readmission = told[1]
+    assert "% a day" in icu
+    assert "held" in readmission
+    overview, population = (re.sub(r"\d+ \w+ left", "", str(rows)) for rows in told)
+    assert population == overview
+
+
 def test_runs_are_paged(ledger: Ledger) -> None:
     _, budget = a_population(ledger)
     for number in range(26):

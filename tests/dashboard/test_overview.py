@@ -27,7 +27,9 @@ def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: 
     expect(team).to_contain_text("nearly empty")
     expect(team).to_contain_text(re.compile(r"% a day: \d+ (minutes|hours) left"))
     expect(page.locator(".tree .standing", has_text="readmission")).to_contain_text("held")
-    expect(page.get_by_role("region", name="Latest refusals")).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
+    refused = page.get_by_role("region", name="Latest refusals").get_by_role("row", name="transformer").first
+    expect(refused).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
+    expect(refused.get_by_role("link").first).to_have_attribute("href", re.compile(r"^/decisions/run_\w+/\d+$"))
     expect(
         page.get_by_role("region", name="Runs that have not ended").get_by_text("pending", exact=True)
     ).to_be_visible()
