@@ -1,11 +1,12 @@
 """Charts as they are answered: drawn only for who has them not yet."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated, Any, Final
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from app.api.problems import READING, reads
 from app.api.route import unchanged
@@ -18,9 +19,22 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 
 DRAWERS: Final = CapacityLimiter(1)
 """One picture is drawn at a time; those who wait for one take no thread from anybody else."""
 
-InTheme = Annotated[Theme, Query(description="Dark on light, or light on dark.")]
-Width = Annotated[int, Query(ge=200, le=2000, description="In pixels.")]
-Height = Annotated[int, Query(ge=120, le=1200, description="In pixels.")]
+
+def _frames(kind: PictureKind) -> Callable[..., Awaitable[Frame]]:
+    """What a request says of how a picture of this kind is drawn."""
+
+    async def frame(
+        theme: Annotated[Theme, Query(description="Dark on light, or light on dark.")] = Theme.LIGHT,
+        width: Annotated[int, Query(ge=200, le=2000, description="In pixels.")] = 760,
+        height: Annotated[int, Query(ge=120, le=1200, description="In pixels.")] = 340,
+    ) -> Frame:
+        return Frame(kind, theme, width, height)
+
+    return frame
+
+
+AsSvg = Annotated[Frame, Depends(_frames(PictureKind.SVG))]
+AsPng = Annotated[Frame, Depends(_frames(PictureKind.PNG))]
 
 
 def described(kind: PictureKind) -> dict[str, Any]:

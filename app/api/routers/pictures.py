@@ -6,12 +6,12 @@ from anyio import to_thread
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api.pictures import Height, InTheme, Width, described, pictured
+from app.api.pictures import AsPng, AsSvg, described, pictured
 from app.api.route import Asked, router
 from app.api.routers.accounts import HISTORIANS
 from app.drawing.accounts import account_chart
 from app.drawing.charts import Chart
-from app.drawing.pictures import Frame, PictureKind, Theme
+from app.drawing.pictures import PictureKind
 from app.drawing.runs import run_chart
 from app.service.asking.call import Call
 from app.service.looking.histories import Histories
@@ -29,17 +29,9 @@ POINTS = 200
     summary="Draw a run's epsilon over its steps, as SVG",
     **described(PictureKind.SVG),
 )
-async def get_run_svg(
-    run_id: str,
-    request: Request,
-    call: Asked,
-    theme: InTheme = Theme.LIGHT,
-    width: Width = 760,
-    height: Height = 340,
-) -> Response:
+async def get_run_svg(run_id: str, request: Request, call: Asked, frame: AsSvg) -> Response:
     """Epsilon, its limit, what was refused, and where the default event would lead."""
-    chart = await run_in_threadpool(_of_run, call, run_id)
-    return await pictured(request, chart, Frame(PictureKind.SVG, theme, width, height))
+    return await pictured(request, await run_in_threadpool(_of_run, call, run_id), frame)
 
 
 @routes.get(
@@ -48,17 +40,9 @@ async def get_run_svg(
     summary="Draw a run's epsilon over its steps, as PNG",
     **described(PictureKind.PNG),
 )
-async def get_run_png(
-    run_id: str,
-    request: Request,
-    call: Asked,
-    theme: InTheme = Theme.LIGHT,
-    width: Width = 760,
-    height: Height = 340,
-) -> Response:
+async def get_run_png(run_id: str, request: Request, call: Asked, frame: AsPng) -> Response:
     """The same as the SVG shows."""
-    chart = await run_in_threadpool(_of_run, call, run_id)
-    return await pictured(request, chart, Frame(PictureKind.PNG, theme, width, height))
+    return await pictured(request, await run_in_threadpool(_of_run, call, run_id), frame)
 
 
 @routes.get(
@@ -67,17 +51,10 @@ async def get_run_png(
     summary="Draw an account's epsilon over time, as SVG",
     **described(PictureKind.SVG),
 )
-async def get_account_svg(
-    account_id: str,
-    request: Request,
-    call: Asked,
-    theme: InTheme = Theme.LIGHT,
-    width: Width = 760,
-    height: Height = 340,
-) -> Response:
+async def get_account_svg(account_id: str, request: Request, call: Asked, frame: AsSvg) -> Response:
     """What a population or a budget has spent, its limit, and changes of it."""
     chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
-    return await pictured(request, chart, Frame(PictureKind.SVG, theme, width, height))
+    return await pictured(request, chart, frame)
 
 
 @routes.get(
@@ -86,17 +63,10 @@ async def get_account_svg(
     summary="Draw an account's epsilon over time, as PNG",
     **described(PictureKind.PNG),
 )
-async def get_account_png(
-    account_id: str,
-    request: Request,
-    call: Asked,
-    theme: InTheme = Theme.LIGHT,
-    width: Width = 760,
-    height: Height = 340,
-) -> Response:
+async def get_account_png(account_id: str, request: Request, call: Asked, frame: AsPng) -> Response:
     """The same as the SVG shows."""
     chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
-    return await pictured(request, chart, Frame(PictureKind.PNG, theme, width, height))
+    return await pictured(request, chart, frame)
 
 
 def _of_run(call: Call, run_id: str) -> Chart:
