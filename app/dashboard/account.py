@@ -1,6 +1,6 @@
 """The page of a population or a budget: over time, by whom, and whether another run would fit."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from anyio import to_thread
 from fastapi import Query, Request, Response
@@ -13,8 +13,7 @@ from app.dashboard.pages import Visit, Visiting, router
 from app.drawing.accounts import account_chart, share_chart
 from app.service.looking.accounts import see_account
 from app.service.looking.overview import read_stamp
-from app.service.looking.proposed import read_limit_now
-from app.service.looking.whatif import Answer, Plan, what_if
+from app.service.looking.whatif import Plan
 
 routes = router()
 
@@ -46,8 +45,10 @@ def _shown(account_id: str, request: Request, visit: Visit, before: str | None) 
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged
-    state = request.app.state
-    seen = see_account(visit.call, state.standings, state.histories, account_id, before=before)
+    given, state = dict(request.query_params), request.app.state
+    fields, faults = read_fields(PlanFields, given)
+    plan = None if fields is None else fields.plan()
+    seen = see_account(visit.call, state.standings, state.histories, account_id, before=before, plan=plan)
     record = seen.view.record
     return visit.show(
         "account.html",
@@ -59,14 +60,7 @@ def _shown(account_id: str, request: Request, visit: Visit, before: str | None) 
         chart=account_chart(seen.history, record.tells.thresholds),
         shares=share_chart(seen.history),
         signed=state.signer is not None,
-        limit=read_limit_now(visit.call, account_id),
-        **_asked(visit, account_id, dict(request.query_params)),
+        fields=fields,
+        values=PlanFields().model_dump() | {name: given[name] for name in ASKED if name in given},
+        faults=faults,
     )
-
-
-def _asked(visit: Visit, account_id: str, given: dict[str, str]) -> dict[str, Any]:
-    """The what-if box: what stands in its fields, what is wrong with them, and the answer."""
-    fields, faults = read_fields(PlanFields, given)
-    answer: Answer | None = None if fields is None else what_if(visit.call, account_id, fields.plan())
-    shown = PlanFields().model_dump() | {name: given[name] for name in ASKED if name in given}
-    return {"fields": fields, "values": shown, "faults": faults, "answer": answer}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from app.persistence.repositories import glances
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.reading import signed_in, visit, words
@@ -135,6 +136,26 @@ def test_what_if_beneath_disjoint_parts_tells_of_accounts_that_are_there(ledger:
     reply = visit(ledger, f"/accounts/{wards}?steps=10&noise=1.1&rate=0.01", signed_in(ledger))
     assert reply.status_code == 200
     assert "mimic/wards" in words(reply)
+
+
+def test_the_numbers_of_a_page_agree_though_somebody_charges_meanwhile(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, budget = a_population(ledger)
+    [run] = [each["id"] for each in ledger.get("/v1/runs").json()["items"]]
+    newest_runs = glances.newest_runs
+
+    def charged(*asked: Any, **more: Any) -> list[glances.RunOutline]:  # noqa: ANN401 - as they come
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").is_success
+        return newest_runs(*asked, **more)
+
+    monkeypatch.setattr(glances, "newest_runs", charged)
+    text = visit(ledger, f"/accounts/{budget}?steps=1", signed_in(ledger)).text
+    spent = re.search(r"<dt>Spent</dt><dd>([\d.]+) of", text)
+    spent_now = re.search(r'<th scope="row">mimic/icu-team</th><td class="number">([\d.]+)<', text)
+    assert spent is not None
+    assert spent_now is not None
+    assert spent_now[1] == spent[1]
 
 
 def test_what_if_records_nothing(ledger: Ledger) -> None:

@@ -17,7 +17,9 @@ from app.service.asking.call import Call
 from app.service.finding import find_path_of
 from app.service.looking.histories import AccountHistory, Histories
 from app.service.looking.overview import Tree, trees_of
+from app.service.looking.proposed import LimitNow, limit_now
 from app.service.looking.standings import Standing, Standings, ancestors, paced
+from app.service.looking.whatif import Answer, Plan, what_if
 from app.service.parts import AccountView, viewed
 
 POINTS: Final = 200
@@ -57,6 +59,8 @@ class AccountSeen:
         runs: those beneath it, the newest first.
         following: the id behind which there are more runs; None: there are none.
         refusals: the latest of these runs.
+        limit: its limit, as a form changes it.
+        answer: whether a further run would fit; None: none was asked about.
     """
 
     view: AccountView
@@ -68,12 +72,14 @@ class AccountSeen:
     runs: list[RunOutline]
     following: str | None
     refusals: list[Decided]
+    limit: LimitNow
+    answer: Answer | None
 
 
 def see_account(
-    call: Call, standings: Standings, histories: Histories, account_id: str, *, before: str | None
+    call: Call, standings: Standings, histories: Histories, account_id: str, *, before: str | None, plan: Plan | None
 ) -> AccountSeen:
-    """Read what people look at of a population or a budget.
+    """Read what people look at of a population or a budget, in one state of the ledger.
 
     Args:
         call: needs READ.
@@ -81,10 +87,12 @@ def see_account(
         histories: what is remembered of their growth.
         account_id: its id.
         before: only runs that were registered before the one with this id are listed.
+        plan: a further run that is asked about; None: none is.
 
     Raises:
         NotFoundError: the organisation has no population or budget with this id.
         InsufficientScopeError: it is out of the caller's reach.
+        UnsupportedEventError: the plan has no sound bound under the population's relation.
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
@@ -92,16 +100,17 @@ def see_account(
         record = path[-1]
         if record.account.kind is AccountKind.RUN:
             raise NotFoundError(f"{account_id} is a run, and no population or budget.")
+        above = tuple(each.account for each in path)
         [view] = viewed(tx, call, [record])
         everything = standings.read(tx, call, beneath=record.account.id)
         shown = paced(tx, call, _chosen(everything, record.account.id))
         [tree] = trees_of(shown, everything)
-        history = histories.read_in(tx, call, record.account.id, POINTS)
+        history = histories.read_in(tx, call, record, POINTS)
         found = glances.newest_runs(tx, call.organisation_id, record.account.id, before=before, limit=RUNS + 1)
         refused = decided.Wanted(outcome=Outcome.REFUSED, beneath=record.account.id)
         return AccountSeen(
             view=view,
-            above=tuple(each.account for each in path[:-1]),
+            above=above[:-1],
             standing=tree.standing,
             tree=tree,
             history=history,
@@ -109,6 +118,8 @@ def see_account(
             runs=found[:RUNS],
             following=found[RUNS - 1].id if len(found) > RUNS else None,
             refusals=decided.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS),
+            limit=limit_now(tx, call, path),
+            answer=None if plan is None else what_if(tx, call, above, plan),
         )
 
 

@@ -125,14 +125,14 @@ class Histories:
         """
         call.require(Permission.READ)
         with call.db.read(call.organisation_id) as tx:
-            return self.read_in(tx, call, account_id, max_points)
+            record = find_account(tx, call, account_id)
+            if record.account.kind is AccountKind.RUN:
+                raise NotFoundError(f"{account_id} is a run; its history is at /v1/runs/{account_id}/history.")
+            return self.read_in(tx, call, record, max_points)
 
-    def read_in(self, tx: Connection, call: Call, account_id: str, max_points: int) -> AccountHistory:
-        """The same in a transaction, by a caller who may read."""
-        record = find_account(tx, call, account_id)
+    def read_in(self, tx: Connection, call: Call, record: AccountRecord, max_points: int) -> AccountHistory:
+        """The same in a transaction, of an account that the caller may read."""
         account = record.account
-        if account.kind is AccountKind.RUN:
-            raise NotFoundError(f"{account_id} is a run; its history is at /v1/runs/{account_id}/history.")
         key = (call.organisation_id, account.id, max_points)
         mark = (account.version, record.updated_at, account.limit_revision, account.path)
         kept = self._known.get(key)

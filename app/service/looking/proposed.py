@@ -127,19 +127,23 @@ def read_limit_now(call: Call, account: str) -> LimitNow | None:
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account)
-        record = path[-1]
-        if record.account.limit is None:
-            return None
-        wanted = Wanted(account_id=record.account.id, status=Status.OPEN)
-        waiting = proposals.page(tx, call.organisation_id, wanted, after=None, limit=1)
-        return LimitNow(
-            record=record,
-            limit=record.account.limit,
-            tag=tag_of(record),
-            population=_population(path),
-            waiting=next(iter(waiting), None),
-            alone=one_is_enough(call, [each.account for each in path]),
-        )
+        return None if path[-1].account.limit is None else limit_now(tx, call, path)
+
+
+def limit_now(tx: Connection, call: Call, path: Sequence[AccountRecord]) -> LimitNow:
+    """The same of an account that has a limit of its own, with all accounts above it, in a transaction."""
+    record = path[-1]
+    assert record.account.limit is not None, "as said"
+    wanted = Wanted(account_id=record.account.id, status=Status.OPEN)
+    waiting = proposals.page(tx, call.organisation_id, wanted, after=None, limit=1)
+    return LimitNow(
+        record=record,
+        limit=record.account.limit,
+        tag=tag_of(record),
+        population=_population(path),
+        waiting=next(iter(waiting), None),
+        alone=one_is_enough(call, [each.account for each in path]),
+    )
 
 
 def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:

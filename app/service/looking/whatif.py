@@ -1,5 +1,6 @@
 """What a further run would do to an account and to all above it: decided by the rule of admission, and not recorded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,13 +10,10 @@ from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import Refusal, admit
 from app.ledger.composition import exposed
-from app.ledger.errors import NotFoundError
 from app.ledger.filters import FilterKind
 from app.ledger.noise import noise_that_fits
-from app.ledger.roles import Permission
 from app.persistence.repositories import accounts
 from app.service.asking.call import Call
-from app.service.finding import find_path_of
 from app.service.pricing import Prepared, prepared, quote
 
 QUIET: Final = 0.3
@@ -84,28 +82,22 @@ class Answer:
     least_noise: float | None
 
 
-def what_if(call: Call, account_id: str, plan: Plan) -> Answer:
+def what_if(tx: Connection, call: Call, path: Sequence[Account], plan: Plan) -> Answer:
     """Ask whether a further run beneath an account would fit, if it were asked for at once.
 
     Args:
-        call: needs READ.
-        account_id: of a population or a budget.
+        tx: a reader's transaction.
+        call: who asks.
+        path: the accounts above a population or a budget, root first, and itself.
         plan: the run.
 
     Raises:
-        NotFoundError: the organisation has no population or budget with this id.
-        InsufficientScopeError: it is out of the caller's reach.
         UnsupportedEventError: the plan has no sound bound under the population's relation.
     """
-    call.require(Permission.READ)
-    with call.db.read(call.organisation_id) as tx:
-        return prepared(lambda ready: _answer(tx, call, account_id, plan, ready))
+    return prepared(lambda ready: _answer(tx, call, path, plan, ready))
 
 
-def _answer(tx: Connection, call: Call, account_id: str, plan: Plan, ready: Prepared) -> Answer:
-    path = [record.account for record in find_path_of(tx, call, account_id)]
-    if path[-1].kind is AccountKind.RUN:
-        raise NotFoundError(f"{account_id} is a run; ask about the budget above it.")
+def _answer(tx: Connection, call: Call, path: Sequence[Account], plan: Plan, ready: Prepared) -> Answer:
     touched, within = _touched(tx, call, path), _readable(call, path)
     steps = quote(tx, call.organisation_id, path[0], [plan.step], ready)
     outcome = admit(touched, steps, lambda *_: None)
@@ -121,7 +113,7 @@ def _answer(tx: Connection, call: Call, account_id: str, plan: Plan, ready: Prep
     )
 
 
-def _readable(call: Call, path: list[Account]) -> set[str]:
+def _readable(call: Call, path: Sequence[Account]) -> set[str]:
     """Those of a path that the caller may read: their scope, what lies beneath it, and what is told of every root."""
     ids = [account.id for account in path]
     reach = ids if call.caller.scope is None else ids[ids.index(call.caller.scope) :]
@@ -133,7 +125,7 @@ def _quietest(plan: Plan, *, refused: bool) -> StepEvent:
     return plan.step if refused else replace(plan, noise_multiplier=min(plan.noise_multiplier, QUIET)).step
 
 
-def _touched(tx: Connection, call: Call, path: list[Account]) -> tuple[Account, ...]:
+def _touched(tx: Connection, call: Call, path: Sequence[Account]) -> tuple[Account, ...]:
     """What the charges of a new run beneath the last account would touch; in a parallel account, it is a new part."""
     nothing = zero_curve(path[-1].grid_version)
     run = replace(
@@ -155,7 +147,7 @@ def _touched(tx: Connection, call: Call, path: list[Account]) -> tuple[Account, 
     return _exposed(tx, call, [*path, run])
 
 
-def _exposed(tx: Connection, call: Call, path: list[Account]) -> tuple[Account, ...]:
+def _exposed(tx: Connection, call: Call, path: Sequence[Account]) -> tuple[Account, ...]:
     composed = [account.id for account in path if account.partitions_per_unit is not None]
     beside = accounts.children(tx, call.organisation_id, composed) if composed else []
     return exposed(path, [part.account for part in beside])
