@@ -158,6 +158,15 @@ def test_the_numbers_of_a_page_agree_though_somebody_charges_meanwhile(
     assert spent_now[1] == spent[1]
 
 
+def test_under_replace_one_the_page_opens_and_says_of_what_nothing_is_proven(ledger: Ledger) -> None:
+    population = str(ledger.population(neighboring_relation="replace_one", limit={"epsilon": 8.0, "delta": 1e-5})["id"])
+    cookie = signed_in(ledger)
+    told = words(visit(ledger, f"/accounts/{population}", cookie))
+    assert "Nothing is proven of such a run" in told
+    assert "Under “replace one”" in told
+    assert "It fits" in words(visit(ledger, f"/accounts/{population}?steps=10&noise=50&rate=1", cookie))
+
+
 def test_what_if_records_nothing(ledger: Ledger) -> None:
     population, budget = a_population(ledger)
     before = ledger.get(f"/v1/populations/{population}").headers["etag"]

@@ -60,7 +60,7 @@ class AccountSeen:
         following: the id behind which there are more runs; None: there are none.
         refusals: the latest of these runs.
         limit: its limit, as a form changes it.
-        answer: whether a further run would fit; None: none was asked about.
+        answer: whether a further run would fit; None: none was asked about, or nothing is proven of such a one.
     """
 
     view: AccountView
@@ -92,7 +92,6 @@ def see_account(
     Raises:
         NotFoundError: the organisation has no population or budget with this id.
         InsufficientScopeError: it is out of the caller's reach.
-        UnsupportedEventError: the plan has no sound bound under the population's relation.
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:

@@ -6,6 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import Refusal, admit
@@ -82,7 +83,7 @@ class Answer:
     least_noise: float | None
 
 
-def what_if(tx: Connection, call: Call, path: Sequence[Account], plan: Plan) -> Answer:
+def what_if(tx: Connection, call: Call, path: Sequence[Account], plan: Plan) -> Answer | None:
     """Ask whether a further run beneath an account would fit, if it were asked for at once.
 
     Args:
@@ -91,10 +92,13 @@ def what_if(tx: Connection, call: Call, path: Sequence[Account], plan: Plan) -> 
         path: the accounts above a population or a budget, root first, and itself.
         plan: the run.
 
-    Raises:
-        UnsupportedEventError: the plan has no sound bound under the population's relation.
+    Returns:
+        None: nothing is proven of such a run under the population's relation.
     """
-    return prepared(lambda ready: _answer(tx, call, path, plan, ready))
+    try:
+        return prepared(lambda ready: _answer(tx, call, path, plan, ready))
+    except UnsupportedEventError:
+        return None
 
 
 def _answer(tx: Connection, call: Call, path: Sequence[Account], plan: Plan, ready: Prepared) -> Answer:
