@@ -1,20 +1,22 @@
-"""How the databases find a page of decisions: by a range of an index, and without sorting what is not on the page."""
+"""How the databases find what is asked for often: by a range of an index, and without sorting what is not on a page."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 
 from app.persistence.engine import EVERYONE
-from app.persistence.repositories import decided
+from app.persistence.repositories import accounts, decided, deliveries, reservations
 from app.persistence.repositories.decided import Place, Wanted
 from app.persistence.repositories.decisions import Outcome
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
 CHAIN = {"sqlite": "sqlite_autoindex_decisions_1", "postgresql": "pk_decisions"}
+Ask = Callable[[Connection, str], object]
 PLACE = Place(datetime(2026, 11, 22, tzinfo=UTC), "run_1", 5)
 
 
@@ -29,8 +31,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
         yield ledger
 
 
-def _plan(ledger: Ledger, wanted: Wanted, before: Place | None) -> str:
-    """How a page is found; what PostgreSQL may do with tables of three rows only is forbidden it."""
+def _plan(ledger: Ledger, ask: Ask) -> str:
+    """How something is found; what PostgreSQL may do with tables of three rows only is forbidden it."""
     asked: list[tuple[str, Any]] = []
 
     def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
@@ -40,15 +42,32 @@ def _plan(ledger: Ledger, wanted: Wanted, before: Place | None) -> str:
         organisation = tx.execute(text("SELECT organisation_id FROM runs")).scalar_one()
     with ledger.database.read(organisation) as tx:
         event.listen(tx, "before_cursor_execute", note)
-        decided.page(tx, organisation, wanted, before=before, limit=51)
+        ask(tx, organisation)
         event.remove(tx, "before_cursor_execute", note)
-        [(statement, parameters)] = asked
+        statement, parameters = asked[0]
         if tx.dialect.name == "postgresql":
             for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort"):
                 tx.execute(text(f"SET LOCAL enable_{way} = off"))
         explain = "EXPLAIN QUERY PLAN" if tx.dialect.name == "sqlite" else "EXPLAIN (COSTS OFF)"
         rows = tx.exec_driver_sql(f"{explain} {statement}", parameters).all()
     return "\n".join(str(row[-1]) for row in rows)
+
+
+SOME_ROWS: dict[str, tuple[Ask, str]] = {
+    "ix_deliveries_pending": (lambda tx, _: deliveries.any_due(tx, PLACE.created_at, []), "deliveries"),
+    "uq_accounts_path": (
+        lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
+        "accounts",
+    ),
+    "uq_reservations_active": (lambda tx, _: reservations.lapsed(tx, PLACE.created_at, 10), "reservations"),
+}
+
+
+@pytest.mark.parametrize("index", SOME_ROWS)
+def test_an_index_on_some_of_the_rows_is_taken_for_these(opened: Ledger, index: str) -> None:
+    ask, table = SOME_ROWS[index]
+    plan = _plan(opened, ask)
+    assert re.search(rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b", plan), plan
 
 
 WANTED = {
@@ -72,7 +91,7 @@ def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: Place 
     wanted, index = WANTED[what]
     name = opened.database.engine.dialect.name
     index = index or CHAIN[name]
-    plan = _plan(opened, wanted, before)
+    plan = _plan(opened, lambda tx, organisation: decided.page(tx, organisation, wanted, before=before, limit=51))
     if name == "sqlite":
         lines = plan.splitlines()
         page = lines[: lines.index("SCAN anon_1")]

@@ -21,6 +21,7 @@ from app.persistence.engine import writes
 from app.persistence.repositories import balances
 from app.persistence.repositories.balances import Since
 from app.persistence.repositories.events import PriceBook
+from app.persistence.repositories.indexed import NO_RUN
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
 from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
 from app.persistence.repositories.tenants import read_policy
@@ -135,7 +136,7 @@ def newest_id(tx: Connection, organisation_id: str, prefix: str) -> str | None:
 
 def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountRecord | None:
     """The population or budget at this path of names."""
-    found = _of(organisation_id).where(accounts.c.path == path, accounts.c.kind != str(AccountKind.RUN))
+    found = _of(organisation_id).where(accounts.c.path == path, NO_RUN)
     row = tx.execute(found).one_or_none()
     return None if row is None else _record(tx, PriceBook(), row)
 

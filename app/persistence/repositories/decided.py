@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, or_, select, text
+from sqlalchemy import Connection, Select, and_, or_, select
 
 from app.persistence.repositories.decisions import Decision, Outcome, read_decision
+from app.persistence.repositories.indexed import NOT_ADMITTED
 from app.persistence.tables import account_paths, accounts, decisions
 
 
@@ -62,9 +63,6 @@ _NEWEST_FIRST = ("created_at", "run_id", "position")
 _CHAIN_BACKWARDS = ("position",)
 """Of one run: its primary key has this order, and clocks of replicas may differ by a moment."""
 
-# The words of the partial index: of a parameter, a database does not know that it implies them.
-_NOT_ADMITTED = text("decisions.outcome <> 'admitted'")
-
 
 def page(tx: Connection, organisation_id: str, wanted: Wanted, *, before: Place | None, limit: int) -> list[Decided]:
     """Decisions, the newest first; those of one run from the end of its chain.
@@ -114,7 +112,7 @@ def _filtered(found: Select[Any], wanted: Wanted) -> Select[Any]:
     if wanted.outcome is not None:
         found = found.where(decisions.c.outcome == str(wanted.outcome))
         if wanted.outcome is not Outcome.ADMITTED:
-            found = found.where(_NOT_ADMITTED)
+            found = found.where(NOT_ADMITTED)
     if wanted.actor is not None:
         found = found.where(decisions.c.actor == wanted.actor)
     if wanted.since is not None:

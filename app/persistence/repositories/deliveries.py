@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, exists, func, select, update
 
 from app.persistence.repositories.alerts import Alert, DeliveryStatus, read_alert
+from app.persistence.repositories.indexed import PENDING
 from app.persistence.repositories.webhooks import Webhook, read_webhook
 from app.persistence.tables import alerts, deliveries, webhooks
 
@@ -64,7 +65,6 @@ class Due:
     alert: Alert
 
 
-_PENDING = deliveries.c.status == str(DeliveryStatus.PENDING)
 _WITH_WEBHOOK = (webhooks.c.organisation_id == deliveries.c.organisation_id) & (
     webhooks.c.id == deliveries.c.webhook_id
 )
@@ -120,7 +120,7 @@ def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datet
     """Send nothing of what is pending for a webhook before a moment."""
     tx.execute(
         update(deliveries)
-        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, _PENDING)
+        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, PENDING)
         .where(deliveries.c.next_attempt_at < until)
         .values(next_attempt_at=until)
     )
@@ -130,7 +130,7 @@ def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
     """Write that nothing of what is pending for a webhook will be sent."""
     tx.execute(
         update(deliveries)
-        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, _PENDING)
+        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, PENDING)
         .values(status=str(DeliveryStatus.GIVEN_UP))
     )
 
@@ -150,7 +150,7 @@ def find(tx: Connection, organisation_id: str, delivery_id: str) -> Delivery | N
 def waiting(tx: Connection, organisation_id: str) -> dict[str, int]:
     """How many deliveries are pending, by webhook; those without any are left out."""
     mine = deliveries.c.organisation_id == organisation_id
-    counted = select(deliveries.c.webhook_id, func.count()).where(mine, _PENDING).group_by(deliveries.c.webhook_id)
+    counted = select(deliveries.c.webhook_id, func.count()).where(mine, PENDING).group_by(deliveries.c.webhook_id)
     return {webhook_id: int(number) for webhook_id, number in tx.execute(counted)}
 
 
@@ -182,7 +182,7 @@ def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
         select(deliveries.c.organisation_id, deliveries.c.id, deliveries.c.webhook_id)
         .join(webhooks, _WITH_WEBHOOK)
         .where(
-            _PENDING,
+            PENDING,
             deliveries.c.next_attempt_at <= now,
             webhooks.c.disabled_at.is_(None),
             deliveries.c.webhook_id.not_in(busy),
@@ -216,7 +216,7 @@ def _attempt(sent: Due) -> Any:  # noqa: ANN401 - an UPDATE has no public type p
         deliveries.c.organisation_id == sent.organisation_id,
         deliveries.c.id == sent.id,
         deliveries.c.attempts == sent.attempts,
-        _PENDING,
+        PENDING,
     )
 
 

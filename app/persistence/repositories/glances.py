@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, select, text
+from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from app.ledger.accounts import AccountKind
 from app.ledger.runs import RunStatus
+from app.persistence.repositories.indexed import NO_RUN
 from app.persistence.repositories.locks import ids_beneath
 from app.persistence.repositories.readings import Reading
 from app.persistence.tables import (
@@ -21,9 +22,6 @@ from app.persistence.tables import (
     populations,
     runs,
 )
-
-# The words of the partial index: of a parameter, a database does not know that it implies them.
-_NO_RUN = text("accounts.kind <> 'run'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def outlines(tx: Connection, organisation_id: str, *, beneath: str | None = None
     found = select(
         *(accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
         *(accounts.c.version, accounts.c.updated_at, accounts.c.quarantine),
-    ).where(accounts.c.organisation_id == organisation_id, _NO_RUN)
+    ).where(accounts.c.organisation_id == organisation_id, NO_RUN)
     if beneath is not None:
         found = found.where(accounts.c.id.in_(ids_beneath(organisation_id, beneath)))
     rows = tx.execute(found.order_by(accounts.c.depth, accounts.c.id))

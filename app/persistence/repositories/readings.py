@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app.ledger.accounts import AccountKind
+from app.persistence.repositories.indexed import NO_RUN
 from app.persistence.repositories.moments import seconds
 from app.persistence.tables import account_readings, accounts
 
@@ -45,7 +45,7 @@ def unread(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, st
     )
     changed = (
         select(accounts.c.organisation_id, accounts.c.id, accounts.c.updated_at, last.label("read_at"))
-        .where(accounts.c.kind != str(AccountKind.RUN), accounts.c.version > 0)
+        .where(NO_RUN, accounts.c.version > 0)
         .subquery()
     )
     due = (changed.c.read_at <= now - rest) & (seconds(tx, changed.c.read_at, changed.c.updated_at) > -COMMIT_SECONDS)

@@ -13,6 +13,7 @@ from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, ReservationStatus
 from app.persistence.bulk import Bulk
 from app.persistence.repositories import events
+from app.persistence.repositories.indexed import ACTIVE
 from app.persistence.tables import account_paths, accounts, dp_events, reservation_items, reservations
 
 # Every step under a reservation reads its row; only an audit reads the curve, which follows from the plan.
@@ -136,7 +137,7 @@ def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = Non
         What is needed to end them.
     """
     found = select(*[reservations.c[name] for name in ("organisation_id", "run_id", "id", "expires_at")]).where(
-        reservations.c.status == str(ReservationStatus.ACTIVE), reservations.c.expires_at <= now
+        ACTIVE, reservations.c.expires_at <= now
     )
     if after is not None:
         found = found.where(
@@ -182,7 +183,7 @@ def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: 
         )
         .where(
             reservations.c.organisation_id == organisation_id,
-            reservations.c.status == str(ReservationStatus.ACTIVE),
+            ACTIVE,
             reservations.c.id != but,
             account_paths.c.ancestor_id == account_id,
             ~_through_parts(organisation_id, account_id),

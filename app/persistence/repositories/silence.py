@@ -4,8 +4,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select
 
-from app.ledger.reservations import ReservationStatus
 from app.persistence.repositories.alerts import AlertType
+from app.persistence.repositories.indexed import ACTIVE
 from app.persistence.repositories.moments import seconds
 from app.persistence.tables import accounts, alerts, reservations
 
@@ -38,7 +38,7 @@ def silent(tx: Connection, now: datetime, share: float, limit: int) -> list[tupl
             (accounts.c.organisation_id == reservations.c.organisation_id) & (accounts.c.id == reservations.c.run_id),
         )
         .where(
-            reservations.c.status == str(ReservationStatus.ACTIVE),
+            ACTIVE,
             reservations.c.expires_at > now,
             seconds(tx, now, reservations.c.expires_at) < lease * (1 - share),
             seconds(tx, accounts.c.updated_at, now) > lease * share,

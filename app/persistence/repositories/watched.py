@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, or_, select
+from sqlalchemy import Connection, func, or_, select
 
-from app.ledger.accounts import AccountKind
 from app.ledger.runs import TERMINAL
-from app.persistence.repositories.alerts import DeliveryStatus
+from app.persistence.repositories.indexed import NO_RUN, PENDING
 from app.persistence.tables import (
     accounts,
     audit_entries,
@@ -86,15 +85,10 @@ class Heads:
     wrong_checkpoints: int
 
 
-def _written(value: str) -> BindParameter[str]:
-    """A value that stands in the statement: SQLite takes an index on some of the rows for nothing else."""
-    return bindparam(None, value, literal_execute=True)
-
-
 def limited(tx: Connection) -> list[Limited]:
     """Every population and budget; of none of them what it has spent."""
     columns = (accounts.c.organisation_id, accounts.c.id, accounts.c.version, accounts.c.limit_revision)
-    found = select(*columns, accounts.c.updated_at).where(accounts.c.kind != _written(str(AccountKind.RUN)))
+    found = select(*columns, accounts.c.updated_at).where(NO_RUN)
     return [
         Limited(row.organisation_id, row.id, (row.version, row.limit_revision, row.updated_at))
         for row in tx.execute(found)
@@ -120,9 +114,7 @@ def organisations_of(tx: Connection) -> int:
 
 def backlog(tx: Connection) -> Backlog:
     """What waits for webhooks."""
-    pending = select(func.count().label("number"), func.min(deliveries.c.created_at).label("oldest")).where(
-        deliveries.c.status == _written(str(DeliveryStatus.PENDING))
-    )
+    pending = select(func.count().label("number"), func.min(deliveries.c.created_at).label("oldest")).where(PENDING)
     waiting = tx.execute(pending).one()
     off = webhooks.c.disabled_at.is_not(None)
     disabled = tx.execute(select(func.count()).select_from(webhooks).where(off)).scalar_one()
