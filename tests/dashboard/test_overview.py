@@ -8,10 +8,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.dashboard.words import spent
-from tests.conftest import LiveServer
+from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
+from tests.dashboard.reading import signed_in, visit, words
 from tests.dashboard.scenery import Hospital, dp_sgd
 from tests.dashboard.visiting import COLOURS, Colours, browser_client, grave
+from tests.service.tampering import TEAM, set_account, tampering
 
 
 def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: LiveServer, sign_in: SignIn) -> None:
@@ -137,6 +139,27 @@ def test_paths_are_text_and_nothing_else(changing: LiveServer, page: Page, sign_
     sign_in(page, changing, "viewer")
     expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
     assert page.locator("img[src=x]").count() == 0
+
+
+def test_an_account_whose_row_is_damaged_hides_no_other(ledger: Ledger) -> None:
+    population, team = str(ledger.population()["id"]), str(ledger.budget()["id"])
+    other = str(ledger.population("imaging")["id"])
+    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {}, "trainer").is_success
+    with tampering(ledger.database) as tx:
+        set_account(tx, TEAM, charged_since="[1")
+    cookie = signed_in(ledger, "admin")
+    told = words(visit(ledger, "/", cookie))
+    assert "1 over a limit, stopped or damaged" in told
+    assert re.search("icu-team its row is damaged: verify says how cannot be read", told)
+    assert re.search("imaging 0.000 of 3, 3.000 free", told)
+    for path in (f"/accounts/{other}", f"/accounts/{population}", "/planner", "/approvals", "/policies", "/keys"):
+        assert visit(ledger, path, cookie).status_code == 200, path
+    told = words(visit(ledger, f"/accounts/{population}", cookie))
+    assert re.search(r"icu-team budget \d\.\d % cannot be read", told)
+    assert "verify says how cannot be read" in told
+    page = visit(ledger, f"/accounts/{team}", cookie)
+    assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
+    assert "The row of mimic/icu-team is damaged" in words(page)
 
 
 def test_what_somebody_is_about_to_answer_stays_and_is_brought_up_to_date_afterwards(

@@ -5,19 +5,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.windows import ALWAYS
 from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.tables import accounts as accounts_table
 from app.service.alerts.forecasting import outlook
 from app.service.asking.access import Caller, authenticate
 from app.service.asking.call import Call
 from app.service.looking.overview import BUDGETS, POPULATIONS, read_overview, read_stamp, trees_of
 from app.service.looking.standings import Standing, Standings, paced
 from tests.conftest import SAMPLED, Ledger
+from tests.service.tampering import TEAM, set_account, set_balance, tampering
 
 NOISY = {"type": "gaussian", "noise_multiplier": 0.5}
 WIDE = {"epsilon": 2.5, "delta": 1e-5}
@@ -50,7 +52,7 @@ def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
         for told in ledger.get(listed).json()["items"]:
             standing = found[told["path"]]
             assert standing.epsilon == told["epsilon"]
-            assert (standing.limit.epsilon, standing.limit.delta) == tuple(told["limit"].values())
+            assert standing.limit == Limit(**told["limit"])
             assert standing.epsilon_with_held > standing.epsilon
             assert standing.holds
             assert standing.left == standing.limit.epsilon - standing.epsilon_with_held
@@ -81,6 +83,55 @@ def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest
     changed = standings_of(ledger, book)
     assert {path for path, each in changed.items() if each != first[path]} == {"imaging", "imaging/icu-team"}
     assert sorted(asked[1]) == sorted(changed[path].id for path in ("imaging", "imaging/icu-team"))
+
+
+Damage = Callable[[Connection], None]
+DAMAGES: dict[str, Damage] = {
+    "what was charged": lambda tx: set_account(tx, TEAM, charged_since="[1"),
+    "its curve": lambda tx: set_balance(tx, TEAM, spent=b"1234567"),
+    "its weights": lambda tx: set_account(tx, TEAM, weights='{"indices": [100000], "deltas": [1e-06]}'),
+    "its filter": lambda tx: set_account(tx, TEAM, filter="sieve"),
+    "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger, what: str) -> None:
+    for name in ("mimic", "imaging"):
+        ledger.population(name)
+        ledger.budget(parent=name)
+        assert ledger.post(f"/v1/runs/{ledger.run(f'{name}/icu-team')}/steps", {}, "trainer").status_code == 200
+    book = Standings()
+    whole = standings_of(ledger, book)
+    with tampering(ledger.database) as tx:
+        DAMAGES[what](tx)
+        tx.execute(update(accounts_table).where(accounts_table.c.path == TEAM).values(updated_at=NEW_YEAR))
+    found = standings_of(ledger, book)
+    hurt = found.pop(TEAM)
+    assert (hurt.name, hurt.limit, hurt.left, hurt.level, hurt.words) == (
+        "icu-team",
+        None,
+        0.0,
+        "over",
+        "cannot be read",
+    )
+    assert found == {path: each for path, each in whole.items() if path != TEAM}
+    seen = read_overview(call_of(ledger), book)
+    assert [tree.standing.path for tree in seen.trees] == ["mimic", "imaging"]
+    assert [child.standing.words for child in seen.trees[0].children] == ["cannot be read"]
+    assert (seen.levels["over"], sum(seen.levels.values())) == (1, 4)
+
+
+def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    book = Standings()
+    with tampering(ledger.database) as tx:
+        set_account(tx, TEAM, charged_since="[1")
+    assert standings_of(ledger, book)[TEAM].limit is None
+    with tampering(ledger.database) as tx:
+        set_account(tx, TEAM, charged_since="{}")
+    assert standings_of(ledger, book)[TEAM].words == "calm"
 
 
 def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:

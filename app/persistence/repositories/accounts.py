@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, select, true
 
@@ -13,7 +13,7 @@ from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
-from app.ledger.errors import LedgerError
+from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.ledger.thresholds import Watch, holds_on, watch_of
 from app.ledger.windows import ALWAYS, Window
@@ -27,6 +27,9 @@ from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
 from app.persistence.repositories.tenants import read_policy
 from app.persistence.tables import account_paths, accounts, populations
 from app.persistence.tables import balances as kept_balances
+
+DAMAGED: Final = (AssertionError, IndexError, KeyError, TypeError, ValueError, AccountingError, LedgerError)
+"""What reading a damaged row may raise, or reckoning with what it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +230,9 @@ def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[K
     book = PriceBook()
     for row in rows:
         try:
-            record = _record(tx, book, row)
+            record = _decoded(tx, book, row)
             orders(record.account.grid_version)
-        except (AssertionError, KeyError, TypeError, ValueError, AccountingError, LedgerError) as fault:
+        except DAMAGED as fault:
             yield KeptAccount(row.organisation_id, row.id, row.path, None, fault=str(fault) or type(fault).__name__)
         else:
             population = record.population if record.account.kind is AccountKind.POPULATION else None
@@ -261,6 +264,22 @@ def _of(organisation_id: str) -> Select[Any]:
 
 
 def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
+    """The record of a row.
+
+    Raises:
+        LedgerUnavailableError: the row is damaged, or what belongs to it is missing.
+    """
+    try:
+        return _decoded(tx, book, row)
+    except LedgerError:
+        raise
+    except DAMAGED as fault:
+        raise LedgerUnavailableError(
+            f"The row of {row.path} is damaged and cannot be read; run `epsilon-ledger verify`."
+        ) from fault
+
+
+def _decoded(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
     spent, held, since = balances.read(tx, book, row)
     relation = NeighboringRelation(row.neighboring_relation)
     account = Account(

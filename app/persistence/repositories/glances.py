@@ -29,6 +29,7 @@ class Outline:
     """Where an account lies, and whether it is still what it was.
 
     Args:
+        organisation_id: whose.
         id: with its type prefix.
         parent_id: the account above; None for a population.
         population_id: the root of its tree.
@@ -38,6 +39,7 @@ class Outline:
         quarantine: why writes to it are stopped, if they are.
     """
 
+    organisation_id: str
     id: str
     parent_id: str | None
     population_id: str
@@ -46,14 +48,26 @@ class Outline:
     updated_at: datetime
     quarantine: str | None
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The ids of organisation and account."""
+        return self.organisation_id, self.id
 
-def outlines(tx: Connection, organisation_id: str, *, beneath: str | None = None) -> list[Outline]:
-    """Every population and budget, or those on or beneath one; those above first."""
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """Another one after every change; a version alone may come twice if a backup is restored."""
+        return self.version, self.updated_at, self.quarantine
+
+
+def outlines(tx: Connection, organisation_id: str | None, *, beneath: str | None = None) -> list[Outline]:
+    """Every population and budget of an organisation, or of all, or those on or beneath one; those above first."""
     found = select(
-        *(accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
+        *(accounts.c.organisation_id, accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
         *(accounts.c.version, accounts.c.updated_at, accounts.c.quarantine),
-    ).where(accounts.c.organisation_id == organisation_id, NO_RUN)
-    if beneath is not None:
+    ).where(NO_RUN)
+    if organisation_id is not None:
+        found = found.where(accounts.c.organisation_id == organisation_id)
+    if organisation_id is not None and beneath is not None:
         found = found.where(accounts.c.id.in_(ids_beneath(organisation_id, beneath)))
     rows = tx.execute(found.order_by(accounts.c.depth, accounts.c.id))
     return [Outline(*row) for row in rows]

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection, func, or_, select
 
 from app.ledger.runs import TERMINAL
-from app.persistence.repositories.indexed import NO_RUN, PENDING
+from app.persistence.repositories.indexed import PENDING
 from app.persistence.tables import (
     accounts,
     audit_entries,
@@ -18,26 +18,6 @@ from app.persistence.tables import (
     runs,
     webhooks,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Limited:
-    """A population or a budget, and what tells whether it has changed.
-
-    Args:
-        organisation_id: whose.
-        id: of the account.
-        mark: another one after every change.
-    """
-
-    organisation_id: str
-    id: str
-    mark: tuple[int, int, datetime]
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The ids of both."""
-        return self.organisation_id, self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +63,6 @@ class Heads:
     runs: int
     wrong_runs: int
     wrong_checkpoints: int
-
-
-def limited(tx: Connection) -> list[Limited]:
-    """Every population and budget; of none of them what it has spent."""
-    columns = (accounts.c.organisation_id, accounts.c.id, accounts.c.version, accounts.c.limit_revision)
-    found = select(*columns, accounts.c.updated_at).where(NO_RUN)
-    return [
-        Limited(row.organisation_id, row.id, (row.version, row.limit_revision, row.updated_at))
-        for row in tx.execute(found)
-    ]
 
 
 def quarantined(tx: Connection) -> int:

@@ -1,21 +1,23 @@
 """A population or a budget at a glance: how it stands, what lies beneath it, and who spends."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.errors import NotFoundError
+from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.roles import Permission
-from app.persistence.repositories import accounts, decided, glances
+from app.persistence.repositories import decided, glances
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.decided import Decided
 from app.persistence.repositories.decisions import Outcome
 from app.persistence.repositories.glances import RunOutline
+from app.service.apart import read_apart
 from app.service.asking.call import Call
 from app.service.finding import find_path_of
-from app.service.looking.histories import AccountHistory, Histories
+from app.service.looking.histories import AccountHistory, ChildShare, Histories
 from app.service.looking.overview import Tree, trees_of
 from app.service.looking.proposed import LimitNow, limit_now
 from app.service.looking.standings import Standing, Standings, ancestors, paced
@@ -35,14 +37,15 @@ class Spender:
     """A child of an account that was charged.
 
     Args:
-        record: of the child.
-        share: the part of the account's threshold that it took, at the order of its history.
-        alone: epsilon of what it took, as if nothing else had been spent, by the account's own filter.
+        child: with the part of the account's threshold that it took, at the order of its history.
+        alone: epsilon of what it took, as if nothing else had been spent, by the account's own filter; None: its row
+            is damaged.
+        updated_at: when it was changed last, in UTC; None: likewise.
     """
 
-    record: AccountRecord
-    share: float
-    alone: float
+    child: ChildShare
+    alone: float | None
+    updated_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ def see_account(
     Raises:
         NotFoundError: the organisation has no population or budget with this id.
         InsufficientScopeError: it is out of the caller's reach.
+        LedgerUnavailableError: its row is damaged, or that of an account above it.
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
@@ -104,6 +108,10 @@ def see_account(
         everything = standings.read(tx, call, beneath=record.account.id)
         shown = paced(tx, call, _chosen(everything, record.account.id))
         [tree] = trees_of(shown, everything)
+        if tree.standing.limit is None:
+            raise LedgerUnavailableError(
+                f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
+            )
         history = histories.read_in(tx, call, record, POINTS)
         found = glances.newest_runs(tx, call.organisation_id, record.account.id, before=before, limit=RUNS + 1)
         refused = decided.Wanted(outcome=Outcome.REFUSED, beneath=record.account.id)
@@ -130,8 +138,10 @@ def _chosen(everything: list[Standing], account_id: str) -> list[Standing]:
 
 
 def _spenders(tx: Connection, call: Call, account: Account, history: AccountHistory) -> tuple[Spender, ...]:
-    shares = {each.account_id: each.shares[-1] for each in history.children if each.account_id is not None}
-    found = {each.account.id: each for each in accounts.read_many(tx, call.organisation_id, list(shares))}
-    return tuple(
-        Spender(found[child], share, account.epsilon(found[child].account.spent)) for child, share in shares.items()
-    )
+    children = {each.account_id: each for each in history.children if each.account_id is not None}
+
+    def spender(record: AccountRecord) -> Spender:
+        return Spender(children[record.account.id], account.epsilon(record.account.spent), record.updated_at)
+
+    found, _ = read_apart(tx, call.organisation_id, list(children), spender)
+    return tuple(found.get(child_id, Spender(child, None, None)) for child_id, child in children.items())

@@ -104,7 +104,7 @@ def read_overview(call: Call, standings: Standings, *, wanted: str = "") -> Over
 
 
 def find_accounts(call: Call, standings: Standings, *, wanted: str, most: int) -> tuple[list[Standing], int]:
-    """Populations and budgets within the caller's reach, by a part of their path.
+    """Populations and budgets within the caller's reach, by a part of their path; none whose row is damaged.
 
     Args:
         call: needs READ.
@@ -119,7 +119,8 @@ def find_accounts(call: Call, standings: Standings, *, wanted: str, most: int) -
     with call.db.read(call.organisation_id) as tx:
         everything = standings.read(tx, call)
     found = sorted(
-        (each for each in everything if wanted.casefold() in each.path.casefold()), key=lambda each: each.path
+        (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
+        key=lambda each: each.path,
     )
     return found[:most], max(0, len(found) - most)
 

@@ -1,5 +1,6 @@
 """How accounts stand: what is spent and held of each limit, and how fast; remembered as long as nothing changes."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,13 +11,14 @@ from sqlalchemy import Connection
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.filters import Limit
 from app.ledger.forecasts import share_used
-from app.ledger.windows import Window
+from app.ledger.windows import ALWAYS, Window
 from app.persistence.recent import Recent
-from app.persistence.repositories import accounts, glances
+from app.persistence.repositories import glances
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.glances import Outline
 from app.persistence.repositories.readings import Reading
 from app.service.alerts.forecasting import WINDOW, expected
+from app.service.apart import read_apart
 from app.service.asking.call import Call
 
 REMEMBERED: Final = 50_000
@@ -45,7 +47,7 @@ class Standing:
         name: as given by its owner.
         path: of names.
         depth: 0 for a population.
-        limit: epsilon and delta.
+        limit: epsilon and delta; None: the account's row is damaged, and nothing is known of what was spent.
         epsilon: spent, by its filter at its delta.
         epsilon_with_held: the same with what is set aside.
         holds: whether something is set aside.
@@ -65,7 +67,7 @@ class Standing:
     name: str
     path: str
     depth: int
-    limit: Limit
+    limit: Limit | None
     epsilon: float
     epsilon_with_held: float
     holds: bool
@@ -80,7 +82,12 @@ class Standing:
     @property
     def left(self) -> float:
         """Epsilon that is neither spent nor held, at the account's own delta; at least 0."""
-        return max(0.0, self.limit.epsilon - max(self.epsilon, self.epsilon_with_held))
+        return 0.0 if self.limit is None else max(0.0, self.limit.epsilon - max(self.epsilon, self.epsilon_with_held))
+
+    @property
+    def part(self) -> float:
+        """The part of the limit that is spent or held."""
+        return math.inf if self.limit is None else max(self.share, self.epsilon_with_held / self.limit.epsilon)
 
     @property
     def lasts(self) -> timedelta | None:
@@ -90,18 +97,19 @@ class Standing:
     @property
     def level(self) -> str:
         """How urgent it is: "over", "empty", "near", "half" or "calm"."""
-        if self.epsilon > self.limit.epsilon or self.quarantine is not None:
+        if self.limit is None or self.epsilon > self.limit.epsilon or self.quarantine is not None:
             return "over"
-        part = max(self.share, self.epsilon_with_held / self.limit.epsilon)
-        if part >= FULL:
+        if self.part >= FULL:
             return "empty"
-        if part >= NEAR or (self.lasts is not None and self.lasts <= SOON):
+        if self.part >= NEAR or (self.lasts is not None and self.lasts <= SOON):
             return "near"
-        return "half" if part >= HALF or (self.lasts is not None and self.lasts <= AHEAD) else "calm"
+        return "half" if self.part >= HALF or (self.lasts is not None and self.lasts <= AHEAD) else "calm"
 
     @property
     def words(self) -> str:
         """The same for people."""
+        if self.limit is None:
+            return "cannot be read"
         if self.quarantine is not None:
             return "stopped"
         return {
@@ -115,7 +123,7 @@ class Standing:
     @property
     def urgency(self) -> tuple[int, float, str]:
         """Sorts the most urgent first."""
-        return _LEVELS.index(self.level), -max(self.share, self.epsilon_with_held / self.limit.epsilon), self.path
+        return _LEVELS.index(self.level), -self.part, self.path
 
 
 _LEVELS: Final = ("over", "empty", "near", "half", "calm")
@@ -139,20 +147,21 @@ class Standings:
             Those above first.
         """
         found = glances.outlines(tx, call.organisation_id, beneath=beneath or call.caller.scope)
-        known = {each.id: self._still(call.organisation_id, each) for each in found}
+        known = {each.id: self._still(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):
-            page = missing[start : start + PAGE]
-            seen = {each.id: _mark(each) for each in page}
-            for record in accounts.read_many(tx, call.organisation_id, list(seen)):
-                standing = standing_of(record)
-                known[standing.id] = standing
-                self._known.put((call.organisation_id, standing.id), (seen[standing.id], standing))
+            page = {each.id: each for each in missing[start : start + PAGE]}
+            read, damaged = read_apart(tx, call.organisation_id, list(page), standing_of)
+            for standing in read.values():
+                self._known.put((call.organisation_id, standing.id), (page[standing.id].mark, standing))
+            known |= read
+            if damaged:
+                known |= _damaged(tx, call.organisation_id, [page[each] for each in damaged])
         return [kept for each in found if (kept := known[each.id]) is not None]
 
-    def _still(self, organisation_id: str, outline: Outline) -> Standing | None:
-        kept = self._known.get((organisation_id, outline.id))
-        return kept[1] if kept is not None and kept[0] == _mark(outline) else None
+    def _still(self, outline: Outline) -> Standing | None:
+        kept = self._known.get(outline.key)
+        return kept[1] if kept is not None and kept[0] == outline.mark else None
 
 
 def standing_of(record: AccountRecord) -> Standing:
@@ -182,6 +191,31 @@ def standing_of(record: AccountRecord) -> Standing:
         created_at=record.created_at,
         quarantine=record.quarantine,
     )
+
+
+def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[Outline]) -> dict[str, Standing]:
+    """How accounts stand whose rows are damaged; not remembered, since a row that was restored bears the old mark."""
+    names = glances.names_of(tx, organisation_id, [each.id for each in outlines])
+    return {
+        each.id: Standing(
+            id=each.id,
+            kind=names[each.id].kind,
+            parent_id=each.parent_id,
+            population_id=each.population_id,
+            name=names[each.id].path.rpartition("/")[2],
+            path=names[each.id].path,
+            depth=each.depth,
+            limit=None,
+            epsilon=math.inf,
+            epsilon_with_held=math.inf,
+            holds=False,
+            share=math.inf,
+            window=ALWAYS,
+            created_at=each.updated_at,
+            quarantine=each.quarantine,
+        )
+        for each in outlines
+    }
 
 
 def paced(tx: Connection, call: Call, standings: Sequence[Standing]) -> list[Standing]:
@@ -214,14 +248,11 @@ def ancestors(standings: Iterable[Standing], of: Iterable[str]) -> set[str]:
 
 
 def _paced(standing: Standing, base: Reading | None, now: datetime) -> Standing:
+    if standing.limit is None:
+        return standing
     seen = expected(standing.share, base, now)
     return replace(standing, per_day=seen.forecast.per_day, empty_at=seen.reaches_limit_at, now=now)
 
 
 def _with_held(account: Account) -> float:
     return account.epsilon(account.spent + account.held)
-
-
-def _mark(outline: Outline) -> tuple[object, ...]:
-    """What tells whether an account is what it was; a version alone may come twice if a backup is restored."""
-    return outline.version, outline.updated_at, outline.quarantine

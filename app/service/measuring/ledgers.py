@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from time import monotonic
@@ -12,14 +13,15 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.accounting.errors import AccountingError
 from app.ledger.accounts import AccountKind
 from app.ledger.errors import LedgerError
 from app.ledger.forecasts import share_used
 from app.persistence.engine import EVERYONE, said_by
-from app.persistence.repositories import accounts, watched
+from app.persistence.repositories import glances, watched
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.watched import Backlog, Limited, Signing
+from app.persistence.repositories.glances import Outline
+from app.persistence.repositories.watched import Backlog, Signing
+from app.service.apart import read_apart
 from app.service.placements import READ_ONLY, SILENT, Placement
 
 BELIEVED_SECONDS: Final = 10.0
@@ -30,8 +32,6 @@ MOST_READ: Final = 500
 
 PAGE: Final = 50
 """Accounts that are read in one statement: each has 22 KB."""
-
-_UNREADABLE: Final = (AssertionError, IndexError, KeyError, TypeError, ValueError, AccountingError, LedgerError)
 
 _logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class _Watch:
 
     def _look(self) -> Found:
         with self.placement.database.read(EVERYONE) as tx:
-            unread = self._read(tx, watched.limited(tx))
+            unread = self._read(tx, glances.outlines(tx, None))
             return Found(
                 uses=[use for _, use in self._uses.values() if use],
                 unread=unread,
@@ -144,7 +144,7 @@ class _Watch:
                 signing=watched.signing(tx) if self._signs else None,
             )
 
-    def _read(self, tx: Connection, every: Sequence[Limited]) -> int:
+    def _read(self, tx: Connection, every: Sequence[Outline]) -> int:
         """Read accounts that have changed, as many as one look may; how many are left."""
         known = self._uses
         self._uses = {each.key: known[each.key] for each in every if each.key in known}
@@ -156,24 +156,11 @@ class _Watch:
                 self._read_page(tx, organisation_id, theirs[start : start + PAGE])
         return max(0, len(changed) - MOST_READ)
 
-    def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[Limited]) -> None:
+    def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[Outline]) -> None:
         marks = {each.id: each.mark for each in page}
-        for account_id, use in _uses_of(tx, organisation_id, list(marks)).items():
+        uses, damaged = read_apart(tx, organisation_id, list(marks), partial(_use_of, organisation_id))
+        for account_id, use in (uses | dict.fromkeys(damaged)).items():
             self._uses[organisation_id, account_id] = (marks[account_id], use)
-
-
-def _uses_of(tx: Connection, organisation_id: str, ids: list[str]) -> dict[str, Use | None]:
-    """By the ids of accounts; None: its row cannot be read, which `verify` tells of."""
-    try:
-        records = accounts.read_many(tx, organisation_id, ids)
-        return {record.account.id: _use_of(organisation_id, record) for record in records}
-    except _UNREADABLE:
-        if len(ids) == 1:
-            return {ids[0]: None}
-    found: dict[str, Use | None] = {}
-    for each in ids:
-        found |= _uses_of(tx, organisation_id, [each])
-    return found
 
 
 def _use_of(organisation_id: str, record: AccountRecord) -> Use:
