@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+from app.api.sessions import COOKIE
 from app.service.asking import sessions
 from app.service.asking.access import authenticate
 from tests.conftest import Ledger
@@ -12,3 +13,8 @@ def cookie_for(ledger: Ledger, role: str = "admin", organisation: str = "hospita
     now = datetime.now(UTC)
     caller = authenticate(ledger.database, f"Bearer {ledger.keys[organisation, role]}", now)
     return sessions.open_session(ledger.database, caller, now, lasting=timedelta(hours=1))
+
+
+def signed_in(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> dict[str, str]:
+    """What such a person's browser sends with every request."""
+    return {"Cookie": f"{COOKIE}={cookie_for(ledger, role, organisation)}"}

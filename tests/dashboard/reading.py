@@ -1,19 +1,10 @@
-"""A browser without script, against an application in this process: signs in, follows, reads."""
+"""A browser without script, against an application in this process: it follows and reads."""
 
 import re
 
 import httpx2
 
 from tests.conftest import Ledger
-
-
-def signed_in(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> dict[str, str]:
-    """The cookie of somebody who has signed in."""
-    reply = ledger.http.post("/sign-in", data={"key": ledger.keys[organisation, role]}, follow_redirects=False)
-    assert reply.status_code == 303, reply.text
-    cookie = reply.headers["set-cookie"].partition(";")[0]
-    ledger.http.cookies.clear()
-    return {"Cookie": cookie}
 
 
 def visit(ledger: Ledger, path: str, cookie: dict[str, str], **headers: str) -> httpx2.Response:

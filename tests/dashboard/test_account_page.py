@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, Page, expect
 from app.persistence.repositories import glances
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import signed_in, visit, words
+from tests.dashboard.reading import visit, words
 from tests.dashboard.scenery import Hospital
-from tests.dashboard.visiting import COLOURS, grave
+from tests.signed_in import signed_in
 
 
 def charts(text: str) -> list[dict[str, Any]]:
@@ -249,16 +249,6 @@ def test_a_person_asks_while_writing_and_shares_the_address(
     expect(page).to_have_url(re.compile(r"steps=1&noise=1\.1&rate=0\.0001"))
     page.reload()
     expect(page.locator("#answer")).to_contain_text("It fits")
-
-
-def test_the_page_of_an_account_is_accessible_in_light_and_dark(
-    hospital: Hospital, server: LiveServer, page: Page, sign_in: SignIn
-) -> None:
-    sign_in(page, server, "viewer")
-    for scheme in COLOURS:
-        page.emulate_media(color_scheme=scheme)
-        page.goto(f"{server.url}/accounts/{hospital.ids['imaging']}")
-        assert grave(page) == []
 
 
 def test_the_box_works_without_script(hospital: Hospital, server: LiveServer, browser: Browser) -> None:

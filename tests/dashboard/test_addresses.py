@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
 
 import httpx2
 import pytest
@@ -17,7 +16,7 @@ BROWSERS = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 @pytest.fixture
 def visitor(server: LiveServer) -> Iterator[httpx2.Client]:
-    with closing(browser_client(server, "viewer")) as client:
+    with browser_client(server, "viewer") as client:
         yield client
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import httpx2
@@ -11,14 +10,15 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import signed_in, visit
+from tests.dashboard.reading import visit
 from tests.dashboard.scenery import Hospital, at_past
-from tests.dashboard.visiting import COLOURS, Colours, browser_client, grave
+from tests.dashboard.visiting import browser_client
+from tests.signed_in import signed_in
 
 
 @pytest.fixture
 def visitor(server: LiveServer) -> Iterator[httpx2.Client]:
-    with closing(browser_client(server, "viewer")) as client:
+    with browser_client(server, "viewer") as client:
         yield client
 
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_found_is_told_at_its_field(
 
 def test_an_empty_list_says_why(server: LiveServer, visitor: httpx2.Client) -> None:
     assert "No decision is like that" in visitor.get("/decisions?actor=key_nobody").text
-    with closing(browser_client(server, "viewer", "clinic")) as clinic:
+    with browser_client(server, "viewer", "clinic") as clinic:
         assert "Nothing was decided yet" in clinic.get("/decisions").text
 
 
@@ -136,37 +136,19 @@ def test_nobody_sees_what_is_out_of_reach(server: LiveServer, hospital: Hospital
     with server.client("admin") as api:
         made = api.post("/v1/keys", json={"role": "viewer", "scope": hospital.ids["mimic"]}).json()
     elsewhere = f"/decisions/{hospital.refused}/0"
-    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-        assert client.post("/sign-in", data={"key": made["key"]}).status_code == 303
+    with browser_client(server, key=made["key"]) as client:
         text = client.get("/decisions").text
         assert outcomes(text)
         assert "stroke-registry" not in text
         assert client.get(elsewhere).status_code == 403
         assert "lies elsewhere" in client.get("/decisions?account=imaging").text
-    with closing(browser_client(server, "viewer", "clinic")) as clinic:
+    with browser_client(server, "viewer", "clinic") as clinic:
         assert clinic.get(elsewhere).status_code == 404
-    with closing(browser_client(server, "viewer")) as own:
+    with browser_client(server, "viewer") as own:
         assert own.get(elsewhere).status_code == 200
         assert own.get(f"/decisions/{hospital.refused}/999999").status_code == 404
         assert own.get(f"/decisions/{hospital.refused}/{10**30}").status_code == 422
         assert own.get("/decisions?after=nonsense").status_code == 422
-
-
-@pytest.mark.parametrize("colours", COLOURS)
-@pytest.mark.parametrize("width", [1280, 390])
-def test_everybody_can_use_it(
-    browser: Browser, server: LiveServer, sign_in: SignIn, hospital: Hospital, colours: Colours, width: int
-) -> None:
-    context = browser.new_context(color_scheme=colours, viewport={"width": width, "height": 800})
-    page = context.new_page()
-    sign_in(page, server, "viewer")
-    with server.client("viewer") as api:
-        refused = api.get("/v1/decisions", params={"run": hospital.refused, "decision": "refused"}).json()["items"][0]
-    for path in ("/decisions", "/decisions?account=nobody", f"/decisions/{hospital.refused}/{refused['position']}"):
-        page.goto(server.url + path)
-        assert grave(page) == []
-        assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-    context.close()
 
 
 def test_a_refusal_by_a_replica_whose_clock_is_behind_is_shown_within_a_minute(ledger: Ledger) -> None:

@@ -1,7 +1,6 @@
 """Every page asks who is there, shows nobody what is another organisation's, and loads nothing from elsewhere."""
 
 import re
-from contextlib import closing
 
 import httpx2
 import pytest
@@ -50,7 +49,7 @@ def test_a_stranger_is_led_to_the_sign_in(server: LiveServer, hospital: Hospital
 
 @pytest.mark.parametrize("path", [path for path in PATHS if "{" in path])
 def test_what_is_of_another_organisation_is_not_there(server: LiveServer, hospital: Hospital, path: str) -> None:
-    with closing(browser_client(server, "admin", "clinic")) as client:
+    with browser_client(server, "admin", "clinic") as client:
         for headers in ({}, {"X-Part": "page"}):
             reply = client.get(address(path, hospital), headers=headers)
             assert reply.status_code == 404
@@ -60,7 +59,7 @@ def test_what_is_of_another_organisation_is_not_there(server: LiveServer, hospit
 
 @pytest.mark.parametrize("path", [path for path in PATHS if "{" not in path])
 def test_lists_have_nothing_of_another_organisation(server: LiveServer, path: str) -> None:
-    with closing(browser_client(server, "admin", "clinic")) as client:
+    with browser_client(server, "admin", "clinic") as client:
         reply = client.get(path)
     assert reply.status_code == 200
     assert not re.search("unet|segmentation|stroke|lstm", reply.text)
@@ -68,7 +67,7 @@ def test_lists_have_nothing_of_another_organisation(server: LiveServer, path: st
 
 @pytest.mark.parametrize("role", list(Role))
 def test_every_role_sees_the_pages_that_it_is_led_to(server: LiveServer, hospital: Hospital, role: Role) -> None:
-    with closing(browser_client(server, str(role))) as client:
+    with browser_client(server, str(role)) as client:
         led = set(re.findall(r'<li><a href="(/\w*)"', client.get("/").text))
         assert {"/", "/planner", "/decisions"} <= led
         for path in PATHS:

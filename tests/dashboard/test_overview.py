@@ -1,19 +1,17 @@
 """The overview, in a real browser and without script."""
 
 import re
-from contextlib import closing
 
-import httpx2
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.dashboard.words import spent
 from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import signed_in, visit, words
+from tests.dashboard.reading import visit, words
 from tests.dashboard.scenery import Hospital, dp_sgd
-from tests.dashboard.visiting import COLOURS, Colours, browser_client, grave
+from tests.dashboard.visiting import browser_client
 from tests.service.tampering import TEAM, set_account, tampering
+from tests.signed_in import signed_in
 
 
 def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: LiveServer, sign_in: SignIn) -> None:
@@ -58,7 +56,7 @@ def test_what_happens_appears_while_somebody_looks(page: Page, changing: LiveSer
 
 
 def test_a_poll_with_nothing_new_costs_a_304(server: LiveServer) -> None:
-    with closing(browser_client(server, "viewer")) as client:
+    with browser_client(server, "viewer") as client:
         whole = client.get("/")
         tag = re.findall(r'data-tag="([^"]+)"', whole.text)[0].replace("&#34;", '"')
         same = client.get("/", headers={"X-Part": "page", "If-None-Match": tag})
@@ -67,12 +65,12 @@ def test_a_poll_with_nothing_new_costs_a_304(server: LiveServer) -> None:
         assert (same.status_code, same.content) == (304, b"")
         assert client.get("/", headers={"X-Part": "page", "If-None-Match": '"another"'}).status_code == 200
         assert client.get("/?find=mimic", headers={"X-Part": "page", "If-None-Match": tag}).status_code == 200
-    with closing(browser_client(server, "auditor")) as another:
+    with browser_client(server, "auditor") as another:
         assert another.get("/", headers={"X-Part": "page", "If-None-Match": tag}).status_code == 200
 
 
 def test_a_part_of_the_page_is_what_stands_in_it(server: LiveServer) -> None:
-    with closing(browser_client(server, "viewer")) as client:
+    with browser_client(server, "viewer") as client:
         whole, part = client.get("/").text, client.get("/", headers={"X-Part": "page"}).text
     assert "<html" not in part
     assert re.sub(r"\s+", " ", part).strip() in re.sub(r"\s+", " ", whole)
@@ -105,29 +103,12 @@ def test_who_is_bound_to_an_account_sees_what_lies_beneath_it(server: LiveServer
     scope = hospital.ids["mimic/readmission"]
     with server.client("admin") as api:
         made = api.post("/v1/keys", json={"role": "viewer", "scope": scope}).json()
-    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-        assert client.post("/sign-in", data={"key": made["key"]}).status_code == 303
+    with browser_client(server, key=made["key"]) as client:
         text = client.get("/").text
     shown = re.findall(r'title="(mimic[^"]*|imaging[^"]*|st[^"]*)"', text)
     assert shown == ["mimic/readmission", "mimic/readmission/sweep"]
     assert "gradient-boosting" in text
     assert not re.search("icu-team|imaging|stroke", text)
-
-
-@pytest.mark.parametrize("colours", COLOURS)
-@pytest.mark.parametrize("width", [1280, 390])
-def test_everybody_can_use_it(
-    browser: Browser, server: LiveServer, sign_in: SignIn, colours: Colours, width: int
-) -> None:
-    context = browser.new_context(color_scheme=colours, viewport={"width": width, "height": 800})
-    page = context.new_page()
-    page.goto(f"{server.url}/sign-in")
-    assert grave(page) == []
-    sign_in(page, server, "admin")
-    assert grave(page) == []
-    overflow = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-    assert not page.evaluate(overflow)
-    context.close()
 
 
 def test_paths_are_text_and_nothing_else(changing: LiveServer, page: Page, sign_in: SignIn) -> None:

@@ -8,9 +8,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import signed_in, visit, words
+from tests.dashboard.reading import visit, words
 from tests.dashboard.scenery import Hospital
-from tests.dashboard.visiting import COLOURS, grave
+from tests.signed_in import signed_in
 
 
 def numbers(text: str, place: int = 0) -> dict[str, Any]:
@@ -165,16 +165,6 @@ def test_the_statement_of_a_run_opens_for_who_is_signed_in(ledger: Ledger) -> No
     link = f"/v1/runs/{run}/statement.html"
     assert f'href="{link}"' in visit(ledger, f"/runs/{run}", cookie).text
     assert "Privacy statement of a model" in visit(ledger, link, cookie).text
-
-
-def test_the_page_of_a_run_is_accessible_in_light_and_dark(
-    hospital: Hospital, server: LiveServer, page: Page, sign_in: SignIn
-) -> None:
-    sign_in(page, server, "viewer")
-    for scheme in COLOURS:
-        page.emulate_media(color_scheme=scheme)
-        page.goto(f"{server.url}/runs/{hospital.refused}")
-        assert grave(page) == []
 
 
 def test_a_chart_follows_the_colours_of_the_screen_and_is_printed_on_white(

@@ -1,5 +1,7 @@
 """What tests of several pages do there."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Literal
 
 import httpx2
@@ -12,11 +14,14 @@ Colours = Literal["light", "dark"]
 COLOURS: Final[tuple[Colours, ...]] = ("light", "dark")
 
 
-def browser_client(server: LiveServer, role: str, organisation: str = "hospital") -> httpx2.Client:
-    """A client that is signed in as a browser is, without script."""
-    client = httpx2.Client(base_url=server.url, timeout=30, trust_env=False)
-    assert client.post("/sign-in", data={"key": server.key(role, organisation)}).status_code == 303
-    return client
+@contextmanager
+def browser_client(
+    server: LiveServer, role: str = "viewer", organisation: str = "hospital", *, key: str = ""
+) -> Iterator[httpx2.Client]:
+    """A client that is signed in as a browser is, without script: with the key of a role, or another one."""
+    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as client:
+        assert client.post("/sign-in", data={"key": key or server.key(role, organisation)}).status_code == 303
+        yield client
 
 
 def grave(page: Page) -> list[str]:
