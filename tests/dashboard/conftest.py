@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from shutil import copytree
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser import NoBrowserError, browsing
-from tests.conftest import LiveServer
+from tests.conftest import LiveServer, open_ledger
+from tests.dashboard.openid_way import Way, settings_of, way_of
 from tests.dashboard.scenery import Hospital, build
+from tests.identity_provider import IdentityProvider, identity_provider
 
 NO_BROWSER = "needs a browser"
 
@@ -97,3 +100,15 @@ def sign_in() -> SignIn:
         page.wait_for_url(f"{server.url}/")
 
     return sign_in
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def way(tmp_path: Path, provider: IdentityProvider) -> Iterator[Way]:
+    with open_ledger(tmp_path, **settings_of(provider)) as ledger:
+        yield way_of(ledger, provider)

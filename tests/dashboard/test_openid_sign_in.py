@@ -1,92 +1,18 @@
 """People sign in at their identity provider: there and back, and nobody in their place."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event
-from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-import httpx2
 import pytest
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
 from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
-from app.ledger.errors import InvalidInputError
-from app.service.asking.openid import fetching
 from app.service.asking.openid.flow import Flow, new_flow, read_flow
-from app.settings import Settings
-from tests.conftest import Ledger, LiveServer, open_ledger
-from tests.identity_provider import IdentityProvider, challenge_of, identity_provider, key_of, public
-
-CLIENT = "ledger-pages"
-HOME = "http://ledger.example"
-
-
-@pytest.fixture
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as provider:
-        yield provider
-
-
-@dataclass
-class Way:
-    """A service, the provider, and a browser at both."""
-
-    ledger: Ledger
-    provider: IdentityProvider
-    browser: TestClient
-
-    def begin(self, path: str = "/sign-in/openid?next=/approvals") -> dict[str, str]:
-        """Be sent to the provider; what it is asked."""
-        reply = self.browser.get(path)
-        assert reply.status_code == 303, reply.text
-        address = reply.headers["location"]
-        assert address.startswith(f"{self.provider.issuer}/authorize?")
-        return dict(parse_qsl(urlsplit(address).query))
-
-    def back(self, asked: dict[str, str]) -> str:
-        """The address to which the provider sends the browser back."""
-        address = urlsplit(self.provider.authorize(asked))
-        assert f"{address.scheme}://{address.netloc}" == HOME
-        return f"{address.path}?{address.query}"
-
-    def come_back(self, **changed: str | None) -> httpx2.Response:
-        """Sign in, and hand over the provider's answer, or another one."""
-        address = urlsplit(self.back(self.begin()))
-        answer = {**dict(parse_qsl(address.query)), **changed}
-        kept = {name: value for name, value in answer.items() if value is not None}
-        reply: httpx2.Response = self.browser.get(f"{address.path}?{urlencode(kept)}")
-        return reply
-
-
-def _way(ledger: Ledger, provider: IdentityProvider) -> Way:
-    return Way(ledger, provider, TestClient(ledger.http.app, base_url=HOME, follow_redirects=False))
-
-
-def _settings(provider: IdentityProvider, **more: object) -> dict[str, Any]:
-    return provider.settings(openid_client_id=CLIENT, **more)
-
-
-@pytest.fixture
-def way(tmp_path: Path, provider: IdentityProvider) -> Iterator[Way]:
-    with open_ledger(tmp_path, **_settings(provider)) as ledger:
-        yield _way(ledger, provider)
-
-
-def _is_signed_in(way: Way) -> bool:
-    return way.browser.get("/approvals", headers={"X-Part": "page"}).status_code == 200
-
-
-def _refused(way: Way, reply: httpx2.Response, words: str) -> None:
-    assert reply.status_code == 401, reply.text
-    assert words in reply.text
-    assert COOKIE not in way.browser.cookies
-    assert FLOW_COOKIE not in way.browser.cookies
-    assert not _is_signed_in(way)
+from tests.conftest import LiveServer
+from tests.dashboard.openid_way import CLIENT, HOME, Way, refused, settings_of, way_of
+from tests.identity_provider import IdentityProvider, challenge_of, key_of, public
 
 
 def test_somebody_signs_in_there_and_is_who_the_provider_says(way: Way) -> None:
@@ -138,48 +64,36 @@ def test_the_session_outlives_the_token_and_ends_by_itself(way: Way) -> None:
 
 @pytest.mark.parametrize("state", [None, "", "another", "ä"])
 def test_an_answer_that_this_browser_has_not_asked_for_is_not_taken(way: Way, state: str | None) -> None:
-    _refused(way, way.come_back(state=state), "was not begun in this browser")
+    refused(way, way.come_back(state=state), "was not begun in this browser")
     assert way.provider.redeemed == []
 
 
 def test_nobody_is_signed_in_as_somebody_else_by_a_link(way: Way) -> None:
     """Login CSRF: an attacker's answer is opened in a browser that began no sign-in, or another one."""
-    attacker = _way(way.ledger, way.provider)
+    attacker = way_of(way.ledger, way.provider)
     link = attacker.back(attacker.begin())
-    _refused(way, way.browser.get(link), "was not begun in this browser")
+    refused(way, way.browser.get(link), "was not begun in this browser")
     way.begin()
-    _refused(way, way.browser.get(link), "was not begun in this browser")
+    refused(way, way.browser.get(link), "was not begun in this browser")
 
 
 def test_an_answer_is_taken_once(way: Way) -> None:
     link = way.back(way.begin())
     assert way.browser.get(link).status_code == 303
     way.browser.cookies.clear()
-    _refused(way, way.browser.get(link), "was not begun in this browser")
+    refused(way, way.browser.get(link), "was not begun in this browser")
     assert len(way.provider.redeemed) == 1
 
 
 def test_a_code_that_was_redeemed_is_told_in_words(way: Way) -> None:
     link = way.back(way.begin())
     way.provider.codes.clear()
-    _refused(way, way.browser.get(link), "did not take its own code")
+    refused(way, way.browser.get(link), "did not take its own code")
 
 
 def test_another_provider_s_answer_is_not_taken(way: Way) -> None:
-    _refused(way, way.come_back(iss="https://evil.example"), "from another identity provider")
+    refused(way, way.come_back(iss="https://evil.example"), "from another identity provider")
     assert way.provider.redeemed == []
-
-
-def test_a_provider_that_names_itself_has_to(tmp_path: Path, provider: IdentityProvider) -> None:
-    provider.configured = {"authorization_response_iss_parameter_supported": True}
-    with open_ledger(tmp_path, **_settings(provider)) as ledger:
-        way = _way(ledger, provider)
-        _refused(way, way.come_back(iss=None), "from another identity provider")
-        assert way.come_back().status_code == 303
-
-
-def test_a_provider_need_not_name_itself(way: Way) -> None:
-    assert way.come_back(iss=None).status_code == 303
 
 
 @pytest.mark.parametrize(
@@ -201,7 +115,7 @@ def test_a_provider_need_not_name_itself(way: Way) -> None:
 )
 def test_what_the_provider_says_must_be_for_this_sign_in(way: Way, said: dict[str, object], words: str) -> None:
     way.provider.said = said
-    _refused(way, way.come_back(), words)
+    refused(way, way.come_back(), words)
 
 
 @pytest.mark.parametrize(("header", "status"), [({"typ": None}, 303), ({"typ": "JWT"}, 303), ({"typ": "at+jwt"}, 401)])
@@ -214,7 +128,7 @@ def test_a_token_of_another_key_signs_nobody_in(way: Way) -> None:
     way.provider.wait_for(way.ledger)
     way.provider.published = [public(key_of("RS256", 9), kid="RS256-0", use="sig")]
     way.ledger.http.app.state.keys._people._provider._fetch()  # type: ignore[attr-defined]
-    _refused(way, way.come_back(), "not signed by a key of the identity provider")
+    refused(way, way.come_back(), "not signed by a key of the identity provider")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +143,7 @@ def test_a_token_of_another_key_signs_nobody_in(way: Way) -> None:
 )
 def test_what_the_provider_refuses_is_told_in_words(way: Way, answer: dict[str, str], words: str) -> None:
     way.provider.answered = answer
-    _refused(way, way.browser.get(way.back(way.begin())), words)
+    refused(way, way.browser.get(way.back(way.begin())), words)
 
 
 def test_words_of_strangers_are_not_shown(way: Way) -> None:
@@ -299,111 +213,10 @@ def test_who_signs_in_with_a_key_is_not_taken_for_a_person_when_that_ends(way: W
     assert way.browser.get("/").headers["location"] == "/sign-in"
 
 
-@pytest.mark.parametrize("methods", [["client_secret_basic"], ["client_secret_post"], None])
-def test_the_service_proves_itself_by_its_secret(
-    tmp_path: Path, provider: IdentityProvider, methods: list[str] | None
-) -> None:
-    provider.secret = "s3cret:&%"
-    provider.configured = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
-    file = tmp_path / "secret"
-    file.write_text("s3cret:&%\n")
-    with open_ledger(tmp_path, **_settings(provider, openid_client_secret_file=str(file))) as ledger:
-        way = _way(ledger, provider)
-        assert way.come_back().status_code == 303
-        assert ("client_secret" in provider.redeemed[-1]) is (methods == ["client_secret_post"])
-
-
-def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Path, provider: IdentityProvider) -> None:
-    (tmp_path / "empty").write_text("\n")
-    for name in ("empty", "nowhere"):
-        settings = Settings(**_settings(provider, openid_client_secret_file=str(tmp_path / name)))
-        with pytest.raises(InvalidInputError, match="EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE"):
-            settings.openid_sign_in()
-
-
-def test_behind_a_proxy_the_address_is_the_one_that_people_know(tmp_path: Path, provider: IdentityProvider) -> None:
-    with open_ledger(tmp_path, **_settings(provider, public_url="https://ledger.hospital.example/")) as ledger:
-        asked = _way(ledger, provider).begin()
-    assert asked["redirect_uri"] == "https://ledger.hospital.example/sign-in/openid/return"
-
-
-@pytest.mark.parametrize(
-    "url", ["http://ledger.example", "https://ledger.example/x", "https://u:p@ledger.example", "x"]
-)
-def test_an_address_that_is_none_is_a_mistake(url: str) -> None:
-    with pytest.raises(ValueError, match="public_url"):
-        Settings(public_url=url)
-
-
-@pytest.mark.parametrize("scopes", ["", "profile", "openid ", 'openid "x"', "openid\nprofile"])
-def test_openid_is_always_asked_for(provider: IdentityProvider, scopes: str) -> None:
-    with pytest.raises(ValueError, match="openid_scopes"):
-        Settings(**_settings(provider, openid_scopes=scopes))
-    assert Settings(**_settings(provider, openid_scopes="openid groups")).openid_scopes == "openid groups"
-
-
-@pytest.mark.parametrize(
-    "configured",
-    [
-        {"authorization_endpoint": "javascript:alert(1)"},
-        {"token_endpoint": "file:///etc/passwd"},
-        {"token_endpoint": None},
-        {"issuer": "https://evil.example"},
-    ],
-)
-def test_a_provider_that_says_something_odd_is_not_asked(
-    tmp_path: Path, provider: IdentityProvider, configured: dict[str, object]
-) -> None:
-    provider.configured = configured
-    with open_ledger(tmp_path, **_settings(provider)) as ledger:
-        reply = _way(ledger, provider).browser.get("/sign-in/openid")
-    assert reply.status_code == 503
-    assert "does not answer" in reply.text
-
-
-def test_a_provider_that_is_down_is_told(way: Way) -> None:
-    asked = way.begin()
-    link = way.back(asked)
-    way.provider.down = True
-    reply = way.browser.get(link)
-    assert reply.status_code == 503
-    assert "does not answer" in reply.text
-    assert COOKIE not in way.browser.cookies
-
-
-def test_a_provider_that_is_silent_is_not_waited_for(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "FETCH_SECONDS", 0.2)
-    link = way.back(way.begin())
-    way.provider.silent = Event()
-    reply = way.browser.get(link)
-    way.provider.silent.set()
-    assert reply.status_code == 503
-
-
-def test_without_a_provider_nobody_is_sent_anywhere(tmp_path: Path, provider: IdentityProvider) -> None:
-    for settings in ({}, provider.settings()):
-        folder = tmp_path / str(len(settings))
-        folder.mkdir()
-        with open_ledger(folder, **settings) as ledger:
-            client = TestClient(ledger.http.app, base_url=HOME, follow_redirects=False)
-            assert "Sign in with" not in client.get("/sign-in").text
-            for path in ("/sign-in/openid", "/sign-in/openid/return?code=x&state=y"):
-                assert client.get(path).status_code == 404
-
-
-def test_strangers_make_the_service_ask_the_provider_only_so_often(tmp_path: Path, provider: IdentityProvider) -> None:
-    with open_ledger(tmp_path, **_settings(provider), rate_limit_failures_per_second=0.1) as ledger:
-        way = _way(ledger, provider)
-        statuses = [way.come_back(code="made-up").status_code for _ in range(3)]
-    assert statuses[0] == 401
-    assert statuses[-1] == 429
-    assert len(provider.redeemed) < 3
-
-
 def test_it_works_in_a_real_browser(
     browser: Browser, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in _settings(provider).items():
+    for name, value in settings_of(provider).items():
         monkeypatch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
     server = LiveServer(tmp_path)
     server.key("viewer")

@@ -1,0 +1,128 @@
+"""The identity provider at which people sign in: how it is told, and what if it fails, or says something odd."""
+
+from pathlib import Path
+from threading import Event
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api.sessions import COOKIE
+from app.ledger.errors import InvalidInputError
+from app.service.asking.openid import fetching
+from app.settings import Settings
+from tests.conftest import open_ledger
+from tests.dashboard.openid_way import HOME, Way, refused, settings_of, way_of
+from tests.identity_provider import IdentityProvider
+
+
+def test_a_provider_that_names_itself_has_to(tmp_path: Path, provider: IdentityProvider) -> None:
+    provider.configured = {"authorization_response_iss_parameter_supported": True}
+    with open_ledger(tmp_path, **settings_of(provider)) as ledger:
+        way = way_of(ledger, provider)
+        refused(way, way.come_back(iss=None), "from another identity provider")
+        assert way.come_back().status_code == 303
+
+
+def test_a_provider_need_not_name_itself(way: Way) -> None:
+    assert way.come_back(iss=None).status_code == 303
+
+
+@pytest.mark.parametrize("methods", [["client_secret_basic"], ["client_secret_post"], None])
+def test_the_service_proves_itself_by_its_secret(
+    tmp_path: Path, provider: IdentityProvider, methods: list[str] | None
+) -> None:
+    provider.secret = "s3cret:&%"
+    provider.configured = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
+    file = tmp_path / "secret"
+    file.write_text("s3cret:&%\n")
+    with open_ledger(tmp_path, **settings_of(provider, openid_client_secret_file=str(file))) as ledger:
+        way = way_of(ledger, provider)
+        assert way.come_back().status_code == 303
+        assert ("client_secret" in provider.redeemed[-1]) is (methods == ["client_secret_post"])
+
+
+def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Path, provider: IdentityProvider) -> None:
+    (tmp_path / "empty").write_text("\n")
+    for name in ("empty", "nowhere"):
+        settings = Settings(**settings_of(provider, openid_client_secret_file=str(tmp_path / name)))
+        with pytest.raises(InvalidInputError, match="EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE"):
+            settings.openid_sign_in()
+
+
+def test_behind_a_proxy_the_address_is_the_one_that_people_know(tmp_path: Path, provider: IdentityProvider) -> None:
+    with open_ledger(tmp_path, **settings_of(provider, public_url="https://ledger.hospital.example/")) as ledger:
+        asked = way_of(ledger, provider).begin()
+    assert asked["redirect_uri"] == "https://ledger.hospital.example/sign-in/openid/return"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://ledger.example", "https://ledger.example/x", "https://u:p@ledger.example", "x"]
+)
+def test_an_address_that_is_none_is_a_mistake(url: str) -> None:
+    with pytest.raises(ValueError, match="public_url"):
+        Settings(public_url=url)
+
+
+@pytest.mark.parametrize("scopes", ["", "profile", "openid ", 'openid "x"', "openid\nprofile"])
+def test_openid_is_always_asked_for(provider: IdentityProvider, scopes: str) -> None:
+    with pytest.raises(ValueError, match="openid_scopes"):
+        Settings(**settings_of(provider, openid_scopes=scopes))
+    assert Settings(**settings_of(provider, openid_scopes="openid groups")).openid_scopes == "openid groups"
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"token_endpoint": "file:///etc/passwd"},
+        {"token_endpoint": None},
+        {"issuer": "https://evil.example"},
+    ],
+)
+def test_a_provider_that_says_something_odd_is_not_asked(
+    tmp_path: Path, provider: IdentityProvider, configured: dict[str, object]
+) -> None:
+    provider.configured = configured
+    with open_ledger(tmp_path, **settings_of(provider)) as ledger:
+        reply = way_of(ledger, provider).browser.get("/sign-in/openid")
+    assert reply.status_code == 503
+    assert "does not answer" in reply.text
+
+
+def test_a_provider_that_is_down_is_told(way: Way) -> None:
+    asked = way.begin()
+    link = way.back(asked)
+    way.provider.down = True
+    reply = way.browser.get(link)
+    assert reply.status_code == 503
+    assert "does not answer" in reply.text
+    assert COOKIE not in way.browser.cookies
+
+
+def test_a_provider_that_is_silent_is_not_waited_for(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "FETCH_SECONDS", 0.2)
+    link = way.back(way.begin())
+    way.provider.silent = Event()
+    reply = way.browser.get(link)
+    way.provider.silent.set()
+    assert reply.status_code == 503
+
+
+def test_without_a_provider_nobody_is_sent_anywhere(tmp_path: Path, provider: IdentityProvider) -> None:
+    for settings in ({}, provider.settings()):
+        folder = tmp_path / str(len(settings))
+        folder.mkdir()
+        with open_ledger(folder, **settings) as ledger:
+            client = TestClient(ledger.http.app, base_url=HOME, follow_redirects=False)
+            assert "Sign in with" not in client.get("/sign-in").text
+            for path in ("/sign-in/openid", "/sign-in/openid/return?code=x&state=y"):
+                assert client.get(path).status_code == 404
+
+
+def test_strangers_make_the_service_ask_the_provider_only_so_often(tmp_path: Path, provider: IdentityProvider) -> None:
+    with open_ledger(tmp_path, **settings_of(provider), rate_limit_failures_per_second=0.1) as ledger:
+        way = way_of(ledger, provider)
+        statuses = [way.come_back(code="made-up").status_code for _ in range(3)]
+    assert statuses[0] == 401
+    assert statuses[-1] == 429
+    assert len(provider.redeemed) < 3
