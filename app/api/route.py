@@ -73,6 +73,7 @@ class LedgerRoute(APIRoute):
             _check_once(request, "authorization")
             request.state.caller = await authenticated(request, credential_of(request))
             _check_once(request, "content-type", "idempotency-key")
+            require_text(request)
             _check_query(request, known)
             strict = StrictRequest(request.scope, request.receive)
             if await strict.body():
@@ -148,11 +149,8 @@ def _check_query(request: Request, known: set[str]) -> None:
     """Refuse a misspelled or doubled parameter: `?dryrun=true` must not charge.
 
     Raises:
-        NotFoundError: the path holds a NUL, which no id does and PostgreSQL does not take.
-        InvalidInputError: a parameter is unknown, stands twice, or holds a NUL.
+        InvalidInputError: a parameter is unknown, or stands twice.
     """
-    if "\0" in request.scope["path"]:
-        raise NotFoundError("The path holds the character NUL, which no id does.")
     if not request.query_params:
         return
     given = [name for name, _ in request.query_params.multi_items()]
@@ -162,6 +160,17 @@ def _check_query(request: Request, known: set[str]) -> None:
             raise InvalidInputError(
                 f"The query parameter {name[:100]!a} is unknown here, or stands twice; known: {taken}."
             )
+
+
+def require_text(request: Request) -> None:
+    """Refuse an address with the character NUL, which no text of a ledger holds, and PostgreSQL does not take.
+
+    Raises:
+        NotFoundError: its path holds one.
+        InvalidInputError: a query parameter does.
+    """
+    if "\0" in request.scope["path"]:
+        raise NotFoundError("The path holds the character NUL, which no id does.")
     if any("\0" in value for value in request.query_params.values()):
         raise InvalidInputError("A query parameter holds the character NUL, which no text of a ledger does.")
 

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from app.api.faults import short
 from app.api.problems import FORESEEN, problem_of
 from app.api.request_ids import request_id_of
-from app.api.route import authenticated, call_of, placement_of
+from app.api.route import authenticated, call_of, placement_of, require_text
 from app.api.sessions import RENEWED_COOKIE, cookie_of
 from app.dashboard.assets import asset_url
 from app.dashboard.words import FILTERS
@@ -152,6 +152,7 @@ class PageRoute(APIRoute):
                 return _to_sign_in(request)
             try:
                 request.state.caller = await authenticated(request, f"{sessions.SCHEME} {cookie}")
+                require_text(request)
                 return await handle(request)
             except AuthenticationError:
                 return _to_sign_in(request)

@@ -42,6 +42,16 @@ def test_programs_get_the_problem(visitor: httpx2.Client, path: str, accept: str
     assert reply.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/accounts/a%00b", 404), ("/runs/%00", 404), ("/decisions?account=%00", 422), ("/audit?actor=%00", 422)],
+)
+def test_an_address_with_a_nul_is_no_trouble_of_the_database(visitor: httpx2.Client, path: str, status: int) -> None:
+    reply = visitor.get(path)
+    assert (reply.status_code, reply.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert "character NUL" in reply.text
+
+
 def test_a_method_that_a_page_does_not_take_is_a_problem(visitor: httpx2.Client) -> None:
     reply = visitor.delete("/planner", headers={"Accept": BROWSERS})
     assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")

@@ -99,6 +99,12 @@ def test_a_wrong_key_is_told_and_gives_no_cookie(http: TestClient, key: str) -> 
     assert "set-cookie" not in reply.headers
 
 
+@pytest.mark.parametrize("cookie", ["x", "ses_nowhere.x", "ses_.", '"ses_\\000.x"', '"\\000"'])
+def test_a_wrong_cookie_leads_to_the_sign_in(http: TestClient, cookie: str) -> None:
+    reply = http.get("/", headers={"Cookie": f"{COOKIE}={cookie}"})
+    assert (reply.status_code, reply.headers["location"]) == (303, "/sign-in")
+
+
 def test_a_token_is_not_taken_for_a_key(http: TestClient) -> None:
     reply = http.post("/sign-in", data={"key": "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhbmEifQ.c2lnbmF0dXJl"})
     assert reply.status_code == 401

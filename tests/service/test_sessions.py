@@ -111,6 +111,12 @@ def test_what_is_no_cookie_of_ours_opens_nothing(ledger: Ledger, how: str) -> No
         _seen(ledger, wrong[how])
 
 
+@pytest.mark.parametrize("credential", ["Bearer key_\0.x", f"{sessions.SCHEME} ses_\0.x"])
+def test_a_nul_is_what_nobody_knows_and_no_trouble_of_the_database(ring: KeyRing, credential: str) -> None:
+    with pytest.raises(AuthenticationError):
+        ring.authenticate(credential)
+
+
 def test_it_ends_by_itself_and_with_its_key(ledger: Ledger) -> None:
     now = datetime.now(UTC)
     found = _seen(ledger, _opened(ledger, now=now), now + LASTING - timedelta(seconds=1))

@@ -260,6 +260,8 @@ class KeyRing:
         Raises:
             AuthenticationError: it does not know the key or the session, or that opens nothing.
         """
+        if "\0" in (credential or ""):
+            raise AuthenticationError("No key and no session holds the character NUL.")  # PostgreSQL would not take it
         now = datetime.now(UTC)
         cookie = sessions.cookie_in(credential)
         if cookie is None:
