@@ -69,6 +69,17 @@ def test_a_poll_with_nothing_new_costs_a_304(server: LiveServer) -> None:
         assert another.get("/", headers={"X-Part": "page", "If-None-Match": tag}).status_code == 200
 
 
+def test_a_page_that_is_answered_by_a_problem_does_not_call_itself_up_to_date(
+    browser: Browser, server: LiveServer, sign_in: SignIn
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    sign_in(page, server, "viewer")
+    page.route(f"{server.url}/", lambda route: route.fulfill(status=403, content_type="text/html", body="<p>No.</p>"))
+    expect(page.locator("#live")).to_contain_text("what you see may be old")
+    context.close()
+
+
 def test_a_part_of_the_page_is_what_stands_in_it(server: LiveServer) -> None:
     with browser_client(server, "viewer") as client:
         whole, part = client.get("/").text, client.get("/", headers={"X-Part": "page"}).text

@@ -50,10 +50,8 @@ async function ask(sent = false) {
   try {
     const reply = await fetch(location.href, { headers, signal: asking.signal, credentials: "same-origin" });
     if (reply.status === 401) return location.reload();
-    if (reply.status === 200) {
-      tag = put(await reply.text(), sent) ? reply.headers.get("ETag") || "" : "";
-    }
-    if (reply.status >= 500 || reply.status === 429) throw new Error(`status ${reply.status}`);
+    if (reply.status === 200) tag = put(await reply.text(), sent) ? reply.headers.get("ETag") || "" : "";
+    else if (reply.status !== 304) throw new Error(`status ${reply.status}`);
     pause = EVERY;
     say(`Up to date at ${new Date().toISOString().slice(11, 19)} UTC`);
   } catch (error) {
