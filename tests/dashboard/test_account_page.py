@@ -193,6 +193,19 @@ def test_what_is_held_stands_beside_what_is_spent(ledger: Ledger) -> None:
     assert "by reservations;" in told
 
 
+def test_a_loss_without_bound_is_told_beside_what_is_held(ledger: Ledger) -> None:
+    population, budget = a_population(ledger)
+    plan = {"plan": [{"event": SAMPLED, "count": 50}], "lease_seconds": 3600}
+    assert ledger.post(f"/v1/runs/{ledger.run(name='holding')}/reservations", plan, "trainer").status_code == 201
+    happened = {"count": 1000, "mode": "report", "event": {"type": "gaussian", "noise_multiplier": 0.001}}
+    reported = ledger.post(f"/v1/runs/{ledger.run(name='leaking')}/steps", happened, "trainer")
+    assert reported.json()["epsilon_infinite"]
+    for path in ("/", f"/accounts/{population}", f"/accounts/{budget}"):
+        reply = visit(ledger, path, signed_in(ledger))
+        assert reply.status_code == 200, path
+        assert re.search("∞ of 2.* over its limit", words(reply)), path
+
+
 def test_what_lies_beneath_tells_what_the_overview_tells(
     hospital: Hospital, server: LiveServer, page: Page, sign_in: SignIn
 ) -> None:

@@ -85,6 +85,11 @@ class Standing:
         return 0.0 if self.limit is None else max(0.0, self.limit.epsilon - max(self.epsilon, self.epsilon_with_held))
 
     @property
+    def held(self) -> float:
+        """What is set aside adds so much epsilon; infinite with a loss that has no bound."""
+        return math.inf if math.isinf(self.epsilon_with_held) else self.epsilon_with_held - self.epsilon
+
+    @property
     def part(self) -> float:
         """The part of the limit that is spent or held."""
         return math.inf if self.limit is None else max(self.share, self.epsilon_with_held / self.limit.epsilon)
