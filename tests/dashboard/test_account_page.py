@@ -260,6 +260,13 @@ def test_a_person_asks_while_writing_and_shares_the_address(
     page.get_by_label("Sampling probability").fill("0.0001")
     expect(page.locator("#answer")).to_contain_text("It fits")
     expect(page).to_have_url(re.compile(r"steps=1&noise=1\.1&rate=0\.0001"))
+    steps = page.get_by_label("Steps", exact=True)
+    expect(steps).to_have_attribute("aria-invalid", "false")
+    expect(steps).to_have_css("border-top-width", "1px")
+    steps.fill("0")
+    expect(steps).to_have_css("border-top-width", "2px")
+    steps.fill("1")
+    expect(page).to_have_url(re.compile(r"steps=1&"))
     page.reload()
     expect(page.locator("#answer")).to_contain_text("It fits")
 

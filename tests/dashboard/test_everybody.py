@@ -58,9 +58,14 @@ def test_everybody_can_use_every_page(
         for canvas in page.locator("figure .canvas:not([hidden]) canvas").all():
             expect(canvas).to_have_attribute("data-drawn", re.compile(r"\d+"))
         found[name] = hindrances(page)
-    for path, button in (("/keys", "Make a key"), ("/webhooks", "Disable")):
+    for path, opener in (
+        ("/", page.get_by_text("Open a population", exact=True)),
+        (f"/accounts/{hospital.ids['imaging']}", page.get_by_text("Open a budget beneath it", exact=True)),
+        ("/keys", page.get_by_role("button", name="Make a key")),
+        ("/webhooks", page.get_by_role("button", name="Disable")),
+    ):
         page.goto(f"{server.url}{path}")
-        page.get_by_role("button", name=button).click()
-        found[button] = hindrances(page)
+        opener.click()
+        found[f"{path}, opened"] = hindrances(page)
     context.close()
     assert {name: each for name, each in found.items() if each} == {}
