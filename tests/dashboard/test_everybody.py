@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Hospital
-from tests.dashboard.visiting import COLOURS, Colours, grave
+from tests.dashboard.visiting import COLOURS, Colours, faults_of
 
 OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 BY_BATCH = "sampling=batch&batch=64&size=6400"
@@ -38,7 +38,7 @@ def states_of(hospital: Hospital, refusal: str) -> dict[str, str]:
 
 def hindrances(page: Page) -> list[str]:
     """What keeps somebody from using a page as it is now."""
-    return grave(page) + (["it is wider than the screen"] if page.evaluate(OVERFLOWS) else [])
+    return faults_of(page) + (["it is wider than the screen"] if page.evaluate(OVERFLOWS) else [])
 
 
 @pytest.mark.parametrize("colours", COLOURS)

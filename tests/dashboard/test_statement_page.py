@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.conftest import Ledger
-from tests.dashboard.visiting import COLOURS, grave
+from tests.dashboard.visiting import COLOURS, faults_of
 
 
 @pytest.mark.parametrize("what", ["runs", "populations"])
@@ -22,6 +22,6 @@ def test_a_statement_is_styled_under_its_own_policy_and_everybody_can_read_it(
         page.emulate_media(color_scheme=scheme)
         page.goto(address)
         assert page.evaluate("getComputedStyle(document.body).maxWidth") == "896px"
-        assert grave(page) == []
+        assert faults_of(page) == []
     assert "script-src" not in reply.headers["content-security-policy"]
     assert "unsafe" not in reply.headers["content-security-policy"]

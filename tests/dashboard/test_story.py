@@ -46,7 +46,7 @@ def test_from_the_nearly_empty_budget_to_one_that_lasts(enter: Enter, changing: 
     nearly_empty = first.locator(".tree .standing", has_text="nearly empty")
     nearly_empty.get_by_role("link", name="outcome-models").click()
     expect(planner.get_by_role("heading", level=1)).to_contain_text("outcome-models")
-    expect(planner.get_by_role("region", name="Who spends").first).to_contain_text("transformer")
+    expect(planner.get_by_role("region", name="Table of who spends")).to_contain_text("transformer")
 
     # Why was its run refused?
     refused = planner.get_by_role("region", name="Latest refusals here")

@@ -24,7 +24,7 @@ def browser_client(
         yield client
 
 
-def grave(page: Page) -> list[str]:
-    """What keeps somebody from using a page, as axe-core finds it."""
+def faults_of(page: Page) -> list[str]:
+    """What keeps or hinders somebody from using a page, as axe-core finds it, however little."""
     found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found if each["impact"] in {"serious", "critical"}]
+    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]
