@@ -16,6 +16,7 @@ from app.persistence.repositories import tenants
 from app.persistence.repositories.keys import KeyRecord
 from app.service.asking.call import Call, by_command_line
 from app.service.governance import keys
+from app.service.governance.new_keys import KeyTerms
 from app.service.placements import Placements
 
 PAGE: Final = 500
@@ -50,7 +51,7 @@ def create_key(
 ) -> None:
     """Issue an API key and print it; it is shown this once."""
     del as_json  # a key is printed as JSON either way, so that it can be piped
-    terms = keys.KeyTerms(role, name, scope, expires)
+    terms = KeyTerms(role, name, scope, expires)
     with ledger() as placements:
         home = placements.holding(organisation).database
         issued = keys.create_key(home, organisation, terms, datetime.now(UTC), placements.databases.values())

@@ -1,30 +1,26 @@
 """API keys: issued, changed for another, withdrawn; by whom, and what for."""
 
 import json
-import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.names import check_name
 from app.ledger.roles import ISSUES, Permission, Role
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import acts, keys, tenants
 from app.persistence.repositories.keys import KeyRecord
-from app.service.acts import Act, append
-from app.service.asking.access import COMMAND_LINE, secret_hash
+from app.service.acts import Act
+from app.service.asking.access import COMMAND_LINE
 from app.service.asking.call import Call, by_command_line
 from app.service.finding import find_account, require_every_budget, require_reach
+from app.service.governance.new_keys import IssuedKey, KeyTerms, add_key, key_facts, make_key
 from app.service.idempotency import Answer, Identity, Pinned, create_once, require_no_key
-from app.service.ids import new_id
 from app.service.pricing import Prepared
-
-SECRET_BYTES = 32
 
 MOST_OVERLAP_SECONDS = 30 * 86_400
 """How long an old key may still open beside the new one."""
@@ -33,41 +29,6 @@ MOST_ROTATIONS: Final = 1_000_000
 """How often one key may have been changed for others while it still opened; nobody is that fast."""
 
 _IF_LOST = "withdraw the key that nobody has and ask again"
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedKey:
-    """A new key; `key` is shown this once and stored nowhere."""
-
-    record: KeyRecord
-    key: str
-
-    @property
-    def id(self) -> str:
-        """Of the key; it is no secret."""
-        return self.record.id
-
-    @property
-    def role(self) -> Role:
-        """What it may do."""
-        return Role(self.record.role)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyTerms:
-    """What a key is issued for.
-
-    Args:
-        role: what it may do.
-        name: what its owner calls it.
-        scope: the account (id, or path of names) on or beneath which it may; None: everywhere in the organisation.
-        expires_at: in UTC; None: never.
-    """
-
-    role: Role
-    name: str | None = None
-    scope: str | None = None
-    expires_at: datetime | None = None
 
 
 def create_key(
@@ -113,10 +74,10 @@ def create_key(
             if terms.scope is not None:
                 call = by_command_line(db, organisation_id, now)
                 whole = replace(terms, scope=find_account(tx, call, terms.scope).account.id)
-            issued = _new_key(organisation_id, whole, COMMAND_LINE.actor, now)
+            issued = make_key(organisation_id, whole, COMMAND_LINE.actor, now)
             while is_taken(issued.id):
-                issued = _new_key(organisation_id, whole, COMMAND_LINE.actor, now)
-            _add(tx, issued, COMMAND_LINE, now)
+                issued = make_key(organisation_id, whole, COMMAND_LINE.actor, now)
+            add_key(tx, issued, COMMAND_LINE, now)
         return issued
 
     return db.retried(create)
@@ -148,8 +109,8 @@ def issue_key(call: Call, terms: KeyTerms, identity: Identity, render: Callable[
         scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
         _require_lendable(tx, call, terms.role, scope)
         _require_no_longer(tx, call, terms.expires_at)
-        issued = _new_key(call.organisation_id, replace(terms, scope=scope), call.caller.actor, call.now)
-        _add(tx, issued, call.asker, call.now)
+        issued = make_key(call.organisation_id, replace(terms, scope=scope), call.caller.actor, call.now)
+        add_key(tx, issued, call.asker, call.now)
         return render(issued)
 
     return create_once(call, identity, create)
@@ -193,11 +154,11 @@ def rotate_key(
         ends = call.now + timedelta(seconds=overlap_seconds)
         ends = ends if old.expires_at is None else min(ends, old.expires_at)
         terms = KeyTerms(Role(old.role), old.name, old.scope, old.expires_at)
-        issued = _new_key(call.organisation_id, terms, call.caller.actor, call.now)
-        _add(tx, issued, call.asker, call.now)
+        issued = make_key(call.organisation_id, terms, call.caller.actor, call.now)
+        add_key(tx, issued, call.asker, call.now)
         keys.change(tx, old, expires_at=ends)
-        after = facts(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
-        call.record(tx, Act("key.rotated", old.id, before=facts(old), after=after))
+        after = key_facts(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
+        call.record(tx, Act("key.rotated", old.id, before=key_facts(old), after=after))
         return render(issued)
 
     return create_once(call, identity, create)
@@ -240,7 +201,7 @@ def _revoke(tx: Connection, call: Call, old: KeyRecord, reason: str | None) -> K
         return old
     keys.change(tx, old, revoked_at=call.now)
     now = replace(old, revoked_at=call.now)
-    call.record(tx, Act("key.revoked", old.id, facts(old), facts(now), reason))
+    call.record(tx, Act("key.revoked", old.id, key_facts(old), key_facts(now), reason))
     return now
 
 
@@ -294,40 +255,6 @@ def list_keys(call: Call, *, after: str | None, limit: int) -> list[KeyRecord]:
     call.require(Permission.KEYS)
     with call.db.read(call.organisation_id) as tx:
         return keys.page(tx, call.organisation_id, scope=call.caller.scope, after=after, limit=limit)
-
-
-def facts(key: KeyRecord) -> dict[str, object]:
-    """What the chain keeps of a key."""
-    ends = {"expires_at": key.expires_at, "revoked_at": key.revoked_at}
-    return {
-        "name": key.name,
-        "role": key.role,
-        "scope": key.scope,
-        **{name: moment and moment.isoformat() for name, moment in ends.items()},
-    }
-
-
-def _new_key(organisation_id: str, terms: KeyTerms, issuer: str, now: datetime) -> IssuedKey:
-    secret = secrets.token_urlsafe(SECRET_BYTES)
-    record = KeyRecord(
-        id=new_id("key", now),
-        organisation_id=organisation_id,
-        name=terms.name,
-        role=str(terms.role),
-        scope=terms.scope,
-        secret_hash=secret_hash(secret),
-        created_by=issuer,
-        created_at=now,
-        expires_at=terms.expires_at,
-    )
-    return IssuedKey(record, f"{record.id}.{secret}")
-
-
-def _add(tx: Connection, issued: IssuedKey, asker: Asker, now: datetime) -> None:
-    """Store a new key, and say so in the chain."""
-    keys.add(tx, issued.record)
-    act = Act("key.created", issued.id, after=facts(issued.record))
-    append(tx, issued.record.organisation_id, asker, act, now)
 
 
 def _found(tx: Connection, call: Call, key_id: str) -> KeyRecord:
