@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from fastapi import FastAPI
 from starlette.datastructures import State
@@ -65,6 +64,7 @@ from app.service.signing import signer_of
 from app.service.verification.remembering import Verifications
 from app.settings import Settings
 from app.telemetry import telemetry
+from app.version import VERSION
 
 ROUTERS = (
     steps,
@@ -133,7 +133,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="Epsilon Ledger",
         summary="Privacy budgets, kept the way a bank keeps accounts",
-        version=version("epsilon-ledger"),
+        version=VERSION,
         lifespan=lifespan,
         docs_url=None,  # a page of our own shows it
         redoc_url=None,

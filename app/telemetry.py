@@ -2,7 +2,6 @@
 
 import logging
 import os
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ from fastapi.telemetry import TelemetryConfig
 
 from app.logs import Lines, without_secrets
 from app.service.measuring.traces import TRACES
+from app.version import VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -63,7 +63,7 @@ def _provider() -> "TracerProvider":
                     span.set_attribute(name, without_secrets(said))
 
     named = {SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "epsilon-ledger")}
-    provider = TracerProvider(resource=Resource.create({**named, SERVICE_VERSION: version("epsilon-ledger")}))
+    provider = TracerProvider(resource=Resource.create({**named, SERVICE_VERSION: VERSION}))
     provider.add_span_processor(Clean())
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

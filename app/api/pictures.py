@@ -12,6 +12,7 @@ from app.api.problems import READING, reads
 from app.api.route import unchanged
 from app.drawing.charts import Chart
 from app.drawing.pictures import Frame, PictureKind, Theme, draw
+from app.version import VERSION
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 """Content-Security-Policy of pictures: matplotlib writes styles into an SVG, and nothing may run in it."""
@@ -55,7 +56,7 @@ async def pictured(request: Request, chart: Chart, frame: Frame) -> Response:
         chart: what is drawn.
         frame: how.
     """
-    known = [version("epsilon-ledger"), version("matplotlib"), chart.json(), frame]
+    known = [VERSION, version("matplotlib"), chart.json(), frame]
     tag = f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
     there = unchanged(request, tag)
     if there is not None:

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Final
 
 import certifi
@@ -16,6 +15,7 @@ import httpcore
 from app.persistence.repositories.deliveries import Due
 from app.service.alerts.guard import GuardedBackend, Resolver, resolve
 from app.service.alerts.signing import message, signed_headers
+from app.version import VERSION
 
 TIMEOUT_SECONDS: Final = 10.0
 """For a whole attempt: finding the host, connecting, sending, and the head of the answer."""
@@ -61,7 +61,7 @@ class Sender:
             max_keepalive_connections=0,
             network_backend=GuardedBackend(allow_private=allow_private, resolver=resolver),
         )
-        self._agent = f"epsilon-ledger/{version('epsilon-ledger')}"
+        self._agent = f"epsilon-ledger/{VERSION}"
 
     async def send(self, due: Due, now: datetime) -> Sent:
         """Send an alert to a webhook, once.

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -25,6 +24,7 @@ from app.service.experiments import ExperimentRecord, read_all
 from app.service.numbers import finite
 from app.service.runs import find_path, find_paths
 from app.service.signing import Signer
+from app.version import VERSION
 
 FORMAT: Final = 1
 MOST_EVENTS: Final = 50
@@ -176,7 +176,7 @@ def _head(call: Call, kind: str) -> dict[str, Any]:
         "issued_to": call.caller.actor,
         "covered": list(COVERED),
         "not_covered": list(NOT_COVERED),
-        "versions": {"service": version("epsilon-ledger")},
+        "versions": {"service": VERSION},
     }
 
 
