@@ -100,15 +100,26 @@ def signing_key() -> tuple[Path, Path]:
     return private, public
 
 
+@cache
+def _quiet() -> Settings:
+    """Settings that most tests share, read from the environment once."""
+    return Settings(**_quietly())
+
+
+def _quietly() -> dict[str, Any]:
+    return {"rate_limit_failures_per_second": 0, "signing_key_file": str(signing_key()[0]), "checkpoint_seconds": 0}
+
+
 @contextmanager
 def open_ledger(folder: Path, database_url: str | None = None, **more: object) -> Iterator[Ledger]:
     """An application on a new database with two organisations, each with a key of every role.
 
     Whoever knocks without a key is not held up, unless further settings say so: tests knock often.
     """
-    quiet = {"rate_limit_failures_per_second": 0, "signing_key_file": str(signing_key()[0]), "checkpoint_seconds": 0}
-    chosen: dict[str, Any] = {**quiet, **more}
-    app = create_app(Settings(database_url=database_url or f"sqlite:///{folder / 'ledger.db'}", **chosen))
+    url = database_url or f"sqlite:///{folder / 'ledger.db'}"
+    app = create_app(
+        Settings(database_url=url, **_quietly() | more) if more else _quiet().model_copy(update={"database_url": url})
+    )
     database: Database = app.state.placements.named("default").database
     if not database.exists():
         _, source = furnished("sqlite")

@@ -43,6 +43,8 @@ rm -rf "$0"
 """
 """Waits for the end of the tests' process, whatever ends it, and then of the server that it may have left behind."""
 
+Connection = psycopg.Connection[tuple[Any, ...]]
+
 _numbers = itertools.count()
 
 
@@ -142,7 +144,7 @@ class Cluster:
         """What the server said."""
         return (self.folder / "server.log").read_text(errors="replace")
 
-    def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
+    def connect(self, database: str = "postgres") -> Connection:
         """A connection of the driver's as who may do everything, in autocommit, past the service."""
         return psycopg.connect(self.url(database, "ledger"), autocommit=True, connect_timeout=5)
 
@@ -155,14 +157,13 @@ class Cluster:
     def create_database(self, name: str, template: str = EMPTY) -> str:
         """Make a database and return its URL."""
         with self.connect() as connection:
-            # Copied as files, where the server knows how to: in a third of the time.
-            how = "STRATEGY file_copy" if connection.info.server_version >= 150_000 else ""
-            connection.execute(f'CREATE DATABASE "{name}" OWNER {SERVICE} TEMPLATE "{template}" {how}'.encode())
+            _copy(connection, name, template)
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
         """Delete a database, whoever is still connected to it."""
-        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        with self.connect() as connection:
+            _drop(connection, name)
 
     def terminate_backends(self, database: str) -> int:
         """End every session of a database; returns how many there were."""
@@ -266,10 +267,21 @@ class Cluster:
         return options
 
 
+def _copy(connection: Connection, name: str, template: str) -> None:
+    # Copied as files, where the server knows how to: in a third of the time.
+    how = "STRATEGY file_copy" if connection.info.server_version >= 150_000 else ""
+    connection.execute(f'CREATE DATABASE "{name}" OWNER {SERVICE} TEMPLATE "{template}" {how}'.encode())
+
+
+def _drop(connection: Connection, name: str) -> None:
+    connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
+
+
 class _Shared:
-    """The cluster of this process, once somebody asked for it."""
+    """The cluster of this process, once somebody asked for it, and a connection by which databases come and go."""
 
     cluster: Cluster | None = None
+    connection: Connection | None = None
 
 
 def shared() -> Cluster:
@@ -283,6 +295,7 @@ def shared() -> Cluster:
         # Nobody pulls its plug: servers that are killed belong to the tests that kill them.
         cluster = Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", in_memory())
         _Shared.cluster = cluster
+        _Shared.connection = cluster.connect()
         database = Database(cluster.create_database(TEMPLATE))
         upgrade(database)
         database.dispose()
@@ -296,6 +309,9 @@ def in_memory() -> Path | None:
 
 def remove_shared() -> None:
     """Stop the cluster of this process, if there is one."""
+    if _Shared.connection is not None:
+        _Shared.connection.close()
+        _Shared.connection = None
     if _Shared.cluster is not None:
         _Shared.cluster.remove()
         _Shared.cluster = None
@@ -305,9 +321,10 @@ def remove_shared() -> None:
 def database(template: str = TEMPLATE) -> Iterator[str]:
     """The URL of a new database of the shared cluster, a copy of this one, which is deleted afterwards."""
     cluster = shared()
+    assert _Shared.connection is not None
     name = f"ledger_{next(_numbers)}"
-    url = cluster.create_database(name, template)
+    _copy(_Shared.connection, name, template)
     try:
-        yield url
+        yield cluster.url(name)
     finally:
-        cluster.drop_database(name)
+        _drop(_Shared.connection, name)
