@@ -1,11 +1,14 @@
 """What tests of several rooms share: fixtures, and what `servers`, `ledgers` and `databases` make them of."""
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import httpx2
 import pytest
+from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 from app.persistence import engine
@@ -37,6 +40,9 @@ deliverer.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
 
 # Read once: it takes longer than all the rest of an application's start.
 sending._trusting = cache(sending._trusting)
+
+# As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
+vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)
 
 engine._engine = sharing_statements(engine._engine)
 
@@ -153,6 +159,17 @@ def module_database_url(database_kind: str, tmp_path_factory: pytest.TempPathFac
     """A new database for the tests of a module."""
     with new_database(database_kind, tmp_path_factory.mktemp("database")) as url:
         yield url
+
+
+def pytest_collection() -> None:
+    """Let nothing be looked for that could be thrown away: all that is collected stays to the end."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let no later look for garbage walk through modules and tests again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
