@@ -13,8 +13,9 @@ from math import exp, inf, log, nextafter, pi, sqrt
 from typing import Final
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
+
+from app.accounting.formulas.numerics import root
 
 ROUNDING: Final = 2.0**-50
 """Relative error allowed to every number that enters a logarithm of delta: 8 roundings, where there are at most 4."""
@@ -68,12 +69,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # P(loss > epsilon) bounds delta, and the loss is normal with mean mu^2 / 2 and standard deviation mu.
     above = (mu * mu / 2 + mu * sqrt(-2 * log(delta))) * (1 + 1e-9)
-    root = float(brentq(lambda epsilon: _log_delta(mu, epsilon) - target, 0.0, above, xtol=above * 1e-16, rtol=1e-15))
-    step = max(root, mu) * ROUNDING
-    while _log_delta(mu, root) > target:
-        root += step
+    found = root(lambda epsilon: _log_delta(mu, epsilon) - target, 0.0, above, xtol=above * 1e-16, rtol=1e-15)
+    step = max(found, mu) * ROUNDING
+    while _log_delta(mu, found) > target:
+        found += step
         step *= 2
-    return root
+    return found
 
 
 def _log_delta(mu: float, epsilon: float) -> float:

@@ -26,10 +26,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.numerics import TINY, f, gauss_legendre, log1p_u, rdp_of_excess
+from app.accounting.formulas.numerics import TINY, f, gauss_legendre, log1p_u, rdp_of_excess, root
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 
 MIN_INTEGRATED_NOISE: Final = 0.2
@@ -182,5 +181,5 @@ def _cut(q: float, z: float) -> float:
         return inf
     if taken_beyond_budget(0.0) <= 0:
         return 0.0
-    cut = float(brentq(taken_beyond_budget, 0.0, _end(z), xtol=1e-300, rtol=1e-14))
+    cut = root(taken_beyond_budget, 0.0, _end(z))
     return cut * (1 + ROUNDING)

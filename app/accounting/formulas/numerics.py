@@ -190,6 +190,25 @@ def gauss_legendre(low: float, high: float, panels: int, n: int) -> tuple[NDArra
     return (middles[:, np.newaxis] + half * nodes).ravel(), np.tile(half * weights, panels)
 
 
+def root(of: Callable[[float], float], low: float, high: float, xtol: float = 1e-300, rtol: float = 1e-14) -> float:
+    """Return where a function is zero (Brent's method).
+
+    Args:
+        of: continuous, with opposite signs at the two ends.
+        low: lower end.
+        high: upper end.
+        xtol: how far off the answer may be; the larger of both counts.
+        rtol: the same, as a share of the answer.
+
+    Returns:
+        A number between the ends.
+    """
+    # Loaded when it is needed: few events are, and it is a tenth of what every start of the service loads.
+    from scipy.optimize import brentq  # noqa: PLC0415 - as said
+
+    return float(brentq(of, low, high, xtol=xtol, rtol=rtol))
+
+
 @lru_cache(maxsize=64)
 def _unit_nodes(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the n Gauss-Legendre nodes in [-1, 1] and their weights."""

@@ -4,10 +4,9 @@ from math import expm1, inf, isfinite, log, log1p
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from app.accounting.errors import InvalidEventError
-from app.accounting.formulas.numerics import log_f
+from app.accounting.formulas.numerics import log_f, root
 
 ROUNDING = 1e-13
 """Share by which ln(1 / gamma) is rounded up: it grows the bound, and covers the error of the root."""
@@ -88,7 +87,7 @@ def log_inverse_gamma(mean: float, shape: float) -> float:
 
     # The mean is about 1 + (1 + h) y / 2 near y = 0, and never less than exp((1 + h) y / 2) below h = 1.
     high = 2 * log_mean / (1 + min(shape, 0.0)) + 1
-    return float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14)) * (1 + ROUNDING)
+    return root(excess, 0.0, high) * (1 + ROUNDING)
 
 
 def _log_growth(y: float) -> float:
