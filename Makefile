@@ -47,9 +47,10 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 	@deploy/secrets.sh deploy/compose/secrets
 	@docker compose --file deploy/compose/compose.yaml up --build --detach
 
-# Each process with one thread for its matrices: several of them turn in circles while they wait for each other.
+# Each process with one thread for its matrices: several of them turn in circles while they wait for each other. And
+# what is compiled is kept, whatever the environment says: hundreds of processes would each compile the service anew.
 test: $(TORCH) ## run every test
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 torture: $(STAMP) ## run the reliability tests long (EPSILON_LEDGER_TORTURE rounds, default 50)
 	@EPSILON_LEDGER_TORTURE=$${EPSILON_LEDGER_TORTURE:-50} $(BIN)/python -m pytest tests/reliability -x
