@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from app.main import create_app
@@ -31,8 +32,11 @@ class Operation:
 
     def takes(self, method: str, path: str) -> bool:
         """Whether a request belongs to this operation."""
-        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(self.path))
-        return method == self.method and re.fullmatch(pattern, path) is not None
+        return method == self.method and self._paths.fullmatch(path) is not None
+
+    @cached_property
+    def _paths(self) -> re.Pattern[str]:
+        return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(self.path)))
 
 
 OPERATIONS = [

@@ -7,14 +7,13 @@ from app.persistence.tables import metadata
 
 Dump = dict[str, list[tuple[object, ...]]]
 
+_QUESTIONS = {table.name: select(table).order_by(*table.primary_key) for table in metadata.sorted_tables}
+
 
 def dump(database: Database) -> Dump:
     """Every row of every table, in the order of the primary keys."""
     with database.read(EVERYONE) as tx:
-        return {
-            table.name: [tuple(row) for row in tx.execute(select(table).order_by(*table.primary_key))]
-            for table in metadata.sorted_tables
-        }
+        return {name: [tuple(row) for row in tx.execute(question)] for name, question in _QUESTIONS.items()}
 
 
 def changed(before: Dump, after: Dump) -> set[str]:
