@@ -1,6 +1,6 @@
 """The chain of what was done with an organisation's budgets."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,7 +9,7 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, 
 
 from app.ledger.audit import ActEntry, act_hash, acts_genesis
 from app.persistence.repositories.locks import ids_beneath
-from app.persistence.tables import accounts, api_keys, audit_entries, experiments, proposals
+from app.persistence.tables import api_keys, audit_entries, experiments, proposals
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,6 @@ def page_backwards(
     if before is not None:
         found = found.where(place < before)
     return [_kept(row) for row in tx.execute(found.order_by(place.desc()).limit(limit))]
-
-
-def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict[str, str]:
-    """The paths of those of some ids that are accounts'."""
-    found = select(accounts.c.id, accounts.c.path).where(
-        accounts.c.organisation_id == organisation_id, accounts.c.id.in_(ids)
-    )
-    return {row.id: row.path for row in tx.execute(found)}
 
 
 def _filtered(organisation_id: str, wanted: Wanted) -> Select[Any]:

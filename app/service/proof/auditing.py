@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts import AccountKind
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.roles import Permission
-from app.persistence.repositories import acts, decided, decisions
+from app.persistence.repositories import acts, decided, decisions, paths
 from app.persistence.repositories.acts import KeptAct, Wanted
 from app.persistence.repositories.decided import Decided, Place
 from app.persistence.repositories.decisions import Outcome
@@ -126,7 +126,7 @@ def name_accounts(call: Call, ids: Collection[str]) -> dict[str, str]:
     """
     call.require(Permission.AUDIT)
     with call.db.read(call.organisation_id) as tx:
-        return acts.paths_of(tx, call.organisation_id, ids)
+        return paths.paths_of(tx, call.organisation_id, ids)
 
 
 def _check_time(since: datetime | None, until: datetime | None) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.ledger.roles import Permission
-from app.persistence.repositories import acts, checkpoints, entries
+from app.persistence.repositories import acts, checkpoints, entries, paths
 from app.service.asking.call import Call
 
 
@@ -38,11 +38,11 @@ def read_health(call: Call) -> ChainHealth:
         length, head = acts.head(tx, call.organisation_id)
         last = checkpoints.latest(tx, call.organisation_id)
         stopped = {account_id: why for (_, account_id), why in entries.quarantined(tx, call.organisation_id).items()}
-        paths = acts.paths_of(tx, call.organisation_id, stopped.keys())
+        names = paths.paths_of(tx, call.organisation_id, stopped.keys())
     return ChainHealth(
         length=length,
         head=head.hex(),
         signed=None if last is None else last.acts,
         signed_at=None if last is None else last.created_at,
-        stopped={paths[account_id]: why for account_id, why in stopped.items()},
+        stopped={names[account_id]: why for account_id, why in stopped.items()},
     )
