@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.broken_rules import MUTATIONS, Mutation
+from tests.mutation_cases import MUTATIONS
+from tests.mutation_cases.case import Mutation
 
 ROOT = Path(__file__).parent.parent
 NOT_COPIED = shutil.ignore_patterns(".venv", ".git", ".*_cache", ".hypothesis", "__pycache__", "*.db*", "dist")

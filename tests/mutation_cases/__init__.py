@@ -1,0 +1,14 @@
+"""The mutations that `make mutations` tries: a line of the code, and what stands there instead."""
+
+from tests.mutation_cases import authentication, charging, governance, ledger, operation, persistence, verification
+from tests.mutation_cases.case import Mutation
+
+MUTATIONS: tuple[Mutation, ...] = (
+    *authentication.CASES,
+    *charging.CASES,
+    *governance.CASES,
+    *ledger.CASES,
+    *operation.CASES,
+    *persistence.CASES,
+    *verification.CASES,
+)

@@ -1,0 +1,81 @@
+"""Rules of the accounting and of the ledger."""
+
+from tests.mutation_cases.case import Mutation
+
+MODEL = "tests/reliability/test_state_machine.py"
+ADMISSION = "tests/ledger/test_admission.py"
+CURVES = "tests/accounting/test_curves.py"
+
+
+CASES = (
+    Mutation(
+        "an ancestor is skipped by the decision",
+        "app/ledger/admission.py",
+        "remaining, binding = fewest(accounts, (new,), steps[-1].curve)",
+        "remaining, binding = fewest(accounts[1:], (new,), steps[-1].curve)",
+        (ADMISSION, MODEL),
+    ),
+    Mutation(
+        "an ancestor is skipped by the charge",
+        "app/ledger/admission.py",
+        "afterwards = tuple(account.charged(new) for account in accounts)",
+        "afterwards = (accounts[0], *(account.charged(new) for account in accounts[1:]))",
+        (ADMISSION, MODEL),
+    ),
+    Mutation(
+        "one step too many is admitted",
+        "app/ledger/admission.py",
+        "overdrawn=remaining < 0",
+        "overdrawn=remaining < -1",
+        (ADMISSION, MODEL),
+    ),
+    Mutation(
+        "what is held does not count",
+        "app/ledger/gates.py",
+        "        for curve in taken[1:]:\n",
+        "        for curve in taken[2:]:\n",
+        ("tests/ledger", MODEL),
+    ),
+    Mutation(
+        "curves are rounded down",
+        "app/accounting/curves.py",
+        "units = np.ceil(np.minimum(rdp, EXHAUSTED * UNIT) * SAFETY / UNIT)",
+        "units = np.floor(np.minimum(rdp, EXHAUSTED * UNIT) * SAFETY / UNIT)",
+        (CURVES,),
+    ),
+    Mutation(
+        "thresholds are rounded up",
+        "app/accounting/conversion.py",
+        "units = np.floor((epsilon + reward - price - error) / UNIT)",
+        "units = np.ceil((epsilon + reward - price + error) / UNIT)",
+        ("tests/accounting/test_conversion.py", "tests/ledger/test_filters.py"),
+    ),
+    Mutation(
+        "under replace_one the largest part alone counts",
+        "app/ledger/accounts.py",
+        "self.partitions_per_unit * (2 if self.relation is NeighboringRelation.REPLACE_ONE else 1)",
+        "self.partitions_per_unit",
+        ("tests/ledger/test_composition.py", "tests/api/test_trees.py"),
+    ),
+    Mutation(
+        "a part that is over the limit stops itself only",
+        "app/ledger/accounts.py",
+        "room = np.where(room < 0, room, EXHAUSTED)",
+        "room = np.full_like(room, EXHAUSTED)",
+        ("tests/ledger/test_composition.py", "tests/api/test_trees.py"),
+    ),
+    Mutation(
+        "a policy beneath another makes it looser",
+        "app/ledger/policies.py",
+        "    return reduce(stricter, beneath, base)",
+        "    return stricter(base, beneath[-1]) if beneath else base",
+        ("tests/ledger/test_policies.py",),
+    ),
+    Mutation(
+        "a sweep has as many trials as are expected",
+        "app/accounting/formulas/repetitions.py",
+        "    return above",
+        "    return round(mean)",
+        ("tests/accounting/test_repetitions.py",),
+    ),
+)

@@ -1,0 +1,113 @@
+"""Rules of the databases: locks, durability, tenants."""
+
+from tests.mutation_cases.case import Mutation
+
+FAULTS = "tests/reliability/test_faults.py"
+REPLICAS = "tests/reliability/test_replicas.py"
+ENGINE = "tests/persistence/test_engine.py"
+
+
+CASES = (
+    Mutation(
+        "SQLite's writers do not lock",
+        "app/persistence/sqlite.py",
+        'WRITE: Final = "BEGIN IMMEDIATE"',
+        'WRITE: Final = "BEGIN"',
+        (ENGINE, REPLICAS),
+    ),
+    Mutation(
+        "PostgreSQL's writers do not lock the accounts",
+        "app/persistence/repositories/locks.py",
+        "_LOCKED = _SEEN.with_for_update(key_share=True)",
+        "_LOCKED = _SEEN",
+        (REPLICAS,),
+        "postgresql",
+    ),
+    Mutation(
+        "SQLite does not wait for the disk",
+        "app/persistence/sqlite.py",
+        '"synchronous = FULL"',
+        '"synchronous = OFF"',
+        (ENGINE,),
+    ),
+    Mutation(
+        "PostgreSQL does not wait for the disk",
+        "app/persistence/postgresql.py",
+        "ELSE 'on' END",
+        "ELSE 'off' END",
+        ("tests/persistence/test_sessions.py",),
+        "postgresql",
+    ),
+    Mutation(
+        "a commit that failed counts as done",
+        "app/persistence/engine.py",
+        "            raise LedgerUnavailableError(_IN_DOUBT) from error\n        raise\n",
+        "            raise LedgerUnavailableError(_IN_DOUBT) from error\n",
+        (FAULTS,),
+    ),
+    Mutation(
+        "the key is claimed before the write",
+        "app/service/idempotency.py",
+        "            made = create(tx, ready)\n",
+        "            from app.service.pricing import UnpreparedError\n"
+        "            if identity.key is not None:\n"
+        '                claim = replies.Reply(identity.fingerprint, "{}", CREATED)\n'
+        "                replies.add(tx, call.organisation_id, identity.key, claim, call.now)\n"
+        "                tx.exec_driver_sql('COMMIT')\n"
+        "                tx.exec_driver_sql('BEGIN')\n"
+        "            claims = \"DELETE FROM replies WHERE body = '{}'\"\n"
+        "            try:\n"
+        "                made = create(tx, ready)\n"
+        "            except UnpreparedError:\n"
+        "                tx.exec_driver_sql(claims)\n"
+        "                tx.exec_driver_sql('COMMIT')\n"
+        "                raise\n"
+        "            tx.exec_driver_sql(claims)\n",
+        (FAULTS,),
+    ),
+    Mutation(
+        "an event that was charged again counts once",
+        "app/persistence/repositories/balances.py",
+        "counted[key] = (times + count, ",
+        "counted[key] = (count, ",
+        ("tests/service/test_balances.py",),
+    ),
+    Mutation(
+        "a race that was lost is not run again",
+        "app/persistence/engine.py",
+        "MAX_TRIES = 5",
+        "MAX_TRIES = 1",
+        (ENGINE, REPLICAS),
+        "postgresql",
+    ),
+    Mutation(
+        "a password is read once and kept",
+        "app/persistence/postgresql.py",
+        'if "password" in parameters:',
+        'if parameters.setdefault("password", "first"):',
+        ("tests/persistence/test_passwords.py",),
+        "postgresql",
+    ),
+    Mutation(
+        "PostgreSQL's walls do not stand for the tables' owner",
+        "migrations/versions/0008_rows_have_walls.py",
+        'op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")',
+        "del column, table",
+        ("tests/persistence/test_walls.py",),
+        "postgresql",
+    ),
+    Mutation(
+        "a proposal of another organisation is found",
+        "app/persistence/repositories/proposals.py",
+        "    here = (proposals.c.organisation_id == organisation_id) & (proposals.c.id == proposal_id)\n",
+        "    here = proposals.c.id == proposal_id\n",
+        ("tests/api/test_matrix.py",),
+    ),
+    Mutation(
+        "a chain that ends with another decision is not noticed",
+        "app/persistence/repositories/watched.py",
+        "decisions.c.entry_hash != runs.c.chain_head",
+        "decisions.c.entry_hash == None",
+        ("tests/api/test_readiness.py",),
+    ),
+)

@@ -1,0 +1,41 @@
+"""Rules of verification, checkpoints and the audit log."""
+
+from tests.mutation_cases.case import Mutation
+
+CASES = (
+    Mutation(
+        "a checkpoint stays that of a key that is no longer ours",
+        "app/service/proof/checkpoints.py",
+        "if signed_by == signer.key_id:",
+        "if signed_by:",
+        ("tests/api/test_checkpoints.py",),
+    ),
+    Mutation(
+        "acts are not hashed again",
+        "app/service/verification/terms.py",
+        "if act_hash(told.head, act.entry) != act.entry_hash:",
+        "if False:",
+        ("tests/service/test_act_verification.py",),
+    ),
+    Mutation(
+        "what a checkpoint has signed is not compared",
+        "app/service/verification/__init__.py",
+        "    wrong += contradictions(audit.told, known)\n",
+        "",
+        ("tests/api/test_checkpoints.py", "tests/service/test_cli_proofs.py"),
+    ),
+    Mutation(
+        "an auditor who is bound to an account reads all acts",
+        "app/service/proof/auditing.py",
+        "within=call.caller.scope",
+        "within=None",
+        ("tests/api/test_audit_scopes.py",),
+    ),
+    Mutation(
+        "a key that is bound to an account sees the decisions of all runs",
+        "app/service/proof/auditing.py",
+        "    above = query.account or (call.caller.scope if run is None else None)\n",
+        "    above = query.account\n",
+        ("tests/api/test_decisions.py",),
+    ),
+)
