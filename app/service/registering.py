@@ -9,7 +9,7 @@ from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Refusal
 from app.ledger.audit import genesis
-from app.ledger.composition import check_several, require_charged_directly
+from app.ledger.composition import budgets_of, check_several, require_charged_directly
 from app.ledger.conformity import require_run, sources_of
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.roles import Permission
@@ -165,7 +165,7 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
         declared_steps_per_hour=declaration.steps_per_hour,
     )
     runs.add(tx, call.organisation_id, run, call.now)
-    _record_registration(tx, call, account, [budget.record.account.id for budget in charged], declaration, status)
+    _record_registration(tx, call, path, declaration, status)
     if status is RunStatus.PENDING:
         propose_run(tx, call, path, size, planned=bool(planned))
     elif registration.plan:
@@ -174,14 +174,11 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
 
 
 def _record_registration(
-    tx: Connection,
-    call: Call,
-    account: Account,
-    budgets: Sequence[str],
-    declaration: Declaration,
-    status: RunStatus,
+    tx: Connection, call: Call, path: Sequence[Account], declaration: Declaration, status: RunStatus
 ) -> None:
-    facts = account_facts(account, None) | budget_facts(budgets)
+    """Record a run as its rows keep it: its budgets in their order, not in that of the request."""
+    account = path[-1]
+    facts = account_facts(account, None) | budget_facts([budget.id for budget in budgets_of(path)])
     event = declaration.event and fingerprint(declaration.event)
     call.record(tx, Act("run.registered", account.id, after=facts | {"event": event, "status": str(status)}))
 

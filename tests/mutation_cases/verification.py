@@ -38,4 +38,11 @@ CASES = (
         "    above = query.account\n",
         ("tests/api/test_decisions.py",),
     ),
+    Mutation(
+        "a run is recorded with its budgets in another order than they are kept",
+        "app/service/registering.py",
+        "for budget in budgets_of(path)])",
+        "for budget in sorted(budgets_of(path), key=lambda budget: budget.name)])",
+        ("tests/service/test_recorded_forms.py",),
+    ),
 )
