@@ -26,9 +26,19 @@ SENTENCES: Final[Mapping[str, str]] = {
     "limit.withdrawn": "withdrew the proposed limit {name}",
     "organisation.created": "founded the organisation {name}",
     "plan.refused": "asked for a plan of {name} that did not fit",
+    "policy.approved": "approved the proposed policy {name}",
     "policy.changed": "changed the policy of {name}",
+    "policy.proposed": "proposed to loosen the policy of {account}",
+    "policy.rejected": "rejected the proposed policy {name}",
+    "policy.superseded": "made the proposed policy {name} pointless",
+    "policy.withdrawn": "withdrew the proposed policy {name}",
+    "population.approved": "approved the population of the proposal {name}",
     "population.created": "opened the population {name} with {limit}",
     "population.limit_changed": "changed the limit of {name} from {limit_before} to {limit}",
+    "population.proposed": "proposed to open the population {name} with {limit}",
+    "population.rejected": "rejected the population of the proposal {name}",
+    "population.superseded": "made the proposal {name} for a population pointless",
+    "population.withdrawn": "withdrew the population of the proposal {name}",
     "run.aborted": "aborted the run {name}",
     "run.activated": "let the run {name} begin",
     "run.approved": "approved the run of the proposal {name}",
@@ -94,7 +104,7 @@ def told(kept: KeptAct, paths: Mapping[str, str]) -> ToldAct:
     before, after = _read(entry.before), _read(entry.after)
     known = _Facts(
         name=paths.get(entry.subject) or str(after.get("path") or after.get("name") or short(entry.subject)),
-        account=paths.get(str(after.get("account")), str(after.get("account"))),
+        account=_account(after, paths),
         limit=_limit(after),
         limit_before=_limit(before),
         role=str(after.get("role")).replace("_", " "),
@@ -130,6 +140,12 @@ def _read(text: str | None) -> dict[str, Any]:
 
 def _indented(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, indent=2, ensure_ascii=False) if facts else ""
+
+
+def _account(facts: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+    """The account that an act is about besides its subject; without one, the organisation."""
+    account = facts.get("account")
+    return "the organisation" if account is None else paths.get(account, account)
 
 
 def _limit(facts: Mapping[str, Any]) -> str:

@@ -9,12 +9,13 @@ from app.ledger.errors import InvalidInputError
 from app.ledger.roles import Permission
 from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_attempt, require_going
 from app.persistence.repositories import proposals, runs, tenants
-from app.persistence.repositories.proposals import Kind, Status, Wanted
+from app.persistence.repositories.proposals import Kind, Status
 from app.service.acts import Act
 from app.service.asking.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.charging.working import WorkingSet
+from app.service.governance.proposing import open_proposals
 from app.service.idempotency import Answer, Identity, create_once
 from app.service.pricing import Prepared, prepared
 from app.service.reservations import end_with_the_run, require_attested
@@ -140,10 +141,7 @@ def go_on(work: WorkingSet, call: Call, run: Run) -> None:
 
 def _supersede(tx: Connection, call: Call, run_id: str) -> None:
     """Nobody has to decide any more about a registration whose run is aborted."""
-    wanted = Wanted(account_id=run_id, status=Status.OPEN)
-    for waiting in proposals.page(tx, call.organisation_id, wanted, after=None, limit=len(Kind)):
-        if waiting.kind is not Kind.RUN:
-            continue
+    for waiting in open_proposals(tx, call, run_id, {Kind.RUN}, limit=1):
         decided = replace(waiting, status=Status.SUPERSEDED, decided_by=call.caller.actor, decided_at=call.now)
         proposals.decide(tx, call.organisation_id, decided)
         before, now = ({"status": str(each.status)} for each in (waiting, decided))

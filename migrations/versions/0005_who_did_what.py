@@ -165,7 +165,7 @@ def _let_limits_change() -> None:
         "proposals",
         *(sa.Column(name, ID, nullable=False) for name in ("organisation_id", "id")),
         sa.Column("kind", sa.String(length=16), nullable=False),
-        sa.Column("account_id", ID, nullable=False),
+        sa.Column("account_id", ID, nullable=True),
         sa.Column("facts", sa.Text(), nullable=False),
         sa.Column("status", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
@@ -180,7 +180,10 @@ def _let_limits_change() -> None:
             ["accounts.organisation_id", "accounts.id"],
             name=op.f("fk_proposals_organisation_id_account_id"),
         ),
-        sa.CheckConstraint("kind IN ('limit', 'run')", name=op.f("ck_proposals_kind_known")),
+        sa.CheckConstraint("kind IN ('limit', 'run', 'policy', 'population')", name=op.f("ck_proposals_kind_known")),
+        sa.CheckConstraint(
+            "kind IN ('policy', 'population') OR account_id IS NOT NULL", name=op.f("ck_proposals_account_given")
+        ),
         sa.CheckConstraint(
             "status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')",
             name=op.f("ck_proposals_status_known"),

@@ -165,6 +165,7 @@ def test_every_act_that_the_service_does_has_a_sentence() -> None:
     written = set(re.findall(r'(?:Act|Tried|end_waiting)\([^")]*"([a-z_]+\.[a-z_]+)"', source))
     assert {"run.registered", "key.refused", "runs.anchored", "session.ended", "signing_key.changed"} <= written
     decided = {f"{kind}.{status}" for kind in Kind for status in Status if status is not Status.OPEN}
+    decided |= {f"{kind}.proposed" for kind in Kind}
     opened = {"population.created", "budget.created"}
     limited = {f"{kind}.limit_changed" for kind in ("population", "budget", "run")}
     states = {f"run.{done}" for done in ("activated", "paused", "resumed", "completed", "aborted")}

@@ -157,6 +157,7 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("proposals", OPEN, {"id": "p"}, "proposals.kind"),
     ("proposals", OPEN, {"kind": "run"}, "proposals.id"),
     ("proposals", OPEN, {"id": "p", "kind": "wish"}, "ck_proposals_kind_known"),
+    ("proposals", OPEN, {"id": "p", "kind": "run", "account_id": None}, "ck_proposals_account_given"),
     ("proposals", OPEN, {"id": "p", "status": "lost"}, "ck_proposals_status_known"),
     ("proposals", OPEN, {"id": "p", "status": "approved"}, "ck_proposals_decided_once"),
     ("proposals", OPEN, {"id": "p", "kind": "run", "decided_at": NEXT_YEAR}, "ck_proposals_decision_whole"),

@@ -94,9 +94,10 @@ class ProposalOut(Output):
 
     id: str
     kind: Kind
-    account: str
+    account: str | None = Field(description="Null: it is about the organisation itself.")
     proposed: dict[str, Any] = Field(
-        description="A limit, and the revision of the one that it would replace; or how much a run may spend."
+        description="By kind: a limit, or a policy, and the revision of the one that it would replace; how much a run "
+        "may spend; with what a population would be opened."
     )
     status: Status
     reason: str

@@ -8,15 +8,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
+from app.ledger.policies import ORGANISATION
 from app.persistence.repositories.locks import ids_beneath
 from app.persistence.tables import proposals
 
 
 class Kind(StrEnum):
-    """What is proposed: another limit, or a run above the size that needs an approval."""
+    """What is proposed: another limit or policy, a run that needs an approval, or a new population."""
 
     LIMIT = "limit"
     RUN = "run"
+    POLICY = "policy"
+    POPULATION = "population"
 
 
 class Status(StrEnum):
@@ -36,7 +39,7 @@ class Proposal:
     Args:
         id: with its type prefix.
         kind: what is proposed.
-        account_id: of what.
+        account_id: of what; None: of the organisation itself.
         facts: the proposal itself, as canonical JSON.
         status: open, or what was decided.
         reason: the proposer's.
@@ -49,7 +52,7 @@ class Proposal:
 
     id: str
     kind: Kind
-    account_id: str
+    account_id: str | None
     facts: str
     status: Status
     reason: str
@@ -59,6 +62,12 @@ class Proposal:
     decided_at: datetime | None = None
     decision_reason: str | None = None
 
+    @property
+    def subject(self) -> str:
+        """The id of the account that it is about; a proposal about the organisation itself has none."""
+        assert self.account_id is not None, "it is about the organisation itself"
+        return self.account_id
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -66,20 +75,22 @@ class Wanted:
 
     Args:
         beneath: those about this account or what lies beneath it.
-        account_id: those about this account alone.
+        account_id: those about this account alone, or about the `ORGANISATION`.
         status: open, or what was decided.
+        kinds: those of these kinds.
     """
 
     beneath: str | None = None
     account_id: str | None = None
     status: Status | None = None
+    kinds: frozenset[Kind] | None = None
 
 
 _COLUMNS = [column for column in proposals.c if column is not proposals.c.organisation_id]
 
 
 def add(tx: Connection, organisation_id: str, proposal: Proposal) -> None:
-    """Append a proposal; its account has no other open one of its kind."""
+    """Append a proposal; an account has no other open one of its kind."""
     values = {column.name: getattr(proposal, column.name) for column in _COLUMNS}
     tx.execute(insert(proposals).values(organisation_id=organisation_id, **_written(values)))
 
@@ -103,8 +114,12 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | N
     found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
     if wanted.beneath is not None:
         found = found.where(proposals.c.account_id.in_(ids_beneath(organisation_id, wanted.beneath)))
-    if wanted.account_id is not None:
+    if wanted.account_id == ORGANISATION:
+        found = found.where(proposals.c.account_id.is_(None))
+    elif wanted.account_id is not None:
         found = found.where(proposals.c.account_id == wanted.account_id)
+    if wanted.kinds is not None:
+        found = found.where(proposals.c.kind.in_(sorted(map(str, wanted.kinds))))
     if wanted.status is not None:
         found = found.where(proposals.c.status == str(wanted.status))
     if after is not None:

@@ -44,14 +44,14 @@ def reject_run(tx: Connection, call: Call, proposal: Proposal) -> None:
 
 
 def _end_waiting(tx: Connection, call: Call, proposal: Proposal, reached: RunStatus, action: str) -> None:
-    work = load_for(tx, call, proposal.account_id)
-    run = work.run(call.organisation_id, proposal.account_id)
+    work = load_for(tx, call, proposal.subject)
+    run = work.run(call.organisation_id, proposal.subject)
     if run.status is not RunStatus.PENDING:
         if reached is RunStatus.ABORTED:
             return
         raise VersionConflictError(f"The run is {run.status}; it does not wait any more.", run_status=str(run.status))
     if reached is RunStatus.ACTIVE:
-        path = work.path(call.organisation_id, proposal.account_id)
+        path = work.path(call.organisation_id, proposal.subject)
         assert path is not None, "the whole path is locked"
         require_still_allowed(path, proposal)
     go_on(work, call, replace(run, status=reached))

@@ -10,15 +10,12 @@ from app.accounting.conversion import epsilon_of_curve
 from app.accounting.events import DpEvent
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
-from app.ledger.audit import canonical
 from app.ledger.conformity import Size, require_run, require_steps, sources_of
 from app.ledger.policies import effective
-from app.persistence.repositories import proposals
 from app.persistence.repositories.accounts import Population
-from app.persistence.repositories.proposals import Kind, Proposal, Status
-from app.service.acts import Act
+from app.persistence.repositories.proposals import Kind, Proposal
 from app.service.asking.call import Call
-from app.service.ids import new_id
+from app.service.governance.proposing import propose
 from app.service.pricing import Prepared
 from app.service.terms import require_opening
 
@@ -87,18 +84,8 @@ def propose_run(tx: Connection, call: Call, path: Sequence[Account], size: Size,
         "planned": planned,
         "approval_above_epsilon": most,
     }
-    proposal = Proposal(
-        id=new_id("prp", call.now),
-        kind=Kind.RUN,
-        account_id=own.id,
-        facts=canonical(facts),
-        status=Status.OPEN,
-        reason=f"{own.path} may spend epsilon {size.epsilon:.4g}; above {most:g} another person has to approve it.",
-        proposed_by=call.caller.actor,
-        proposed_at=call.now,
-    )
-    proposals.add(tx, call.organisation_id, proposal)
-    call.record(tx, Act("run.proposed", proposal.id, None, facts | {"account": own.id}, proposal.reason))
+    told = f"{own.path} may spend epsilon {size.epsilon:.4g}; above {most:g} another person has to approve it."
+    propose(tx, call, Kind.RUN, own.id, facts, told)
 
 
 def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit import canonical
 from app.ledger.conformity import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.errors import (
     InvalidInputError,
@@ -19,17 +18,17 @@ from app.ledger.limits import is_raised, limited
 from app.ledger.policies import effective
 from app.ledger.roles import PERMISSIONS, Permission
 from app.ledger.thresholds import reached
-from app.persistence.repositories import accounts, alerts, keeping, proposals
+from app.persistence.repositories import accounts, alerts, keeping
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.persistence.repositories.balances import weights_facts
-from app.persistence.repositories.proposals import Kind, Proposal, Status
+from app.persistence.repositories.proposals import Kind, Proposal
 from app.service.acts import Act
 from app.service.alerts.telling import thresholds_reached
 from app.service.asking.call import Call
 from app.service.finding import find_account, find_path_of, require_every_budget
 from app.service.governance.preconditions import require_seen
+from app.service.governance.proposing import propose, require_none_open
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
-from app.service.ids import new_id
 from app.service.pricing import Prepared
 from app.service.terms import checked
 
@@ -141,7 +140,7 @@ def approve_limit(tx: Connection, call: Call, proposal: Proposal, ready: Prepare
         VersionConflictError: the limit was changed since it was proposed.
         PolicyViolationError: a policy does not allow the limit.
     """
-    path = accounts.path_of(tx, call.organisation_id, proposal.account_id)
+    path = accounts.path_of(tx, call.organisation_id, proposal.subject)
     account = path[-1].account
     facts = json.loads(proposal.facts)
     if account.limit_revision != facts["revision"]:
@@ -194,32 +193,10 @@ def limit_facts(record: AccountRecord) -> dict[str, object]:
 
 def _propose(tx: Connection, call: Call, record: AccountRecord, request: LimitRequest) -> Proposal:
     account = record.account
-    open_one = proposals.page(
-        tx,
-        call.organisation_id,
-        proposals.Wanted(account_id=account.id, status=Status.OPEN),
-        after=None,
-        limit=1,
-    )
-    if open_one:
-        raise InvalidInputError(
-            f"{open_one[0].id} proposes another limit for this account; approve, reject or withdraw it first."
-        )
+    require_none_open(tx, call, account.id, {Kind.LIMIT, Kind.RUN})
     limit = {"epsilon": request.limit.epsilon, "delta": request.limit.delta}
-    proposal = Proposal(
-        id=new_id("prp", call.now),
-        kind=Kind.LIMIT,
-        account_id=account.id,
-        facts=canonical({"limit": limit, "revision": account.limit_revision}),
-        status=Status.OPEN,
-        reason=request.reason,
-        proposed_by=call.caller.actor,
-        proposed_at=call.now,
-    )
-    proposals.add(tx, call.organisation_id, proposal)
-    after = {"account": account.id, "limit": limit, "revision": account.limit_revision}
-    call.record(tx, Act("limit.proposed", proposal.id, limit_facts(record), after, request.reason))
-    return proposal
+    facts = {"limit": limit, "revision": account.limit_revision}
+    return propose(tx, call, Kind.LIMIT, account.id, facts, request.reason, before=limit_facts(record))
 
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, ready: Prepared) -> Account:

@@ -1,7 +1,7 @@
 """What was proposed, and the word of another person on it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlalchemy import Connection
@@ -19,9 +19,23 @@ from app.service.governance.keys import heirs
 from app.service.governance.limits import approve_limit
 from app.service.pricing import Prepared, prepared
 
-_APPROVE: Final[Mapping[Kind, Callable[[Connection, Call, Proposal, Prepared], None]]] = {
-    Kind.LIMIT: approve_limit,
-    Kind.RUN: approve_run,
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a decision about a proposal of one kind does besides being written.
+
+    Args:
+        approve: makes what was proposed come true.
+        reject: ends what waited for it; None: nothing did.
+    """
+
+    approve: Callable[[Connection, Call, Proposal, Prepared], None]
+    reject: Callable[[Connection, Call, Proposal], None] | None = None
+
+
+_EFFECTS: Final[Mapping[Kind, Effects]] = {
+    Kind.LIMIT: Effects(approve_limit),
+    Kind.RUN: Effects(approve_run, reject_run),
 }
 
 
@@ -93,7 +107,7 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
 
     def work(tx: Connection, proposal: Proposal, ready: Prepared) -> None:
         _require_decidable(tx, call, proposal)
-        _APPROVE[proposal.kind](tx, call, proposal, ready)
+        _EFFECTS[proposal.kind].approve(tx, call, proposal, ready)
 
     return _decide(call, proposal_id, Status.APPROVED, reason, work)
 
@@ -119,8 +133,9 @@ def reject(call: Call, proposal_id: str, reason: str | None) -> Proposal:
     def work(tx: Connection, proposal: Proposal, _: Prepared) -> None:
         if proposal.proposed_by != call.caller.actor:
             call.require(Permission.APPROVE)
-        if proposal.kind is Kind.RUN:
-            reject_run(tx, call, proposal)
+        end = _EFFECTS[proposal.kind].reject
+        if end is not None:
+            end(tx, call, proposal)
 
     return _decide(call, proposal_id, Status.REJECTED, reason, work)
 
@@ -159,8 +174,20 @@ def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:
     found = proposals.find(tx, call.organisation_id, proposal_id)
     if found is None:
         raise NotFoundError(f"There is no proposal {proposal_id!r} in your organisation.")
-    require_reach(tx, call, found.account_id)
+    _require_reach(tx, call, found)
     return found
+
+
+def _require_reach(tx: Connection, call: Call, proposal: Proposal) -> None:
+    """Let the caller pass to a proposal about an account in its scope; to one about the organisation, without a scope.
+
+    Raises:
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    if proposal.account_id is None:
+        call.require_reach([])
+    else:
+        require_reach(tx, call, proposal.account_id)
 
 
 def obstacle(tx: Connection, call: Call, proposal: Proposal) -> str | None:
@@ -187,7 +214,8 @@ def _require_decidable(tx: Connection, call: Call, proposal: Proposal) -> None:
     Raises:
         InsufficientScopeError: it is so.
     """
-    require_every_budget(tx, call, proposal.account_id)
+    if proposal.account_id is not None:
+        require_every_budget(tx, call, proposal.account_id)
     approver, proposer = call.caller.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
     if heirs(tx, call.organisation_id, ours) & theirs or heirs(tx, call.organisation_id, theirs) & ours:

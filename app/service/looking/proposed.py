@@ -9,10 +9,11 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
+from app.ledger.policies import ORGANISATION
 from app.ledger.roles import PERMISSIONS, Permission
 from app.persistence.repositories import accounts, proposals
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.proposals import Proposal, Status, Wanted
+from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
 from app.service.asking.call import Call
 from app.service.finding import find_path_of
 from app.service.governance.limits import one_is_enough, tag_of
@@ -23,40 +24,53 @@ MOST_OPEN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
-    """A proposal as a person decides about it.
+class Spending:
+    """How much an account would be allowed to spend.
 
     Args:
-        proposal: as it is stored.
-        path: of its account.
-        kind: of its account.
-        before: the limit that it would replace; None: it is a run that waits.
+        kind: of the account.
+        before: the limit that would be replaced; None: it is a run that waits.
         epsilon: that would be allowed; None: without bound.
         delta: that would be allowed.
         population: path and limit of the account at the root.
-        obstacle: why the caller cannot approve it; None: they can.
-        own: whether the caller has proposed it.
     """
 
-    proposal: Proposal
-    path: str
     kind: AccountKind
     before: Limit | None
     epsilon: float | None
     delta: float
     population: tuple[str, Limit]
-    obstacle: str | None = None
-    own: bool = False
 
     @property
     def share(self) -> float | None:
-        """The part of the population's epsilon that it allows; None: without bound."""
+        """The part of the population's epsilon that would be allowed; None: without bound."""
         return None if self.epsilon is None else self.epsilon / self.population[1].epsilon
 
     @property
     def share_before(self) -> float | None:
         """The part that the limit before allows; None: there is none."""
         return None if self.before is None else self.before.epsilon / self.population[1].epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A proposal as a person decides about it.
+
+    Args:
+        proposal: as it is stored.
+        path: of its account; of the population that it would open; or "organisation".
+        page: where that is shown; empty: nowhere.
+        spending: what would be allowed to be spent; None: it is about something else.
+        obstacle: why the caller cannot approve it; None: they can.
+        own: whether the caller has proposed it.
+    """
+
+    proposal: Proposal
+    path: str
+    page: str
+    spending: Spending | None
+    obstacle: str | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +161,37 @@ def limit_now(tx: Connection, call: Call, path: Sequence[AccountRecord]) -> Limi
 
 
 def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
-    path = accounts.path_of(tx, call.organisation_id, proposal.account_id)
-    account, facts = path[-1].account, json.loads(proposal.facts)
-    asked = facts.get("limit", facts)
-    is_open = proposal.status is Status.OPEN
-    may = is_open and Permission.APPROVE in PERMISSIONS[call.caller.role]
+    may = proposal.status is Status.OPEN and Permission.APPROVE in PERMISSIONS[call.caller.role]
+    path, page = ORGANISATION, "/policies"
+    spending = None
+    if proposal.account_id is not None:
+        accounts_above = accounts.path_of(tx, call.organisation_id, proposal.account_id)
+        account = accounts_above[-1].account
+        path, page = account.path, f"/{'runs' if account.kind is AccountKind.RUN else 'accounts'}/{account.id}"
+        spending = _spending(accounts_above, proposal)
     return Proposed(
         proposal=proposal,
-        path=account.path,
+        path=path,
+        page=page,
+        spending=spending,
+        obstacle=obstacle(tx, call, proposal) if may else None,
+        own=proposal.proposed_by == call.caller.actor,
+    )
+
+
+def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | None:
+    """What a proposal of a limit, or of a run, would let an account spend."""
+    facts, account = json.loads(proposal.facts), path[-1].account
+    if proposal.kind not in {Kind.LIMIT, Kind.RUN}:
+        return None
+    asked = facts.get("limit", facts)
+    replaces = proposal.kind is Kind.LIMIT and proposal.status is Status.OPEN
+    return Spending(
         kind=account.kind,
-        before=account.limit if is_open and "limit" in facts else None,
+        before=account.limit if replaces else None,
         epsilon=asked["epsilon"],
         delta=asked["delta"],
         population=_population(path),
-        obstacle=obstacle(tx, call, proposal) if may else None,
-        own=proposal.proposed_by == call.caller.actor,
     )
 
 

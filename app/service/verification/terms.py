@@ -11,11 +11,12 @@ from app.ledger.filters import FilterWeights, Limit
 from app.ledger.policies import facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import acts
+from app.persistence.repositories.proposals import Kind
 
 STATUS_ACTS: Final = frozenset({"run.activated", "run.paused", "run.resumed", "run.completed", "run.aborted"})
 OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
 KEY_ACTS: Final = frozenset({"key.created", "key.rotated", "key.revoked"})
-PROPOSING_ACTS: Final = frozenset({"limit.proposed", "run.proposed"})
+PROPOSING_ACTS: Final = frozenset(f"{kind}.proposed" for kind in Kind)
 APART: Final = ("limit", "status")
 """Facts of an account that later acts change."""
 

@@ -1,0 +1,90 @@
+"""Proposals: made in the transaction that would have done what they propose."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.ledger.audit import canonical
+from app.ledger.errors import InvalidInputError
+from app.ledger.policies import ORGANISATION
+from app.persistence.repositories import proposals
+from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
+from app.service.acts import Act
+from app.service.asking.call import Call
+from app.service.ids import new_id
+
+
+def propose(
+    tx: Connection,
+    call: Call,
+    kind: Kind,
+    account_id: str | None,
+    facts: Mapping[str, Any],
+    reason: str,
+    *,
+    before: Mapping[str, Any] | None = None,
+) -> Proposal:
+    """Write a proposal, and the act that made it.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        call: who proposes.
+        kind: what is proposed.
+        account_id: of what; None: of the organisation.
+        facts: the proposal itself.
+        reason: why.
+        before: what it would replace; None: nothing.
+
+    Returns:
+        The proposal, open.
+    """
+    proposal = Proposal(
+        id=new_id("prp", call.now),
+        kind=kind,
+        account_id=account_id,
+        facts=canonical(facts),
+        status=Status.OPEN,
+        reason=reason,
+        proposed_by=call.caller.actor,
+        proposed_at=call.now,
+    )
+    proposals.add(tx, call.organisation_id, proposal)
+    after = dict(facts) | {"account": account_id}
+    call.record(tx, Act(f"{kind}.proposed", proposal.id, before, after, reason))
+    return proposal
+
+
+def require_none_open(tx: Connection, call: Call, account_id: str | None, kinds: Collection[Kind]) -> None:
+    """Let something be proposed of which no other proposal is open.
+
+    Args:
+        tx: the transaction that proposes it.
+        call: who proposes.
+        account_id: of what; None: of the organisation.
+        kinds: of proposals that stand in the way.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    for found in open_proposals(tx, call, account_id, kinds, limit=1):
+        raise InvalidInputError(
+            f"{found.id} waits for an approval here already; approve, reject or withdraw it first.",
+            proposal=found.id,
+        )
+
+
+def open_proposals(
+    tx: Connection, call: Call, account_id: str | None, kinds: Collection[Kind], *, limit: int
+) -> list[Proposal]:
+    """Get the open proposals of some kinds about one account, or about the organisation itself.
+
+    Args:
+        tx: the caller's transaction.
+        call: whose organisation.
+        account_id: of what; None: of the organisation.
+        kinds: which.
+        limit: how many at the most.
+    """
+    wanted = Wanted(account_id=account_id or ORGANISATION, kinds=frozenset(kinds), status=Status.OPEN)
+    return proposals.page(tx, call.organisation_id, wanted, after=None, limit=limit)
