@@ -19,6 +19,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
+from app.connections import BoundedConfig, BoundedConnection, Limits, connections_within, sweep
 from app.loading import uncollected
 from app.logs import log_config
 from app.service.background import STOPPING
@@ -79,19 +80,23 @@ def listen(host: str, port: int, workers: int) -> None:
     # uvloop and httptools are named, not left to chance: without uvloop every kept-alive request to one of
     # several workers takes 44 ms longer, and a missing one is an error at start.
     settings = Settings()
-    config = uvicorn.Config(
+    config = BoundedConfig(
         "app.main:application",
         factory=True,
         workers=workers,
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=BoundedConnection,  # of httptools
+        ws="none",  # a connection that is upgraded would be bounded by nothing
         log_config=log_config(settings.log_format, settings.log_level, requests=settings.log_requests),
         log_level=settings.log_level,
         server_header=False,  # nobody need know what to look for
         access_log=False,  # it names paths, and what stands in them; app/api/counting.py has lines of requests
         timeout_worker_healthcheck=STARTING_SECONDS,
+    )
+    config.limits = Limits(
+        settings.request_head_seconds, settings.request_body_seconds, connections_within(settings.max_connections)
     )
     if workers == 1:
         server = _Server(config)
@@ -123,6 +128,11 @@ class _Server(uvicorn.Server):
         with uncollected():
             self.config.load()
         super().run(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and close the connections that take too long."""
+        await super().startup(sockets)
+        self._sweeping = asyncio.create_task(sweep(self.server_state))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer who has asked, refuse who comes, and end within the time that is set."""

@@ -60,6 +60,9 @@ class Settings(BaseSettings):
         rate_limit_burst: how many it takes at once of a key that was silent.
         rate_limit_failures_per_second: requests without a known key that it takes of one address; 0: as many as come.
             At once it takes ten times as many.
+        max_connections: how many connections a worker process takes at a time.
+        request_head_seconds: how long a request's line and headers may take to arrive.
+        request_body_seconds: how long its body may then take, and how long nothing may be taken of an answer.
         session_hours: how long somebody stays signed in with a browser at the most.
         signing_key_file: a PEM file with the Ed25519 private key that signs checkpoints and statements; empty: none.
         checkpoint_seconds: how often the history of each organisation is signed, if there is a key; 0: when asked only.
@@ -97,6 +100,9 @@ class Settings(BaseSettings):
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
     rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
     rate_limit_failures_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    request_head_seconds: Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)] = 10
+    request_body_seconds: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30
     session_hours: Annotated[float, Field(gt=0, le=720, allow_inf_nan=False)] = 12
     signing_key_file: str = ""
     checkpoint_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError, TimeoutError  # noqa: A004 - of its pool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from app.accounting.errors import AccountingError
 from app.api.faults import faults_told, short
@@ -31,6 +32,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "policy_violation": (403, "A policy does not allow this"),
     "not_found": (404, "There is no such thing"),
     "method_not_allowed": (405, "This path does not take this method"),
+    "request_timeout": (408, "The request did not arrive in time"),
     "proposal_decided": (409, "The proposal was decided before"),
     "account_quarantined": (409, "The account's balance is not proven"),
     "name_taken": (409, "The name is taken"),
@@ -55,8 +57,10 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "unsupported_event": (422, "The event is unknown, or has no sound bound"),
     "precondition_required": (428, "The request must say what it means to change"),
     "rate_limited": (429, "Too many requests"),
+    "head_too_large": (431, "The request's line and headers are too long"),
     "internal_error": (500, "The service failed"),
     "ledger_unavailable": (503, "The ledger is not available"),
+    "too_many_connections": (503, "There are too many connections"),
     "unknown_grid_version": (503, "The ledger is newer than this service"),
 }
 
@@ -257,6 +261,12 @@ async def _database_error(request: Request, error: Exception) -> Response:
     )
 
 
+async def _left(request: Request, error: Exception) -> Response:
+    """The client hung up before its request was complete: it hears nothing, and nothing is wrong here."""
+    del request, error
+    return problem("bad_request", "The connection was closed before the request was complete.")
+
+
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     del request, error  # the server logs it with its traceback
     return problem("internal_error", "An unexpected error; the server's log has the details.")
@@ -268,6 +278,7 @@ _HANDLERS: Final[Mapping[type[Exception], Callable[[Request, Exception], Awaitab
     RequestValidationError: _validation_error,
     HTTPException: _http_error,
     SQLAlchemyError: _database_error,
+    ClientDisconnect: _left,
 }
 FORESEEN: Final = tuple(_HANDLERS)
 """Errors that are answered; any other is a mistake of the service, which the server logs and answers with 500."""

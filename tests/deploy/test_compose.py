@@ -71,6 +71,13 @@ def test_two_replicas_are_reached_through_the_one_port_of_the_proxy() -> None:
     assert asked == {"/readyz"} <= answered.keys()
 
 
+def test_the_proxy_waits_as_long_as_the_service_and_gives_it_no_more_than_it_takes() -> None:
+    proxy, settings = (FOLDER / "haproxy.cfg").read_text(), Settings()
+    assert re.findall(r"timeout http-request (\d+)s", proxy) == [f"{settings.request_head_seconds:g}"]
+    [connections] = re.findall(r"default-server maxconn (\d+)", proxy)
+    assert int(connections) < settings.max_connections
+
+
 def test_who_asked_is_said_by_the_proxy_alone() -> None:
     proxy = (FOLDER / "haproxy.cfg").read_text()
     assert proxy.index("del-header X-Forwarded-For") < proxy.index("option forwardfor")
