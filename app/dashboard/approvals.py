@@ -7,6 +7,7 @@ from fastapi import Query, Request, Response
 from app.api.paging import cut, decode_cursor
 from app.dashboard.choices import account_paths
 from app.dashboard.pages import Visiting, router
+from app.dashboard.policies import WORDS
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.service.looking.overview import read_stamp
 from app.service.looking.proposed import MOST_OPEN, read_decided, read_limit_now, read_open
@@ -52,5 +53,6 @@ def show_approvals(
         account=account,
         fault=fault,
         limit=limit,
+        words=WORDS,
         paths=account_paths(request, visit),
     )

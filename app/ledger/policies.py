@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache, reduce
-from math import inf
 from typing import Any, Final
 
 from app.accounting.events import NeighboringRelation
@@ -116,6 +115,12 @@ _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "deviations": _refused_if_ever,
 }
 
+_DEFAULTS: Final[Mapping[str, Any]] = {"persons_to_raise": 1, "deviations": Deviations.FLAG}
+"""What a policy of an account says by saying nothing."""
+
+_HOUSE_DEFAULTS: Final = {**_DEFAULTS, "persons_to_raise": PERSONS}
+"""What the organisation's policy says by saying nothing."""
+
 
 def stricter(one: Policy, other: Policy) -> Policy:
     """What both policies together let through: rule by rule the stricter of the two.
@@ -149,19 +154,32 @@ def effective(sources: tuple[Source, ...]) -> Policy:
     return reduce(stricter, beneath, base)
 
 
-def asks_fewer(before: Policy, after: Policy) -> str | None:
-    """The rule by which fewer persons are asked than before, of what holds at a place; None: no fewer.
+def loosened(before: Policy, after: Policy, *, of_organisation: bool) -> tuple[str, ...]:
+    """Find the rules by which one policy lets through what the one before it did not.
+
+    A rule is loosened unless the stricter of its two values is the new one: so where the two cannot be compared, as
+    two lists of which neither holds the other, it is.
 
     Args:
-        before: what held.
-        after: what would hold.
+        before: as it was set at a place.
+        after: as it would be set there.
+        of_organisation: whether the place is the organisation; only there it says how many persons are enough.
+
+    Returns:
+        The fields of the policy; none: the new policy is as strict, or stricter.
     """
-    if (after.persons_to_raise or PERSONS) < (before.persons_to_raise or PERSONS):
-        return "persons_to_raise"
-    threshold = inf if after.approval_above_epsilon is None else after.approval_above_epsilon
-    if before.approval_above_epsilon is not None and threshold > before.approval_above_epsilon:
-        return "approval_above_epsilon"
-    return None
+    defaults = _HOUSE_DEFAULTS if of_organisation else _DEFAULTS
+    found = []
+    for name, choose in _STRICTER.items():
+        first, second = (_said(policy, name, defaults) for policy in (before, after))
+        if first is not None and (second is None or choose(first, second) != second):
+            found.append(name)
+    return tuple(found)
+
+
+def _said(policy: Policy, name: str, defaults: Mapping[str, Any]) -> object:
+    value = getattr(policy, name)
+    return defaults.get(name) if value is None or value is False else value
 
 
 def facts_of(policy: Policy) -> dict[str, Any]:

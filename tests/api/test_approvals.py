@@ -7,7 +7,7 @@ import pytest
 
 from app.service.verification import verify
 from tests.api.conftest import House
-from tests.api.test_policies import GAUSSIAN, LIMIT, put, violation
+from tests.api.test_policies import GAUSSIAN, LIMIT, loosen, put, violation
 from tests.conftest import SAMPLED
 
 
@@ -86,9 +86,8 @@ def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
     assert _status(watched, made["id"]) == "pending"
     assert ledger.post(path, {}, "privacy_officer").status_code == 200
-    house = {"policy": {"persons_to_raise": 1}, "reason": "One is enough."}
-    sent = ledger.headers("admin") | {"If-Match": "*"}
-    assert ledger.http.put("/v1/policies", json=house, headers=sent).status_code == 200
+    loosen(watched, {"persons_to_raise": 1})
+    loosen(watched, {}, watched.budget)
     more = {"limit": {"epsilon": 0.9, "delta": 1e-6}, "reason": "More is needed."}
     path, sent = f"/v1/accounts/{made['id']}/limit", {"Authorization": f"Bearer {bound}", "If-Match": "*"}
     assert ledger.http.post(path, json=more, headers=sent).status_code == 403
@@ -167,6 +166,19 @@ def test_a_policy_that_is_stricter_by_now_holds_for_the_approval(watched: House)
     assert violation(_decide(watched, run, "approve")) == ("organisation", "max_epsilon", 0.5, 0.3)
     assert (_status(watched, run), _proposal(watched, run)["status"]) == ("pending", "open")
     assert _decide(watched, run, "reject").status_code == 200
+
+
+def test_one_person_raises_no_limit_of_a_run_past_the_threshold(watched: House) -> None:
+    loosen(watched, {"persons_to_raise": 1})
+    run = _register(watched, limit={"epsilon": 0.3, "delta": 1e-6})["id"]
+
+    def raised(epsilon: float) -> int:
+        body = {"limit": {"epsilon": epsilon, "delta": 1e-6}, "reason": "More is needed."}
+        path = f"/v1/accounts/{run}/limit"
+        return watched.ledger.post(path, body, "privacy_officer", If_Match="*").status_code
+
+    assert (raised(0.4), raised(0.41)) == (200, 201)
+    assert watched.ledger.get(f"/v1/accounts/{run}/limit").json()["limit"]["epsilon"] == 0.4
 
 
 def test_what_has_happened_is_recorded_also_of_a_run_that_waits(watched: House) -> None:

@@ -214,6 +214,29 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
     expect(row.locator("td").nth(1)).to_have_text("1")
 
 
+def test_a_policy_is_loosened_by_two_persons(enter: Enter) -> None:
+    page = enter("privacy_officer", "/policies?account=imaging")
+    expect(page.get_by_role("region", name="Rules that do less")).to_contain_text("without `require_limit`")
+    page.get_by_label("Runs above this epsilon").fill("5")
+    page.get_by_label("Reason").fill("Nobody has to wait.")
+    page.get_by_role("button", name="Change the policy").click()
+    _confirm(page, "Change the policy")
+    expect(page.locator("#told")).to_contain_text("It loosens a rule, and is proposed.")
+    expect(page.get_by_role("region", name="Change the policy of imaging")).to_contain_text(
+        "A looser policy is proposed"
+    )
+    other = enter("admin", "/approvals")
+    waiting = other.get_by_role("article").filter(has_text="Its policy would be another one")
+    cells = waiting.get_by_role("row", name=re.compile("approval_above_epsilon")).locator("td")
+    expect(cells).to_have_text(["1", "5", "loosened"])
+    waiting.get_by_role("button", name="Approve").click()
+    _confirm(other, "Approve", "So be it.")
+    expect(other.locator("#told")).to_have_text("It is approved.")
+    page.reload()
+    row = page.get_by_role("region", name="Rules", exact=True).get_by_role("row", name=re.compile("approval_above"))
+    expect(row.locator("td").nth(0)).to_have_text("5")
+
+
 def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
     page = enter("admin", "/policies")
     page.get_by_label("Largest delta of a run").evaluate("field => { field.max = ''; field.value = '0.7'; }")

@@ -1,6 +1,7 @@
 """Policies: the strictest of all holds, whatever the order, and what it forbids is what one of them forbids."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 from math import sqrt
 from typing import Any
@@ -45,6 +46,7 @@ from app.ledger.policies import (
     Source,
     effective,
     facts_of,
+    loosened,
     policy_of,
     stricter,
 )
@@ -113,6 +115,37 @@ CHECKS: st.SearchStrategy[Callable[[tuple[Source, ...]], None]] = st.one_of(
         st.booleans(),
     ),
 )
+
+
+@given(POLICIES, POLICIES, st.sampled_from([ORGANISATION, "p"]))
+def test_a_stricter_policy_loosens_nothing_and_the_way_back_loosens_what_it_changed(
+    before: Policy, other: Policy, where: str
+) -> None:
+    after = stricter(before, other)
+    if where == ORGANISATION and (before.persons_to_raise, other.persons_to_raise) == (None, 1):
+        assert loosened(before, after, of_organisation=True) == ("persons_to_raise",)
+        return
+    assert loosened(before, after, of_organisation=where == ORGANISATION) == ()
+    back = loosened(after, before, of_organisation=where == ORGANISATION)
+    changed = {name for name in Policy.__dataclass_fields__ if getattr(before, name) != getattr(after, name)}
+    defaults = {"persons_to_raise": 2 if where == ORGANISATION else 1, "deviations": Deviations.FLAG}
+    said = {name for name in changed if getattr(before, name) is None and defaults.get(name) == getattr(after, name)}
+    assert set(back) == changed - said
+
+
+@given(POLICIES, POLICIES, CHECKS)
+def test_a_policy_that_loosens_nothing_allows_nothing_that_the_one_before_forbade(
+    before: Policy, after: Policy, check: Callable[[tuple[Source, ...]], None]
+) -> None:
+    kept = {name: getattr(before, name) for name in loosened(before, after, of_organisation=False)}
+    mended = replace(after, **kept)
+    assert loosened(before, mended, of_organisation=False) == ()
+    assert _allows(before, check) or not _allows(mended, check)
+
+
+def test_what_cannot_be_compared_is_loosened() -> None:
+    before, after = Policy(mechanisms=frozenset({"gaussian"})), Policy(mechanisms=frozenset({"laplace"}))
+    assert loosened(before, after, of_organisation=True) == ("mechanisms",)
 
 
 @given(POLICIES, POLICIES, POLICIES)

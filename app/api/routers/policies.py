@@ -1,14 +1,18 @@
 """Policies: what runs may do."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
 
 from app.api.problems import READING, WRITING, reads, responses
 from app.api.route import Asked, router, tagged
 from app.api.schemas.policies import PolicyChangeIn, PolicyOut
+from app.api.schemas.proposals import ProposalOut
+from app.persistence.repositories.proposals import Proposal
+from app.service.asking.call import Call
 from app.service.governance import policies
 from app.service.governance.policies import PolicyRequest
+from app.service.idempotency import CREATED
 
 routes = router()
 
@@ -16,7 +20,10 @@ IfMatch = Annotated[
     str | None,
     Header(alias="If-Match", max_length=500, description="The ETag of the policy that you have seen. It must be sent."),
 ]
-_CHANGING = (*WRITING, "precondition_required", "version_conflict")
+_CHANGING: dict[int | str, dict[str, Any]] = {
+    201: {"model": ProposalOut, "description": "It loosens a rule: it takes effect when another person approves it"},
+    **responses(*WRITING, "not_found", "precondition_required", "version_conflict"),
+}
 
 
 @routes.get(
@@ -38,12 +45,15 @@ def get_policies(request: Request, call: Asked) -> Response:
     operation_id="putPolicies",
     summary="Change the organisation's policy",
     tags=["governance"],
-    responses=responses(*_CHANGING),
+    response_model=PolicyOut,
+    responses=_CHANGING,
 )
-def put_policies(body: PolicyChangeIn, call: Asked, if_match: IfMatch = None) -> PolicyOut:
-    """It takes the place of the one before, and holds from the next step on, for runs that are under way, too."""
-    asked = PolicyRequest(None, body.policy.domain(), body.reason, if_match)
-    return PolicyOut.of(policies.change_policy(call, asked), account=False)
+def put_policies(body: PolicyChangeIn, call: Asked, if_match: IfMatch = None) -> Response:
+    """What is as strict as before, or stricter, holds from the next step on, for runs that are under way, too (200).
+
+    What loosens any rule is proposed (201).
+    """
+    return _changed(call, PolicyRequest(None, body.policy.domain(), body.reason, if_match))
 
 
 @routes.get(
@@ -65,9 +75,18 @@ def get_policy(account_id: str, request: Request, call: Asked) -> Response:
     operation_id="putPolicy",
     summary="Change the policy of a population or a budget and of all beneath it",
     tags=["governance"],
-    responses=responses(*_CHANGING, "not_found"),
+    response_model=PolicyOut,
+    responses=_CHANGING,
 )
-def put_policy(account_id: str, body: PolicyChangeIn, call: Asked, if_match: IfMatch = None) -> PolicyOut:
-    """It takes the place of the one before. It can only make stricter what holds above: looser rules change nothing."""
-    asked = PolicyRequest(account_id, body.policy.domain(), body.reason, if_match)
-    return PolicyOut.of(policies.change_policy(call, asked), account=True)
+def put_policy(account_id: str, body: PolicyChangeIn, call: Asked, if_match: IfMatch = None) -> Response:
+    """It can only make stricter what holds above. What is looser than this policy was before is proposed (201)."""
+    return _changed(call, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
+
+
+def _changed(call: Call, asked: PolicyRequest) -> Response:
+    """Change a policy; the reply is the policy, or the proposal of it."""
+    changed = policies.change_policy(call, asked)
+    if isinstance(changed, Proposal):
+        return Response(ProposalOut.of(changed).model_dump_json(), CREATED, media_type="application/json")
+    told = PolicyOut.of(changed, account=asked.account is not None)
+    return Response(told.model_dump_json(), media_type="application/json")

@@ -1,5 +1,6 @@
 """Policies on the wire."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
@@ -20,6 +21,13 @@ _POLICY: dict[str, Any] = {
 _SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
     "delta_below_one_over_size": False,
     "require_limit": False,
+}
+
+_WARNING: dict[str, Any] = {
+    "rule": "approval_above_epsilon",
+    "needs": "require_limit",
+    "detail": "approval_above_epsilon can be passed by: without `require_limit` a run is measured by what it plans, "
+    "and nothing holds it to that: it may go on as far as its budget allows.",
 }
 
 Epsilon = Annotated[float, Field(gt=0, le=10_000)]
@@ -99,6 +107,16 @@ class PolicyChangeIn(Body):
     reason: Reason
 
 
+class RuleWarningOut(Output):
+    """A rule that has no effect, or less than it seems to have."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_WARNING]})
+
+    rule: str = Field(description="The field of the policy.")
+    needs: str | None = Field(description="The rule without which it does less; null: a stricter one holds above.")
+    detail: str = Field(description="What passes it, and why.")
+
+
 class PolicyOut(Output):
     """A policy; its ETag changes with it, and not with the policies above it."""
 
@@ -111,6 +129,7 @@ class PolicyOut(Output):
                     "policy": _POLICY,
                     "effective": _SAID | _POLICY | {"max_delta": 1e-6, "persons_to_raise": 2, "deviations": "flag"},
                     "revision": 1,
+                    "warnings": [_WARNING],
                 }
             ]
         }
@@ -121,6 +140,7 @@ class PolicyOut(Output):
     policy: dict[str, Any] = Field(description="What was said here.")
     effective: dict[str, Any] = Field(description="What holds here: the strictest of this and of all above it.")
     revision: int = Field(description="Counts the changes of this policy.")
+    warnings: list[RuleWarningOut] = Field(description="Rules said here that do less than they seem to do.")
 
     @classmethod
     def of(cls, record: PolicyRecord, *, account: bool) -> Self:
@@ -131,4 +151,5 @@ class PolicyOut(Output):
             policy=facts_of(record.policy),
             effective=_SAID | facts_of(record.effective),
             revision=record.revision,
+            warnings=[RuleWarningOut(**asdict(each)) for each in record.warnings],
         )

@@ -26,6 +26,7 @@ from app.service.acts import Act
 from app.service.alerts.telling import thresholds_reached
 from app.service.asking.call import Call
 from app.service.finding import find_account, find_path_of, require_every_budget
+from app.service.governance.conforming import needs_approval
 from app.service.governance.preconditions import require_seen
 from app.service.governance.proposing import propose, require_none_open
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
@@ -117,7 +118,7 @@ def change_limit(
             raise InvalidInputError("The account has this limit already.")
         _limited(path, request.limit, ready)
         _require_allowed(path, request.limit)
-        if is_raised(limit, request.limit) and not one_is_enough(call, [each.account for each in path]):
+        if is_raised(limit, request.limit) and not one_is_enough(call, [each.account for each in path], request.limit):
             return Pinned(proposed(_propose(tx, call, record, request)), CREATED)
         call.require(Permission.TREE)
         if is_raised(limit, request.limit):
@@ -221,13 +222,18 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
         require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
 
 
-def one_is_enough(call: Call, path: Sequence[Account]) -> bool:
+def one_is_enough(call: Call, path: Sequence[Account], limit: Limit) -> bool:
     """Whether the policy lets one person raise a limit, and the caller is one who could approve it.
+
+    A run that would need an approval to be registered with the new limit needs one to be given it.
 
     Args:
         call: who would raise it.
         path: all accounts above the account, and itself.
+        limit: the new one.
     """
+    if path[-1].kind is AccountKind.RUN and needs_approval(path, Size(limit.epsilon, limit.delta)):
+        return False
     return effective(sources_of(path)).persons_to_raise == 1 and Permission.APPROVE in PERMISSIONS[call.caller.role]
 
 

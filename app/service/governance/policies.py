@@ -1,19 +1,25 @@
 """Policies: an organisation's, and those of its populations and budgets."""
 
+import json
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
+from app.ledger.audit import canonical
 from app.ledger.conformity import sources_of
-from app.ledger.errors import InsufficientScopeError
-from app.ledger.policies import NOTHING_SAID, ORGANISATION, Policy, Source, asks_fewer, effective, facts_of
-from app.ledger.roles import Permission, Role
+from app.ledger.errors import VersionConflictError
+from app.ledger.policies import NOTHING_SAID, ORGANISATION, Policy, Source, effective, facts_of, loosened, policy_of
+from app.ledger.policy_warnings import RuleWarning, warnings_about
+from app.ledger.roles import Permission
 from app.persistence.repositories import accounts, keeping, tenants
+from app.persistence.repositories.proposals import Kind, Proposal
 from app.service.acts import Act
 from app.service.asking.call import Call
 from app.service.finding import find_parent
 from app.service.governance.preconditions import require_seen
+from app.service.governance.proposing import open_proposals, propose, require_none_open
+from app.service.pricing import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,7 @@ class PolicyRecord:
         policy: as it was set there.
         effective: what holds there: the strictest of this one and of all above it.
         revision: counts the changes of this policy.
+        warnings: rules of it that have no effect, or less than they seem to have.
     """
 
     subject: str
@@ -33,11 +40,21 @@ class PolicyRecord:
     policy: Policy
     effective: Policy
     revision: int
+    warnings: tuple[RuleWarning, ...] = ()
 
     @property
     def tag(self) -> str:
         """The entity tag of the policy itself."""
         return f'"{self.subject}-policy-{self.revision}"'
+
+    @property
+    def of_organisation(self) -> bool:
+        """Whether it is the organisation's own."""
+        return self.path == ORGANISATION
+
+    def loosened(self, policy: Policy) -> tuple[str, ...]:
+        """The rules that another policy in its place would loosen."""
+        return loosened(self.policy, policy, of_organisation=self.of_organisation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,73 +90,100 @@ def read_policy(call: Call, account: str | None) -> PolicyRecord:
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        if account is None:
-            return _house(tx, call)
-        found = find_parent(tx, call, account).account
-        return _of_account(_path(tx, call, found.id))
+        return find_policy(tx, call, None if account is None else find_parent(tx, call, account).account.id)
 
 
-def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord:
-    """Put a policy in the place of the one before; it holds from the next step on.
+def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord | Proposal:
+    """Put a policy in the place of the one before, or propose it, if it loosens any rule.
 
     Args:
         call: needs POLICY, for the organisation's in the whole organisation.
         request: account, policy, reason, entity tag.
 
     Returns:
-        The policy afterwards. If it is the one before, nothing is changed or recorded.
+        The policy afterwards, which holds from the next step on; if it is the one before, nothing is changed or
+        recorded. Or the proposal that another person has to approve; a caller who repeats a request gets the same one.
 
     Raises:
         NotFoundError: there is no such population or budget.
-        InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach; or fewer
-            persons would be asked than before, and the caller is no admin.
+        InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
         PreconditionRequiredError: the request names no entity tag.
         VersionConflictError: the policy was changed since the asker has seen it.
+        InvalidInputError: it loosens a rule, and another policy is proposed already.
     """
     if request.account is None:
         call.require_everywhere(Permission.POLICY)
     else:
         call.require(Permission.POLICY)
 
-    def change() -> PolicyRecord:
+    def change() -> PolicyRecord | Proposal:
         with call.db.write(call.organisation_id) as tx:
             tenants.lock(tx, call.organisation_id)
-            before = _house(tx, call) if request.account is None else _found(tx, call, request.account)
+            account = None if request.account is None else find_parent(tx, call, request.account).account.id
+            before = find_policy(tx, call, account)
             require_seen("policy", before.tag, request.tag, policy_revision=before.revision)
             if before.policy == request.policy:
                 return before
-            after = _set_house(tx, call, request) if request.account is None else _set(tx, call, before, request)
-            _require_no_fewer(call, before, after)
-            was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
-            call.record(tx, Act("policy.changed", after.subject, was, now, request.reason))
-            return after
+            if before.loosened(request.policy):
+                return _propose(tx, call, before, request)
+            return _apply(tx, call, before, request.policy, request.reason)
 
     return call.db.retried(change)
 
 
-def _require_no_fewer(call: Call, before: PolicyRecord, after: PolicyRecord) -> None:
-    """Let nobody who is held by the word of a second person do away with it, raise a limit alone, and put it back.
+def approve_policy(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+    """Put the policy that was proposed in the place of the one before.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        call: who approves.
+        proposal: open, of another person.
+        ready: not needed.
 
     Raises:
-        InsufficientScopeError: the policy asks fewer persons than before, and the caller is no admin.
+        VersionConflictError: the policy was changed since this was proposed.
     """
-    rule = asks_fewer(before.effective, after.effective)
-    if rule is not None and call.caller.role is not Role.ADMIN:
-        raise InsufficientScopeError(
-            f"By {rule} fewer things would take a second person's word than before. That is for an admin to set, who "
-            "is none of those whom it holds.",
-            rule=rule,
+    del ready
+    account, facts = proposal.account_id, json.loads(proposal.facts)
+    before = find_policy(tx, call, account)
+    if before.revision != facts["revision"]:
+        raise VersionConflictError(
+            "The policy was changed since this was proposed; reject the proposal, and let it be proposed anew.",
+            policy_revision=before.revision,
         )
+    _apply(tx, call, before, policy_of(facts["policy"]), proposal.reason)
+
+
+def _propose(tx: Connection, call: Call, before: PolicyRecord, request: PolicyRequest) -> Proposal:
+    account = None if before.of_organisation else before.subject
+    facts = {"policy": facts_of(request.policy), "revision": before.revision}
+    for waiting in open_proposals(tx, call, account, {Kind.POLICY}, limit=1):
+        if (waiting.facts, waiting.proposed_by) == (canonical(facts), call.caller.actor):
+            return waiting
+    require_none_open(tx, call, account, {Kind.POLICY})
+    was = {"policy": facts_of(before.policy), "revision": before.revision}
+    return propose(tx, call, Kind.POLICY, account, facts, request.reason, before=was)
+
+
+def _apply(tx: Connection, call: Call, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
+    """Write another policy, and who did it, in a transaction that has locked the organisation."""
+    after = _set_house(tx, call, policy) if before.of_organisation else _set(tx, call, before, policy)
+    was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
+    call.record(tx, Act("policy.changed", after.subject, was, now, reason))
+    return after
+
+
+def find_policy(tx: Connection, call: Call, account_id: str | None) -> PolicyRecord:
+    """Get the policy of an account within the caller's reach; None: the organisation's."""
+    return _house(tx, call) if account_id is None else _of_account(_path(tx, call, account_id))
 
 
 def _house(tx: Connection, call: Call) -> PolicyRecord:
     policy, revision = tenants.policy(tx, call.organisation_id)
     said = policy or NOTHING_SAID
-    return PolicyRecord(call.organisation_id, ORGANISATION, said, effective((Source(ORGANISATION, said),)), revision)
-
-
-def _found(tx: Connection, call: Call, reference: str) -> PolicyRecord:
-    return _of_account(_path(tx, call, find_parent(tx, call, reference).account.id))
+    holds = effective((Source(ORGANISATION, said),))
+    warnings = warnings_about(said, holds, NOTHING_SAID)
+    return PolicyRecord(call.organisation_id, ORGANISATION, said, holds, revision, warnings)
 
 
 def _path(tx: Connection, call: Call, account_id: str) -> list[Account]:
@@ -148,22 +192,25 @@ def _path(tx: Connection, call: Call, account_id: str) -> list[Account]:
 
 def _of_account(path: list[Account]) -> PolicyRecord:
     own = path[-1]
-    holds = effective(sources_of(path))
-    return PolicyRecord(own.id, own.path, own.policy or NOTHING_SAID, holds, own.policy_revision)
+    said, sources = own.policy or NOTHING_SAID, sources_of(path)
+    holds = effective(sources)
+    above = effective(tuple(source for source in sources if source.path != own.path))
+    warnings = warnings_about(said, holds, above)
+    return PolicyRecord(own.id, own.path, said, holds, own.policy_revision, warnings)
 
 
-def _set(tx: Connection, call: Call, before: PolicyRecord, request: PolicyRequest) -> PolicyRecord:
+def _set(tx: Connection, call: Call, before: PolicyRecord, policy: Policy) -> PolicyRecord:
     *above, own = _path(tx, call, before.subject)
-    changed = replace(own, policy=request.policy, policy_revision=own.policy_revision + 1, version=own.version + 1)
+    changed = replace(own, policy=policy, policy_revision=own.policy_revision + 1, version=own.version + 1)
     keeping.set_policy(tx, call.organisation_id, changed, call.now)
     return _of_account([*above, changed])
 
 
-def _set_house(tx: Connection, call: Call, request: PolicyRequest) -> PolicyRecord:
+def _set_house(tx: Connection, call: Call, policy: Policy) -> PolicyRecord:
     """Write the organisation's policy, and to each of its populations, whose locked rows tell it to every step."""
     revision = tenants.policy(tx, call.organisation_id)[1] + 1
-    tenants.set_policy(tx, call.organisation_id, request.policy, revision)
+    tenants.set_policy(tx, call.organisation_id, policy, revision)
     for population in accounts.populations_of(tx, call.organisation_id):
-        changed = replace(population, house_policy=request.policy, version=population.version + 1)
+        changed = replace(population, house_policy=policy, version=population.version + 1)
         keeping.set_policy(tx, call.organisation_id, changed, call.now)
     return _house(tx, call)

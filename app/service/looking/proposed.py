@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
-from app.ledger.policies import ORGANISATION
+from app.ledger.policies import ORGANISATION, Policy, policy_of
 from app.ledger.roles import PERMISSIONS, Permission
 from app.persistence.repositories import accounts, proposals
 from app.persistence.repositories.accounts import AccountRecord
@@ -17,7 +17,9 @@ from app.persistence.repositories.proposals import Kind, Proposal, Status, Wante
 from app.service.asking.call import Call
 from app.service.finding import find_path_of
 from app.service.governance.limits import one_is_enough, tag_of
+from app.service.governance.policies import find_policy
 from app.service.governance.proposals import obstacle
+from app.service.looking.ruled import shown
 
 MOST_OPEN: Final = 100
 """How many are shown that wait; of the others it is said that there are more."""
@@ -53,6 +55,23 @@ class Spending:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleChange:
+    """A rule of a policy that would be another one.
+
+    Args:
+        name: as the policy has it.
+        before: what is said now; None: nothing.
+        after: what would be said.
+        loosened: whether it would let through what it does not now.
+    """
+
+    name: str
+    before: object
+    after: object
+    loosened: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Proposed:
     """A proposal as a person decides about it.
 
@@ -61,6 +80,8 @@ class Proposed:
         path: of its account; of the population that it would open; or "organisation".
         page: where that is shown; empty: nowhere.
         spending: what would be allowed to be spent; None: it is about something else.
+        rules: of the policy that would be changed, those that would be others; empty: it is about something else, or
+            was decided.
         obstacle: why the caller cannot approve it; None: they can.
         own: whether the caller has proposed it.
     """
@@ -69,6 +90,7 @@ class Proposed:
     path: str
     page: str
     spending: Spending | None
+    rules: tuple[RuleChange, ...] = ()
     obstacle: str | None = None
     own: bool = False
 
@@ -148,7 +170,7 @@ def limit_now(tx: Connection, call: Call, path: Sequence[AccountRecord]) -> Limi
     """The same of an account that has a limit of its own, with all accounts above it, in a transaction."""
     record = path[-1]
     assert record.account.limit is not None, "as said"
-    wanted = Wanted(account_id=record.account.id, status=Status.OPEN)
+    wanted = Wanted(account_id=record.account.id, kinds=frozenset({Kind.LIMIT, Kind.RUN}), status=Status.OPEN)
     waiting = proposals.page(tx, call.organisation_id, wanted, after=None, limit=1)
     return LimitNow(
         record=record,
@@ -156,7 +178,7 @@ def limit_now(tx: Connection, call: Call, path: Sequence[AccountRecord]) -> Limi
         tag=tag_of(record),
         population=_population(path),
         waiting=next(iter(waiting), None),
-        alone=one_is_enough(call, [each.account for each in path]),
+        alone=one_is_enough(call, [each.account for each in path], record.account.limit),
     )
 
 
@@ -174,6 +196,7 @@ def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
         path=path,
         page=page,
         spending=spending,
+        rules=_rules(tx, call, proposal),
         obstacle=obstacle(tx, call, proposal) if may else None,
         own=proposal.proposed_by == call.caller.actor,
     )
@@ -192,6 +215,20 @@ def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | N
         epsilon=asked["epsilon"],
         delta=asked["delta"],
         population=_population(path),
+    )
+
+
+def _rules(tx: Connection, call: Call, proposal: Proposal) -> tuple[RuleChange, ...]:
+    """What an open proposal of a policy would change, held against the policy as it is now."""
+    if proposal.kind is not Kind.POLICY or proposal.status is not Status.OPEN:
+        return ()
+    before, after = find_policy(tx, call, proposal.account_id), policy_of(json.loads(proposal.facts)["policy"])
+    looser = before.loosened(after)
+    pairs = {name: (getattr(before.policy, name), getattr(after, name)) for name in Policy.__dataclass_fields__}
+    return tuple(
+        RuleChange(name, shown(was), shown(would), name in looser)
+        for name, (was, would) in pairs.items()
+        if was != would
     )
 
 

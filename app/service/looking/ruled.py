@@ -7,8 +7,10 @@ from app.ledger.conformity import sources_of
 from app.ledger.policies import ORGANISATION, Policy, Source
 from app.ledger.roles import Permission
 from app.persistence.repositories import accounts
+from app.persistence.repositories.proposals import Kind, Proposal
 from app.service.asking.call import Call
 from app.service.governance.policies import PolicyRecord, read_policy
+from app.service.governance.proposing import open_proposals
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,12 @@ class Ruled:
     Args:
         record: the policy, and what holds.
         rules: all there are.
+        waiting: an open proposal to loosen it; None: there is none.
     """
 
     record: PolicyRecord
     rules: tuple[Rule, ...]
+    waiting: Proposal | None
 
 
 def read_ruled(call: Call, account: str | None) -> Ruled:
@@ -59,7 +63,9 @@ def read_ruled(call: Call, account: str | None) -> Ruled:
         if account is not None:
             path = accounts.path_of(tx, call.organisation_id, record.subject)
             sources = sources_of([each.account for each in path])
-    return Ruled(record, tuple(_rule(field.name, record, sources) for field in fields(Policy)))
+        about = None if account is None else record.subject
+        waiting = next(iter(open_proposals(tx, call, about, {Kind.POLICY}, limit=1)), None)
+    return Ruled(record, tuple(_rule(field.name, record, sources) for field in fields(Policy)), waiting)
 
 
 def _rule(name: str, record: PolicyRecord, sources: tuple[Source, ...]) -> Rule:
@@ -70,10 +76,11 @@ def _rule(name: str, record: PolicyRecord, sources: tuple[Source, ...]) -> Rule:
         for path, value in saying
         if value not in (None, False) and (value == holds or isinstance(value, frozenset))
     )
-    return Rule(name, _shown(getattr(record.policy, name)), _shown(holds), by)
+    return Rule(name, shown(getattr(record.policy, name)), shown(holds), by)
 
 
-def _shown(value: object) -> object:
+def shown(value: object) -> object:
+    """The value of a rule, as a person reads it; None: nothing is said."""
     if isinstance(value, frozenset):
         return sorted(map(str, value))
     return None if value is False else value

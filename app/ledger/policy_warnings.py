@@ -1,0 +1,77 @@
+"""Rules of a policy that have no effect, or less than they seem to have, without another rule."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from app.ledger.policies import Deviations, Policy, stricter
+
+
+@dataclass(frozen=True, slots=True)
+class RuleWarning:
+    """A rule that does less than it says.
+
+    Args:
+        rule: the field of the policy.
+        needs: the rule without which it does less; None: a stricter one holds above.
+        detail: what passes it, and what would help.
+    """
+
+    rule: str
+    needs: str | None
+    detail: str
+
+
+_BY_PLAN: Final = (
+    "without `require_limit` a run is measured by what it plans, and nothing holds it to that: it may go on as far as "
+    "its budget allows"
+)
+
+_NEEDS: Final[tuple[tuple[str, str, Callable[[Policy], bool], str], ...]] = (
+    ("max_epsilon", "require_limit", lambda policy: policy.require_limit, _BY_PLAN),
+    ("approval_above_epsilon", "require_limit", lambda policy: policy.require_limit, _BY_PLAN),
+    (
+        "deviations",
+        "require_plan",
+        lambda policy: policy.require_plan or policy.deviations is not Deviations.REFUSE,
+        "without `require_plan` a run may declare nothing, and then no step differs from its declaration",
+    ),
+    (
+        "min_noise_multiplier",
+        "mechanisms",
+        lambda policy: policy.mechanisms is not None,
+        "without `mechanisms` a run may use one that has no noise multiplier",
+    ),
+)
+"""Rule, the one that it needs, whether that is met by what holds, and what happens otherwise."""
+
+
+def warnings_about(said: Policy, holds: Policy, above: Policy) -> tuple[RuleWarning, ...]:
+    """Find the rules of a policy that have no effect, or less than they seem to have.
+
+    Args:
+        said: the policy.
+        holds: the strictest of it and of all above it.
+        above: the strictest of all above it.
+
+    Returns:
+        None without a reason; a rule may stand there twice.
+    """
+    found = [
+        RuleWarning(rule, needed, f"{rule} can be passed by: {detail}.")
+        for rule, needed, is_met, detail in _NEEDS
+        if getattr(said, rule) is not None and not is_met(holds)
+    ]
+    loose = [rule for rule in Policy.__dataclass_fields__ if _without_effect(rule, said, above)]
+    found += [
+        RuleWarning(rule, None, f"{rule} has no effect here: what holds above is as strict, or stricter.")
+        for rule in loose
+    ]
+    return tuple(found)
+
+
+def _without_effect(rule: str, said: Policy, above: Policy) -> bool:
+    value = getattr(said, rule)
+    if value is None or value is False or getattr(above, rule) is None:
+        return False
+    return bool(getattr(stricter(said, above), rule) == getattr(above, rule))
