@@ -12,6 +12,7 @@ from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 from app.persistence import engine
+from app.service import readiness
 from app.service.alerts import deliverer, sending
 from app.service.asking import keyring
 from tests import postgres
@@ -37,6 +38,9 @@ __all__ = [
 # makes one of them fail, means those of its own requests. Real servers do as they do.
 keyring.LOOK_SECONDS = 3600.0
 deliverer.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
+
+# Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
+readiness.BELIEVED_SECONDS = 0.0
 
 # Read once: it takes longer than all the rest of an application's start.
 sending._trusting = cache(sending._trusting)

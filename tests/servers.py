@@ -18,6 +18,7 @@ from app.persistence.engine import Database
 from app.persistence.schema import upgrade
 from app.service.asking import access
 from app.service.governance.keys import create_key
+from app.service.readiness import BELIEVED_SECONDS
 
 
 def command_line(*arguments: str, database: Path | str) -> subprocess.CompletedProcess[str]:
@@ -72,6 +73,11 @@ class LiveServer:
         """A bare HTTP client with a key of this role."""
         headers = {"Authorization": f"Bearer {self.key(role, organisation)}"}
         return httpx2.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+
+    def readiness(self) -> httpx2.Response:
+        """What a load balancer is told, once what it was told before is too old."""
+        time.sleep(BELIEVED_SECONDS)
+        return httpx2.get(f"{self.url}/readyz", timeout=60, trust_env=False)
 
     def start(self) -> None:
         """Start the process and wait until it is ready."""

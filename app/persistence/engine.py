@@ -20,6 +20,9 @@ from app.persistence import postgresql, sqlite
 T = TypeVar("T")
 
 LOCK_TIMEOUT_SECONDS = 10
+TRIAL_SECONDS = 1.0
+"""For how long a trial waits for a lock. A request waits longer, but a health check asks often."""
+
 POOL_SIZE = 20
 URL_SETTING = "EPSILON_LEDGER_DATABASE_URL"
 MAX_TRIES = 5
@@ -69,6 +72,10 @@ class Database:
         self.dialect: Literal["sqlite", "postgresql"] = (
             "sqlite" if self.engine.dialect.name == "sqlite" else "postgresql"
         )
+        self._trials = self.engine
+        if self.dialect == "sqlite":
+            self._trials = sqlite.open_engine(self.engine.url, TRIAL_SECONDS, called, keeping=False)
+            event.listen(self._trials, "begin", _begin)
         self._writer = threading.Lock()
 
     def take_password_from(self, file: Path) -> None:
@@ -183,15 +190,25 @@ class Database:
             with self.write(NOBODY) as tx:
                 postgresql.learn_sizes(tx)
 
-    def writable(self) -> bool:
-        """Whether the database takes writes; another writer at work says that it does."""
-        try:
-            with self.write(NOBODY, wait=False):
-                return True
-        except WriterBusyError:
-            return True
-        except (DBAPIError, LedgerUnavailableError):
-            return False
+    @contextmanager
+    def trial(self, organisation_id: str) -> Iterator[Connection]:
+        """A write transaction that is always rolled back.
+
+        On SQLite it has a connection of its own, by which what is written reaches the log although it is not committed.
+
+        Args:
+            organisation_id: whose rows it is about.
+
+        Raises:
+            WriterBusyError: other threads did not finish in time.
+        """
+        begin = _write_statement(self.dialect, organisation_id)
+        with (
+            self._turn(wait=True, seconds=TRIAL_SECONDS),
+            closing(self._trials.execution_options(begin=begin, writes=True).connect()) as connection,
+        ):
+            connection.begin()
+            yield connection
 
     def connections(self) -> tuple[int, int]:
         """How many connections this process uses, and how many more it keeps open."""
@@ -208,13 +225,14 @@ class Database:
         self.engine.dispose()
 
     @contextmanager
-    def _turn(self, *, wait: bool) -> Iterator[None]:
+    def _turn(self, *, wait: bool, seconds: float | None = None) -> Iterator[None]:
         """The turn among the threads of this process, which PostgreSQL's writers do not need."""
         if self.dialect == "postgresql":
             yield
             return
-        if not self._writer.acquire(blocking=wait, timeout=LOCK_TIMEOUT_SECONDS if wait else -1):
-            if wait:
+        patience = LOCK_TIMEOUT_SECONDS if seconds is None else seconds
+        if not self._writer.acquire(blocking=wait, timeout=patience if wait else -1):
+            if wait and seconds is None:
                 raise LedgerUnavailableError(_BUSY)
             raise WriterBusyError
         try:

@@ -1,6 +1,7 @@
 """PostgreSQL: sessions that commit durably, wait with a bound and find a restarted server again by themselves."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,9 @@ _UNKNOWN: Final = """
     WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace
       AND reltuples <= 0 AND pg_relation_size(oid) > 262144
 """
+
+_ROOM_ON_DISK: Final = "SELECT count(*) FROM generate_series(1, 10000)"
+"""So many numbers take some 300 kB, more than the memory that they are given."""
 
 _MIGRATION: Final = (
     "SET LOCAL statement_timeout = 0",
@@ -158,6 +162,29 @@ def learn_sizes(connection: Connection) -> None:
         connection.exec_driver_sql(f'ANALYZE "{name}"')
 
 
+def rehearse(connection: Connection, tables: Iterable[tuple[str, str]], patience: float) -> None:
+    """Ask for what a step needs: to read and write each table, and room on the disk; nothing of it stays.
+
+    A file that is too large for memory goes to the disk on which the tables lie. The disk would take a row, even if it
+    is full, as long as a page of the table has room.
+
+    Args:
+        connection: in a write transaction that is to be rolled back.
+        tables: our own names, each with that of a column.
+        patience: for how many seconds it waits for locks, and for the whole of it.
+    """
+    limit = f"{int(patience * 1000)}ms"
+    asked = [
+        f"SET LOCAL lock_timeout = '{limit}'; SET LOCAL statement_timeout = '{limit}'",
+        "SET LOCAL work_mem = '64kB'; SET LOCAL temp_tablespaces = ''",
+        _ROOM_ON_DISK,
+    ]
+    for table, column in tables:
+        asked.append(f"UPDATE {table} SET {column} = {column} WHERE false")  # noqa: S608 - our own names
+        asked.append(f"INSERT INTO {table} SELECT * FROM {table} WHERE false")  # noqa: S608 - as above
+    connection.exec_driver_sql("; ".join(asked))
+
+
 class _BytewiseText(PGTypeCompiler):
     """Columns of text compare byte by byte, as in SQLite, whatever the database's locale.
 
@@ -185,7 +212,8 @@ def _configure(connection: psycopg.Connection[Any], record: ConnectionPoolEntry)
         raise LedgerUnavailableError(
             f"The database keeps text as {encoding}; make one WITH ENCODING 'UTF8' TEMPLATE template0."
         )
-    # A server's or a role's own settings could lose what was acknowledged, or digits of it; a stronger one stays.
+    # A server's or a role's own settings could lose what was acknowledged, or digits of it, or refuse every step where
+    # policies hold; a stronger one stays.
     connection.execute(
         f"""
         SELECT set_config('synchronous_commit',
@@ -197,7 +225,8 @@ def _configure(connection: psycopg.Connection[Any], record: ConnectionPoolEntry)
                set_config('timezone', 'UTC', false),
                set_config('datestyle', 'ISO', false),
                set_config('extra_float_digits', '1', false),
-               set_config('standard_conforming_strings', 'on', false)
+               set_config('standard_conforming_strings', 'on', false),
+               set_config('row_security', 'on', false)
         """
     )
 

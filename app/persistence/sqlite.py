@@ -3,9 +3,9 @@
 import sqlite3
 from typing import Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
@@ -17,6 +17,11 @@ READ: Final = "BEGIN"
 WRITE: Final = "BEGIN IMMEDIATE"  # a deferred BEGIN that turns into a write fails under load
 _PRIMARY_CODE: Final = 0xFF
 
+BUSY: Final = sqlite3.SQLITE_BUSY
+READ_ONLY: Final = sqlite3.SQLITE_READONLY
+FULL: Final = sqlite3.SQLITE_FULL
+CANNOT_OPEN: Final = sqlite3.SQLITE_CANTOPEN
+
 _CHECKPOINT: Final = "wal_autocheckpoint = 8000"
 """Pages of the log, 32 MB, until they are moved to the file: hot rows are written again and again before that."""
 
@@ -24,14 +29,21 @@ _CACHE: Final = "cache_size = -8000"
 """KiB of pages that a connection keeps. The pool lends the connection that was used last: what another one writes makes
 those pages void, and a ledger of some size would be read again with every group."""
 
+_NO_CACHE: Final = "cache_size = 1"
+"""Then what a transaction writes reaches the log before its end; of one that is rolled back nothing else would."""
 
-def open_engine(url: URL, patience: float, called: str) -> Engine:
+REHEARSED_BYTES: Final = 1 << 18
+"""More than a step writes to the log."""
+
+
+def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True) -> Engine:
     """Make an engine for a file.
 
     Args:
         url: names the file.
         patience: for how many seconds a connection waits for another process that writes.
         called: where the URL was given.
+        keeping: whether connections are kept, and pages in them; without it, all that is written reaches the log.
 
     Returns:
         An engine whose transactions begin when they are told to.
@@ -57,11 +69,14 @@ def open_engine(url: URL, patience: float, called: str) -> Engine:
             "synchronous = FULL",
             "foreign_keys = ON",
             _CHECKPOINT,
-            _CACHE,
+            _CACHE if keeping else _NO_CACHE,
         ):
             _pragma(connection, pragma)
 
-    engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience, pool_use_lifo=True)
+    if keeping:
+        engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience, pool_use_lifo=True)
+    else:
+        engine = create_engine(url, poolclass=NullPool)
     event.listen(engine, "connect", configure)
     return engine
 
@@ -82,7 +97,7 @@ def begin_at_once(connection: Connection, patience: float) -> bool:
     try:
         connection.begin()
     except OperationalError as error:
-        if _is_busy(error):
+        if primary_code(error) == BUSY:
             return False
         raise
     finally:
@@ -110,9 +125,10 @@ def check_foreign_keys(connection: Connection) -> None:
         )
 
 
-def _is_busy(error: OperationalError) -> bool:
+def primary_code(error: DBAPIError) -> int:
+    """What SQLite calls an error; 0: it is none of SQLite's own."""
     code: int = getattr(error.orig, "sqlite_errorcode", 0)
-    return code & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+    return code & _PRIMARY_CODE
 
 
 def _busy_timeout(seconds: float) -> str:

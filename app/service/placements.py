@@ -1,29 +1,22 @@
 """The databases of a service: each organisation lives wholly on one of them."""
 
-import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import EVERYONE, NOBODY, URL_SETTING, Database, said_by
+from app.persistence.engine import EVERYONE, URL_SETTING, Database, said_by
 from app.persistence.repositories import tenants
-from app.persistence.schema import is_current
 from app.service.alerts.deliverer import deliver
 from app.service.alerts.sending import Sender
 from app.service.asking.access import DEFAULT_PLACEMENT
 from app.service.background import Background
 from app.service.charging.queue import CommitQueue
+from app.service.readiness import Readiness
 from app.service.upkeep import keep_up
-
-SILENT: Final = "The database does not answer."
-READ_ONLY: Final = "The database takes no writes."
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +27,13 @@ class Placement:
         name: as configured; "default" for the one that every service has.
         database: where its organisations live.
         charges: writes their charges.
+        readiness: rehearses charges on it.
     """
 
     name: str
     database: Database
     charges: CommitQueue
-
-    def trouble(self) -> str | None:
-        """Why nothing can be decided here at this moment; None: it can."""
-        try:
-            with self.database.read(NOBODY) as tx:
-                current = is_current(tx)
-        except (SQLAlchemyError, LedgerUnavailableError) as error:
-            _logger.warning("The placement %s does not answer", self.name, exc_info=error)
-            return SILENT
-        if not current:
-            return "The database needs `epsilon-ledger migrate` before it can be used."
-        return None if self.database.writable() else READ_ONLY
+    readiness: Readiness
 
 
 class Placements:
@@ -81,7 +64,7 @@ class Placements:
                     raise InvalidInputError(
                         f"The placements {other.name!r} and {name!r} are one database; name it once."
                     )
-            self._all[name] = Placement(name, database, CommitQueue(database))
+            self._all[name] = Placement(name, database, CommitQueue(database), Readiness(name, database))
 
     def __iter__(self) -> Iterator[Placement]:
         """The placements, the default one first."""
@@ -184,6 +167,7 @@ class Placements:
             await sender.close()
             for placement in self:
                 await placement.charges.close()
+                placement.readiness.close()
             self.dispose()
 
     def dispose(self) -> None:

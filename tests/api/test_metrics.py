@@ -10,6 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
+from app.persistence.rehearsal import Fault
+from app.service import readiness
 from app.service.measuring import ledgers
 from app.settings import Settings
 from tests.api.conftest import House, furnish
@@ -207,9 +209,7 @@ def test_what_was_looked_at_is_told_again_for_a_while(house: House, monkeypatch:
 
 
 def test_a_database_that_is_gone_is_told_and_the_rest_as_well(watched: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.service.placements import SILENT, Placement  # noqa: PLC0415 - only here
-
-    monkeypatch.setattr(Placement, "trouble", lambda _: SILENT)
+    monkeypatch.setattr(readiness, "rehearse", lambda _: Fault.SILENT)
     found = _read(watched.ledger)
     assert found["epsilon_ledger_ready", frozenset({("placement", "default")})] == 0
     assert "mimic" not in str(found)

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from app.persistence.rehearsal import Fault
 from app.service.background import Background
+from tests import postgres
 from tests.api.conftest import House, furnish
+from tests.conftest import need_postgresql, new_database
 from tests.ledgers import open_ledger
 from tests.service.tampering import TEAM, shift_curve, tampering
 
@@ -89,3 +92,29 @@ def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
         with tampering(ledger.database) as tx:
             tx.exec_driver_sql("DELETE FROM alembic_version")
         assert ledger.http.get("/readyz").status_code == 503
+
+
+@pytest.mark.postgresql
+def test_a_ledger_whose_table_has_another_owner_is_not_ready_until_it_has_its_own_again(tmp_path: Path) -> None:
+    need_postgresql()
+    with new_database("postgresql", tmp_path) as url, open_ledger(tmp_path, url) as ledger:
+        house = furnish(ledger)
+        name = url.rpartition("/")[2]
+        postgres.shared().execute("ALTER TABLE decisions OWNER TO ledger", name)
+        assert ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer").status_code == 503
+        assert ledger.http.get("/readyz").json()["detail"] == Fault.FORBIDDEN
+        assert 'epsilon_ledger_ready{placement="default"} 0.0' in ledger.http.get("/metrics").text
+        postgres.shared().execute(f"ALTER TABLE decisions OWNER TO {postgres.SERVICE}", name)
+        assert _ready(house) == {"status": "ok"}
+        assert ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer").status_code == 200
+
+
+@pytest.mark.postgresql
+def test_a_role_without_row_security_takes_steps(tmp_path: Path) -> None:
+    need_postgresql()
+    with new_database("postgresql", tmp_path) as url:
+        postgres.shared().execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET row_security = off")
+        with open_ledger(tmp_path, url) as ledger:
+            house = furnish(ledger)
+            assert _ready(house) == {"status": "ok"}
+            assert ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer").status_code == 200

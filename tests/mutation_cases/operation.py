@@ -99,4 +99,32 @@ CASES = (
         "span.set_attribute(name, said)",
         ("tests/api/test_traces.py",),
     ),
+    Mutation(
+        "metrics say that a placement is ready whatever its database does",
+        "app/service/measuring/exposition.py",
+        "ready.add_metric([placement], each.trouble is None)",
+        "ready.add_metric([placement], 1.0)",
+        ("tests/api/test_metrics.py",),
+    ),
+    Mutation(
+        "readiness rehearses for everybody who asks",
+        "app/service/readiness.py",
+        "if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= BELIEVED_SECONDS):",
+        "if self._rehearsal is None or self._rehearsal.done():",
+        ("tests/service/test_readiness.py",),
+    ),
+    Mutation(
+        "readiness waits for a rehearsal that does not end",
+        "app/service/readiness.py",
+        "        await asyncio.wait([self._rehearsal], timeout=max(0.0, left))\n",
+        "        del left\n        await asyncio.wait([self._rehearsal])\n",
+        ("tests/service/test_readiness.py",),
+    ),
+    Mutation(
+        "a lock that is never released is no trouble",
+        "app/service/readiness.py",
+        "return fault if monotonic() - self._locked_since >= engine.LOCK_TIMEOUT_SECONDS else None",
+        "return None",
+        ("tests/service/test_readiness.py",),
+    ),
 )

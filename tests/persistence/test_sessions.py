@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql
 from app.persistence.engine import EVERYONE, Database
+from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import is_current, upgrade
 from app.persistence.tables import organisations
 from app.service.asking.access import create_organisation
@@ -33,6 +34,7 @@ HOSTILE = {
     "lock_timeout": "0",
     "standard_conforming_strings": "off",
     "extra_float_digits": "-15",
+    "row_security": "off",
 }
 
 
@@ -123,7 +125,7 @@ def test_a_session_that_was_ended_while_idle_is_replaced_unnoticed(database: Dat
         assert cluster.terminate_backends(_name(database)) > 0
         with transaction(EVERYONE) as tx:
             assert is_current(tx)
-    assert database.writable()
+    assert rehearse(database) is None
 
 
 def test_a_session_that_is_ended_at_work_fails_and_leaves_nothing(database: Database, cluster: Cluster) -> None:
@@ -211,7 +213,7 @@ def test_a_database_in_another_encoding_is_refused_in_a_sentence(cluster: Cluste
     database = Database(cluster.url("latin"))
     with pytest.raises(LedgerUnavailableError, match=r"LATIN1.*UTF8"), database.read(EVERYONE):
         raise AssertionError("it was opened")
-    assert not database.writable()
+    assert rehearse(database) is Fault.SILENT
     database.dispose()
     cluster.drop_database("latin")
 
@@ -232,11 +234,11 @@ def test_a_restarted_server_is_found_again() -> None:
         for stop in (own.stop, own.kill):
             create_organisation(database, f"before {stop.__name__}", datetime.now(UTC))
             stop()
-            assert not database.writable()
+            assert rehearse(database) is Fault.SILENT
             with pytest.raises(OperationalError), database.read(EVERYONE):
                 raise AssertionError("nobody answers")
             own.start()
-            assert database.writable()
+            assert rehearse(database) is None
             with database.read(EVERYONE) as tx:
                 assert is_current(tx)
         with database.read(EVERYONE) as tx:
@@ -259,9 +261,9 @@ def test_a_standby_takes_no_writes_and_a_promoted_one_does() -> None:
         ready.dispose()
         hosts = f"host=127.0.0.1:{primary.port}&host=127.0.0.1:{standby.port}&target_session_attrs=read-write"
         database = Database(f"postgresql://ledger:{primary.password}@/ledger?{hosts}")
-        assert database.writable()
+        assert rehearse(database) is None
         behind = Database(standby.url("ledger"))
-        assert not behind.writable()
+        assert rehearse(behind) is Fault.READ_ONLY
         with pytest.raises(DBAPIError, match="recovery"), behind.write(EVERYONE):
             raise AssertionError("a standby was written")
         behind.dispose()

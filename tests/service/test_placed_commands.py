@@ -170,6 +170,6 @@ def _serves_one_and_then_both(server: LiveServer, cluster: postgres.Cluster) -> 
         assert known.get("/v1/runs", headers={"Authorization": "Bearer key_x.y"}).status_code == 503
         cluster.start()
         assert clinic.get("/v1/runs").status_code == 200
-    assert known.get("/readyz").json() == {"status": "ok"}
+    assert server.readiness().json() == {"status": "ok"}
     assert known.get("/v1/runs", headers={"Authorization": "Bearer key_x.y"}).status_code == 401
     known.close()

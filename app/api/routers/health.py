@@ -72,14 +72,14 @@ def health() -> HealthOut:
     response_model_exclude_none=True,
 )
 async def readiness(request: Request, placements: Everywhere) -> ReadinessOut:
-    """The database can be written, and its tables are those of this version; of several, at least one.
+    """The database would take a step: one was rehearsed a second ago at most. Of several databases, at least one.
 
     A service is not taken out of use for one placement that is down: that would stop the others' organisations too. Nor
     for accounts that are stopped, or a chain that does not end as it should: every other replica has the same ledger.
     """
     if getattr(request.state, STOPPING, False):
         raise LedgerUnavailableError("This process is stopping.")
-    asked = [asyncio.to_thread(placement.trouble) for placement in placements]
+    asked = [placement.readiness.trouble() for placement in placements]
     troubles = dict(zip(placements.databases, await asyncio.gather(*asked), strict=True))
     unavailable = {placement: why for placement, why in troubles.items() if why is not None}
     if len(unavailable) == len(troubles):

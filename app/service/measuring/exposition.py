@@ -61,7 +61,7 @@ class _Given(Collector):
 
 
 def _of_ledgers(looked: Mapping[str, Looked], named: int, now: datetime) -> Iterator[Metric]:
-    ready = _by_placement("epsilon_ledger_ready", "Whether steps can be decided: it answers, is migrated and writable.")
+    ready = _by_placement("epsilon_ledger_ready", "Whether steps can be decided: one was rehearsed.")
     for placement, each in looked.items():
         ready.add_metric([placement], each.trouble is None)
     yield ready

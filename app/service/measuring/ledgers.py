@@ -17,12 +17,13 @@ from app.ledger.accounts import AccountKind
 from app.ledger.errors import LedgerError
 from app.ledger.forecasts import share_used
 from app.persistence.engine import EVERYONE, said_by
+from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import glances, watched
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.glances import Outline
 from app.persistence.repositories.watched import Backlog, Signing
 from app.service.apart import read_apart
-from app.service.placements import READ_ONLY, SILENT, Placement
+from app.service.placements import Placement
 
 BELIEVED_SECONDS: Final = 10.0
 """For how long what was read is told again: two scrapers, or a hurried one, cost no more than one."""
@@ -107,7 +108,7 @@ class Ledgers:
         """What every placement's ledger says, by the placement's name; at most some seconds old."""
         async with self._turn:
             if monotonic() - self._looked_at >= BELIEVED_SECONDS:
-                found = await asyncio.gather(*(asyncio.to_thread(watch.look) for watch in self._watches))
+                found = await asyncio.gather(*(watch.seen() for watch in self._watches))
                 self._looked = {watch.placement.name: each for watch, each in zip(self._watches, found, strict=True)}
                 self._looked_at = monotonic()
             return self._looked
@@ -121,18 +122,19 @@ class _Watch:
         self._signs = signs
         self._uses: dict[tuple[str, str], tuple[object, Use | None]] = {}
 
-    def look(self) -> Looked:
+    async def seen(self) -> Looked:
         """Read what has changed; what cannot be read is no reason to say nothing of the rest of the service."""
-        trouble = self.placement.trouble()
-        if trouble not in {None, READ_ONLY}:
+        trouble = await self.placement.readiness.trouble()
+        if trouble is not None and trouble not in READABLE:
             return Looked(trouble)
         try:
-            return Looked(trouble, self._look())
+            return Looked(trouble, await asyncio.to_thread(self.look))
         except (SQLAlchemyError, LedgerError) as error:
             _logger.warning("The placement %s cannot be measured: %s", self.placement.name, said_by(error))
-            return Looked(trouble or SILENT)
+            return Looked(trouble or Fault.SILENT)
 
-    def _look(self) -> Found:
+    def look(self) -> Found:
+        """Read what has changed."""
         with self.placement.database.read(EVERYONE) as tx:
             unread = self._read(tx, glances.outlines(tx, None))
             return Found(

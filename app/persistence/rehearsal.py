@@ -1,0 +1,106 @@
+"""A rehearsal of a step: what its transaction needs of a database is tried, and nothing of it stays."""
+
+import logging
+import secrets
+import sqlite3
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from sqlalchemy import insert
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence import postgresql, sqlite
+from app.persistence.engine import NOBODY, TRIAL_SECONDS, Database, WriterBusyError, said_by
+from app.persistence.schema import is_current
+from app.persistence.tables import metadata, organisations
+
+
+class Fault(StrEnum):
+    """Why a database would not take a step, for operators; none of them names a host, a role or an organisation."""
+
+    SILENT = "The database does not answer."
+    UNMIGRATED = "The database needs `epsilon-ledger migrate` before it can be used."
+    READ_ONLY = "The database takes no writes."
+    FULL = "The disk of the database is full."
+    FORBIDDEN = "The database forbids the service to write its tables: the service's role must own all of them."
+    LOCKED = "Other sessions keep the database locked."
+    BROKEN = "The database fails a step's statements; the log says how."
+
+
+READABLE: Final = frozenset({Fault.READ_ONLY, Fault.FULL, Fault.FORBIDDEN, Fault.LOCKED})
+"""Faults of a database that may be read all the same."""
+
+_SQLITE: Final = {
+    sqlite.FULL: Fault.FULL,
+    sqlite.READ_ONLY: Fault.READ_ONLY,
+    sqlite.BUSY: Fault.LOCKED,
+    sqlite.CANNOT_OPEN: Fault.SILENT,
+}
+_POSTGRESQL: Final = {
+    "53100": Fault.FULL,
+    "25006": Fault.READ_ONLY,
+    "0A000": Fault.READ_ONLY,
+    "42501": Fault.FORBIDDEN,
+    "55P03": Fault.LOCKED,
+    "57014": Fault.LOCKED,
+}
+"""By SQLSTATE: disk full, read-only, not supported (to write to a standby), insufficient privilege, lock not available,
+cancelled by a time-out."""
+
+_NO_SESSION: Final = ("08", "28", "3D", "53", "57")
+"""Classes of SQLSTATE: connection, authorization, database name, resources, operator intervention."""
+
+_TABLES: Final = [(table.name, next(iter(table.primary_key)).name) for table in metadata.sorted_tables]
+
+_logger = logging.getLogger(__name__)
+
+
+def rehearse(db: Database) -> Fault | None:
+    """Try what a step does, in the setting of an organisation that does not exist, and undo it.
+
+    A row is written, with the checks of row-level security. On SQLite it is as large as a step's pages and reaches the
+    log, which a rolled-back row otherwise does not. PostgreSQL writes a temporary file of that size, and is asked to
+    read and change no row of each table, which it refuses as it would refuse a step.
+
+    Args:
+        db: a ledger's database.
+
+    Returns:
+        Why it would not take a step; None: it would.
+    """
+    try:
+        with db.read(NOBODY) as tx:
+            if not is_current(tx):
+                return Fault.UNMIGRATED
+        _try_writing(db)
+    except (SQLAlchemyError, LedgerUnavailableError, WriterBusyError) as error:
+        fault = _fault_of(error)
+        _logger.warning("A step was rehearsed in vain. %s %s", fault, said_by(error))
+        return fault
+    return None
+
+
+def _try_writing(db: Database) -> None:
+    nobody = f"rehearsal_{secrets.token_hex(8)}"  # its own: two rehearsals do not wait for each other
+    row = {"id": nobody, "name": nobody, "created_at": datetime.fromtimestamp(0, UTC)}
+    if db.dialect == "sqlite":
+        row["policy"] = "x" * sqlite.REHEARSED_BYTES
+    with db.trial(nobody) as tx:
+        tx.execute(insert(organisations), row)
+        if db.dialect == "postgresql":
+            postgresql.rehearse(tx, _TABLES, TRIAL_SECONDS)
+
+
+def _fault_of(error: Exception) -> Fault:
+    if isinstance(error, WriterBusyError):
+        return Fault.LOCKED
+    if not isinstance(error, DBAPIError):
+        return Fault.SILENT  # no connection is free, or the server is none that this version can use
+    if isinstance(error.orig, sqlite3.Error):
+        return _SQLITE.get(sqlite.primary_code(error), Fault.BROKEN)
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    if state is None or state.startswith(_NO_SESSION):
+        return _POSTGRESQL.get(state or "", Fault.SILENT)
+    return _POSTGRESQL.get(state, Fault.BROKEN)

@@ -1,0 +1,66 @@
+"""Whether a placement's database would take a step at this moment, for whoever asks often."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from app.persistence import engine
+from app.persistence.engine import Database
+from app.persistence.rehearsal import Fault, rehearse
+
+BELIEVED_SECONDS = 1.0
+"""For how long an answer is told again: many who ask cost no more than one."""
+
+ANSWERED_SECONDS: Final = 1.5
+"""Whoever asks has an answer by then; a proxy's check gives up after two."""
+
+LATE: Final = "The database takes longer than {:g} s for what a step does."
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Readiness:
+    """Rehearses steps on one database, one at a time, in a thread of its own; used from one event loop.
+
+    Args:
+        name: of the placement.
+        database: of it.
+    """
+
+    name: str
+    database: Database
+    _began_at: float = 0.0
+    _rehearsal: "asyncio.Future[Fault | None] | None" = None
+    _told: str | None = None
+    _locked_since: float | None = None
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "readiness"))
+
+    async def trouble(self) -> str | None:
+        """Why nothing can be decided here, a second old at most; None: it can."""
+        if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= BELIEVED_SECONDS):
+            self._began_at = monotonic()
+            self._rehearsal = asyncio.get_running_loop().run_in_executor(self._thread, rehearse, self.database)
+        left = self._began_at + ANSWERED_SECONDS - monotonic()
+        await asyncio.wait([self._rehearsal], timeout=max(0.0, left))
+        trouble = self._judged(self._rehearsal.result()) if self._rehearsal.done() else LATE.format(ANSWERED_SECONDS)
+        if trouble != self._told:
+            _logger.warning("The placement %s: %s", self.name, trouble or "steps can be decided again.")
+            self._told = trouble
+        return trouble
+
+    def _judged(self, fault: Fault | None) -> Fault | None:
+        """A lock is no trouble for as long as a step would wait for it."""
+        if fault is not Fault.LOCKED:
+            self._locked_since = None
+            return fault
+        if self._locked_since is None:
+            self._locked_since = self._began_at
+        return fault if monotonic() - self._locked_since >= engine.LOCK_TIMEOUT_SECONDS else None
+
+    def close(self) -> None:
+        """Begin no further rehearsal."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

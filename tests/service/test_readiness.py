@@ -1,0 +1,134 @@
+"""Readiness costs one rehearsal a second at most, and answers in time even if that does not end."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from app.persistence.engine import LOCK_TIMEOUT_SECONDS, Database
+from app.persistence.rehearsal import Fault
+from app.service import readiness
+from app.service.readiness import Readiness
+
+NONE = cast("Database", None)
+
+
+class _Database:
+    """Counts rehearsals; each of them waits until it may end."""
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+        self.rehearsals = 0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def rehearse(self, _: object) -> Fault | None:
+        self.rehearsals += 1
+        assert self.goes_on.wait(60)
+        return self.fault
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
+    made = _Database()
+    monkeypatch.setattr(readiness, "rehearse", made.rehearse)
+    monkeypatch.setattr(readiness, "BELIEVED_SECONDS", 1.0)
+    return made
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets time pass."""
+    moment = [100.0]
+    monkeypatch.setattr(readiness, "monotonic", lambda: moment[0])
+
+    def move(seconds: float) -> None:
+        moment[0] += seconds
+
+    return move
+
+
+def test_many_who_ask_at_once_cost_one_rehearsal(database: _Database) -> None:
+    async def ask() -> list[str | None]:
+        asked = Readiness("default", NONE)
+        return await asyncio.gather(*(asked.trouble() for _ in range(50)))
+
+    assert asyncio.run(ask()) == [None] * 50
+    assert database.rehearsals == 1
+
+
+def test_an_answer_is_told_for_a_second_and_then_asked_anew(
+    database: _Database, passes: Callable[[float], None]
+) -> None:
+    async def ask() -> None:
+        asked = Readiness("default", NONE)
+        assert await asked.trouble() is None
+        database.fault = Fault.FULL
+        passes(0.9)
+        assert await asked.trouble() is None
+        passes(0.2)
+        assert await asked.trouble() == Fault.FULL
+        database.fault = None
+        passes(1.1)
+        assert await asked.trouble() is None
+        assert database.rehearsals == 3
+
+    asyncio.run(ask())
+
+
+def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
+    database: _Database, passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "ANSWERED_SECONDS", 0.01)
+
+    async def ask() -> None:
+        asked = Readiness("default", NONE)
+        database.goes_on.clear()
+        assert await asked.trouble() == "The database takes longer than 0.01 s for what a step does."
+        passes(60)
+        assert await asked.trouble() == "The database takes longer than 0.01 s for what a step does."
+        assert database.rehearsals == 1
+        database.goes_on.set()
+        assert asked._rehearsal is not None
+        await asked._rehearsal
+        assert await asked.trouble() is None
+        assert database.rehearsals == 2
+
+    asyncio.run(ask())
+
+
+def test_a_lock_is_trouble_once_no_step_would_wait_for_it(database: _Database, passes: Callable[[float], None]) -> None:
+    async def ask() -> None:
+        asked = Readiness("default", NONE)
+        for _ in range(2):
+            database.fault = Fault.LOCKED
+            assert await asked.trouble() is None
+            passes(LOCK_TIMEOUT_SECONDS - 1)
+            assert await asked.trouble() is None
+            passes(1.1)
+            assert await asked.trouble() == Fault.LOCKED
+            database.fault = None
+            passes(1.1)
+            assert await asked.trouble() is None
+            passes(1.1)
+
+    asyncio.run(ask())
+
+
+def test_what_changes_is_logged_once(
+    database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> None:
+        asked = Readiness("eu-2", NONE)
+        for fault in (None, Fault.FULL, Fault.FULL, None, None):
+            database.fault = fault
+            passes(2)
+            await asked.trouble()
+
+    asyncio.run(ask())
+    assert [record.message for record in caplog.records] == [
+        "The placement eu-2: The disk of the database is full.",
+        "The placement eu-2: steps can be decided again.",
+    ]
