@@ -6,6 +6,7 @@ import re
 from typing import Any, Final, NoReturn
 
 from app.ledger.errors import InvalidInputError
+from app.service.foreign_json import require_characters
 
 MAX_BODY_BYTES = 1 << 20
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -27,7 +28,7 @@ def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
         text = body.decode()
         value = _parsed(text)
         if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()
+            require_characters(value)
             if _NUL.search(text):
                 raise InvalidInputError("The body escapes the character NUL, which no text of a ledger holds.")
     except UnicodeDecodeError as error:

@@ -120,9 +120,16 @@ def test_a_signed_token_that_opens_nothing_is_noted(
     assert act["request_id"]
 
 
-@pytest.mark.parametrize("subject", [None, "", 7, "x" * 296, "a\0b", "a\nb", "\ud800"], ids=ascii)
+@pytest.mark.parametrize("subject", [None, "", 7, "x" * 296, "a\0b", "a\nb"], ids=ascii)
 def test_a_subject_that_names_nobody_opens_nothing(house: House, provider: IdentityProvider, subject: object) -> None:
     assert "`sub`" in _refused(house, provider.token(sub=subject))
+
+
+@pytest.mark.parametrize("claims", [{"sub": "\ud800"}, {"name": "x\udfff"}, {"\udc80": 1}, {"groups": ["\ud800"]}])
+def test_a_token_with_what_is_no_character_opens_nothing(
+    house: House, provider: IdentityProvider, claims: dict[str, object]
+) -> None:
+    assert "half a surrogate pair" in _refused(house, provider.token(**claims))
 
 
 def test_the_longest_subject_fits(house: House, provider: IdentityProvider) -> None:

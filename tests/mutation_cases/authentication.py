@@ -4,6 +4,29 @@ from tests.mutation_cases.case import Mutation
 
 CASES = (
     Mutation(
+        "half a surrogate pair in a cookie or a token is taken for text",
+        "app/service/foreign_json.py",
+        "        require_characters(told)\n",
+        "",
+        ("tests/dashboard/test_hostile_strings.py", "tests/api/test_openid.py"),
+    ),
+    Mutation(
+        "a provider that drips is waited for",
+        "app/service/asking/openid/fetching.py",
+        "        thread.join(FETCH_SECONDS)\n",
+        "        thread.join()\n",
+        ("tests/service/test_openid_fetching.py",),
+        "drips",
+    ),
+    Mutation(
+        "a provider that drips keeps a thread and a connection",
+        "app/service/asking/openid/fetching.py",
+        "                    self._open.shutdown(socket.SHUT_RDWR)  # whoever reads from it reads its end\n",
+        "                    pass\n",
+        ("tests/service/test_openid_fetching.py",),
+        "drips",
+    ),
+    Mutation(
         "a role that is bound to an account reaches all",
         "app/service/asking/call.py",
         "if self.caller.scope is not None and self.caller.scope not in path:",

@@ -22,6 +22,7 @@ from app.service.asking.openid.provider import RETRIED_SECONDS
 from app.service.asking.openid.terms import OpenIdTerms
 from app.service.asking.openid.tokens import token_in
 from app.service.asking.sign_ins import Failures, Tried
+from app.service.background import apart
 from app.service.measuring import counters
 
 BELIEVED_SECONDS = 1.0
@@ -179,7 +180,7 @@ class KeyRing:
         """Fetch the keys of the identity provider now and then, until cancelled."""
         while self._people is not None:
             try:
-                await asyncio.to_thread(self._people.renew)
+                await apart(self._people.renew)
             except LedgerUnavailableError:  # a request does so already
                 pass
             except Exception:

@@ -1,19 +1,24 @@
 """What is asked of an identity provider: bounded in time and length, without redirects, and answered with JSON."""
 
-import json
-from http.client import HTTPException
-from time import monotonic
+import socket
+import ssl
+from contextlib import suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from threading import Lock, Thread
 from typing import Final
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from app.service.foreign_json import read_object
 
 FETCH_SECONDS: Final = 10.0
-"""How long a provider may take for an answer."""
+"""How long a provider may take for an answer: to be found, to take the request, and to say all of it."""
 
 MOST_BYTES: Final = 1 << 20
 """How long its answer may be."""
 
-FAILURES: Final = (OSError, HTTPException, ValueError, RecursionError)
+FAILURES: Final = (OSError, HTTPException, ValueError)
 """What a provider that is down, or answers something else, leads to."""
 
 _PIECE: Final = 65_536
@@ -26,7 +31,107 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow nothing; the answer stays an error."""
 
 
-_OPENER: Final = build_opener(_NoRedirects)
+class _Fetch:
+    """One request, in a thread of its own: the time of a socket begins anew with each byte, and this one's does not.
+
+    Args:
+        request: what is asked.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._lock = Lock()
+        self._open: socket.socket | None = None
+        self._given_up = False
+        self._content = bytearray()
+        self._failure: Exception | None = None
+
+    def content(self) -> bytes:
+        """The answer's body.
+
+        Raises:
+            HTTPError: the status is none of success.
+            OSError, HTTPException, ValueError: there is no such answer in time.
+        """
+        thread = Thread(target=self._run, name="openid-fetch", daemon=True)
+        thread.start()
+        thread.join(FETCH_SECONDS)
+        if thread.is_alive():
+            self._give_up()
+            raise TimeoutError(f"its answer took longer than {FETCH_SECONDS:g} seconds")
+        if self._failure is not None:
+            raise self._failure
+        return bytes(self._content)
+
+    def connected(self, connection: socket.socket) -> None:
+        """Note what is to be cut off if it takes too long.
+
+        Raises:
+            TimeoutError: it has.
+        """
+        with self._lock:
+            if self._given_up:
+                raise TimeoutError
+            self._open = connection
+
+    def _give_up(self) -> None:
+        with self._lock:
+            self._given_up = True
+            if self._open is not None:
+                with suppress(OSError):  # it has ended by itself
+                    self._open.shutdown(socket.SHUT_RDWR)  # whoever reads from it reads its end
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            self._failure = error
+
+    def _read(self) -> None:
+        opener = build_opener(_NoRedirects, _Http(self), _Https(self))
+        with opener.open(self._request, timeout=FETCH_SECONDS) as answer:
+            while piece := answer.read1(_PIECE):
+                self._content += piece
+                if len(self._content) > MOST_BYTES:
+                    raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
+
+
+class _Plain(HTTPConnection):
+    def __init__(self, host: str, *, fetch: _Fetch, timeout: float) -> None:
+        super().__init__(host, timeout=timeout)
+        self._fetch = fetch
+
+    def connect(self) -> None:
+        super().connect()
+        self._fetch.connected(self.sock)
+
+
+class _Secure(HTTPSConnection):
+    def __init__(self, host: str, *, fetch: _Fetch, timeout: float) -> None:
+        super().__init__(host, timeout=timeout, context=ssl.create_default_context())
+        self._fetch = fetch
+
+    def connect(self) -> None:
+        super().connect()
+        self._fetch.connected(self.sock)
+
+
+class _Http(HTTPHandler):
+    def __init__(self, fetch: _Fetch) -> None:
+        super().__init__()
+        self._fetch = fetch
+
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(partial(_Plain, fetch=self._fetch), req)
+
+
+class _Https(HTTPSHandler):
+    def __init__(self, fetch: _Fetch) -> None:
+        super().__init__()
+        self._fetch = fetch
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(partial(_Secure, fetch=self._fetch), req)
 
 
 def fetched(request: Request) -> dict[str, object]:
@@ -37,28 +142,16 @@ def fetched(request: Request) -> dict[str, object]:
 
     Raises:
         HTTPError: the status is none of success.
-        OSError, HTTPException, ValueError, RecursionError: there is no such answer in time.
+        OSError, HTTPException, ValueError: there is no such answer in time.
     """
-    until = monotonic() + FETCH_SECONDS
-    content = bytearray()
-    with _OPENER.open(request, timeout=FETCH_SECONDS) as answer:
-        while piece := answer.read1(_PIECE):
-            content += piece
-            if len(content) > MOST_BYTES:
-                raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
-            if monotonic() > until:
-                raise ValueError(f"its answer took longer than {FETCH_SECONDS:.0f} seconds")
-    told = json.loads(bytes(content))
-    if not isinstance(told, dict):
-        raise ValueError("its answer is no JSON object")  # noqa: TRY004 - of what was sent, not of this program
-    return told
+    return read_object(_Fetch(request).content())
 
 
 def fetched_from(url: str) -> dict[str, object]:
     """The JSON object at an address that was checked.
 
     Raises:
-        HTTPError, OSError, HTTPException, ValueError, RecursionError: as of `fetched`.
+        HTTPError, OSError, HTTPException, ValueError: as of `fetched`.
     """
     return fetched(Request(url, headers={"Accept": "application/json"}))  # noqa: S310 - it was checked
 

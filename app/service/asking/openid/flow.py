@@ -20,6 +20,7 @@ from app.ledger.errors import AuthenticationError, InvalidInputError, LedgerUnav
 from app.service.asking.openid.fetching import FAILURES, fetched, said
 from app.service.asking.openid.provider import configuration_of
 from app.service.asking.openid.terms import OpenIdTerms, check_url
+from app.service.foreign_json import read_object
 
 CONFIGURED_SECONDS: Final = 3600.0
 """How long it is believed where the provider says that people sign in."""
@@ -97,14 +98,15 @@ def read_flow(cookie: str | None) -> Flow | None:
     if not cookie or len(cookie) > MOST_CHARACTERS:
         return None
     try:
-        kept = json.loads(base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)))
-    except (ValueError, RecursionError):
+        kept = read_object(base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)))
+    except ValueError:
         return None
     names = ("state", "nonce", "verifier", "target")
-    if not isinstance(kept, dict) or kept.keys() != {*names, "silent"}:
+    texts = {name: text for name in names if isinstance(text := kept.get(name), str) and text}
+    silent = kept.get("silent")
+    if kept.keys() != {*names, "silent"} or len(texts) < len(names) or not isinstance(silent, bool):
         return None
-    right = all(isinstance(kept[name], str) and kept[name] for name in names) and isinstance(kept["silent"], bool)
-    return Flow(**kept) if right else None
+    return Flow(**texts, silent=silent)
 
 
 def secret_in(file: str) -> str:

@@ -149,7 +149,7 @@ def configuration_of(terms: OpenIdTerms) -> dict[str, object]:
         terms: where it is.
 
     Raises:
-        HTTPError, OSError, HTTPException, ValueError, RecursionError: it says nothing, or that it is another one.
+        HTTPError, OSError, HTTPException, ValueError: it says nothing, or that it is another one.
     """
     told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
     if told.get("issuer") != terms.issuer:

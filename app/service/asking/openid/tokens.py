@@ -1,6 +1,5 @@
 """Bearer tokens of people: signed by the provider, for this service, at this time (RFC 7519, RFC 8725, RFC 9068)."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from app.ledger.errors import AuthenticationError
 from app.persistence.tables import ACTOR_LENGTH
 from app.service.asking.openid.provider import Provider, SigningKey
 from app.service.asking.openid.terms import OpenIdTerms
+from app.service.foreign_json import read_object
 
 ACTOR_PREFIX: Final = "oidc:"
 
@@ -214,12 +214,11 @@ def _is_right(content: CompactSignature, signing: SigningKey) -> bool:
 
 def _claims(content: CompactSignature) -> Mapping[str, object]:
     try:
-        claims = json.loads(content.payload or b"")
-    except (ValueError, RecursionError):
-        claims = None
-    if not isinstance(claims, dict):
-        raise AuthenticationError("The token's content is no JSON object.")
-    return claims
+        return read_object(content.payload or b"")
+    except ValueError:
+        raise AuthenticationError(
+            "The token's content is no JSON object, or holds half a surrogate pair, which is no character."
+        ) from None
 
 
 def _moment(claims: Mapping[str, object], name: str) -> datetime | None:
