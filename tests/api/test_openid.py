@@ -127,7 +127,7 @@ def test_a_subject_that_names_nobody_opens_nothing(house: House, provider: Ident
 
 @pytest.mark.parametrize("claims", [{"sub": "\ud800"}, {"name": "x\udfff"}, {"\udc80": 1}, {"groups": ["\ud800"]}])
 def test_a_token_with_what_is_no_character_opens_nothing(
-    house: House, provider: IdentityProvider, claims: dict[str, object]
+    house: House, provider: IdentityProvider, claims: dict[str, Any]
 ) -> None:
     assert "half a surrogate pair" in _refused(house, provider.token(**claims))
 

@@ -169,7 +169,7 @@ def test_in_a_token(way: Way, text: str) -> None:
 
 @hostile
 def test_in_what_the_provider_vouches_for(way: Way, text: str) -> None:
-    answers: tuple[dict[str, object], ...] = (
+    answers: tuple[dict[str, Any], ...] = (
         *({name: text} for name in ("nonce", "sub", "iss", "aud", "azp", "exp", "iat", "nbf", "groups")),
         *({name: [text]} for name in ("nonce", "sub", "aud", "groups", "_claim_names")),
         {"groups": ["officers", text], text: text},
