@@ -45,11 +45,28 @@ class Server:
     port: int
     client: httpx2.Client
 
+    def processor_seconds(self) -> float:
+        """What the server and the processes that it has started have taken of the processors: s."""
+        ticks = sum(int(ticks) for process in self._family() for ticks in _facts(process)[11:13])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _family(self) -> list[int]:
+        processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [process for process in processes if int(_facts(process)[2]) == self.process]
+
     def memory(self) -> tuple[float, float]:
         """Resident memory, now and at most: MB."""
         status = Path(f"/proc/{self.process}/status").read_text()
         facts = dict(line.split(":", 1) for line in status.splitlines())
         return tuple(int(facts[name].split()[0]) / 1000 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
+
+
+def _facts(process: int) -> list[str]:
+    """What the kernel counts of a process, from its state on; of one that has ended, zeros."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    except FileNotFoundError:
+        return ["0"] * 50
 
 
 @contextmanager
@@ -114,22 +131,39 @@ def bare() -> Iterator[Server]:
 def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
     """The service on a new database, with a population `p` and a budget `p/b`; its client is an admin's."""
     environment = {"EPSILON_LEDGER_DATABASE_URL": database_url} | UNLIMITED
-
-    def command(*arguments: str) -> dict[str, str]:
-        made = subprocess.run(
-            [sys.executable, "-m", "app", *arguments], env=os.environ | environment, capture_output=True, check=True
-        )
-        facts: dict[str, str] = json.loads(made.stdout)
-        return facts
-
-    command("migrate", "--json")
-    command("org", "create", "bench", "--json")
-    key = command("keys", "create", "--org", "bench", "--role", "admin", "--json")["key"]
+    _command(environment, "migrate", "--json")
+    key = _organisation(environment, "bench", "admin")
     serve = [sys.executable, "-m", "app", "serve", "--workers", str(workers)]
     with serving(serve, environment, "/readyz") as server:
         server.client.headers["Authorization"] = f"Bearer {key}"
         budget(server, "p")
         yield server
+
+
+@contextmanager
+def ledger_of_two(database_url: str) -> Iterator[tuple[Server, Server]]:
+    """As `ledger`, with a second organisation: the server by an admin of the first, and by a viewer of the second."""
+    with ledger(database_url) as ours:
+        environment = {"EPSILON_LEDGER_DATABASE_URL": database_url}
+        key = _organisation(environment, "others", "viewer")
+        base = f"http://127.0.0.1:{ours.port}"
+        headers = {"Authorization": f"Bearer {key}"}
+        with httpx2.Client(base_url=base, headers=headers, timeout=60, trust_env=False) as client:
+            yield ours, Server(ours.process, ours.port, client)
+
+
+def _organisation(environment: dict[str, str], name: str, role: str) -> str:
+    """Create an organisation; returns a key of it."""
+    _command(environment, "org", "create", name, "--json")
+    return _command(environment, "keys", "create", "--org", name, "--role", role, "--json")["key"]
+
+
+def _command(environment: dict[str, str], *arguments: str) -> dict[str, str]:
+    made = subprocess.run(
+        [sys.executable, "-m", "app", *arguments], env=os.environ | environment, capture_output=True, check=True
+    )
+    facts: dict[str, str] = json.loads(made.stdout)
+    return facts
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Curves of Rényi divergence as money: whole numbers of a fixed unit, rounded up, added without error."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, inf, nextafter
@@ -53,6 +54,10 @@ class RdpCurve:
         own = self.values.copy()
         own.flags.writeable = False
         object.__setattr__(self, "values", own)
+
+    def __reduce__(self) -> "tuple[Callable[..., RdpCurve], tuple[bytes, int]]":
+        """Be read-only in another process, too."""
+        return RdpCurve.from_bytes, (self.to_bytes(), self.delta)
 
     @classmethod
     def _of(cls, values: NDArray[np.int64], delta: int) -> Self:

@@ -3,6 +3,7 @@
 AccountingError
 ├── InvalidEventError         a field is missing, unknown, of the wrong type or out of bounds
 ├── UnsupportedEventError     a well-formed event that no proven formula here covers
+├── PlanTooExpensiveError     to answer would take more work than one request may make
 └── UnknownGridVersionError   a curve was stored over a grid of orders that this release does not have
 """
 
@@ -25,6 +26,12 @@ class UnsupportedEventError(AccountingError):
     """The mechanism is well described, but no proven formula here covers it."""
 
     code: ClassVar[str] = "unsupported_event"
+
+
+class PlanTooExpensiveError(AccountingError):
+    """A request asks for more work than one may make; the message says what is cheaper."""
+
+    code: ClassVar[str] = "plan_too_expensive"
 
 
 class UnknownGridVersionError(AccountingError):

@@ -39,6 +39,7 @@ from app.accounting.orders import GRID_VERSION, HIGHEST
 from app.accounting.orders import orders as orders_of_grid
 from app.accounting.sampled import require_amplification, ungrouped
 from app.accounting.unsampled import gaussian_noise, rdp, worst_loss
+from app.accounting.work import spend_curve
 
 __all__ = ["FORMULA_VERSION", "curve_over", "event_curve", "rdp"]
 
@@ -50,9 +51,10 @@ SELECTION_GRID: Final = 2
 """Version of the grid over which the bound for selection, which joins two orders, looks for the other one."""
 
 
-@lru_cache(maxsize=4096)
 def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int = GRID_VERSION) -> RdpCurve:
     """Return what one repetition of an event costs; the latest 4096 curves are kept.
+
+    A curve that is kept counts as work like any other: whether a request is too expensive must not depend on it.
 
     Args:
         event: what the mechanism did.
@@ -65,7 +67,15 @@ def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int
     Raises:
         UnsupportedEventError: no proven formula here covers this event under this relation.
         UnknownGridVersionError: there is no such grid.
+        PlanTooExpensiveError: as `spend`.
     """
+    spend_curve(event, orders_of_grid(grid_version).size)
+    return kept_curve(event, relation, grid_version)
+
+
+@lru_cache(maxsize=4096)
+def kept_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int) -> RdpCurve:
+    """Return what `event_curve` does, without counting the work."""
     return curve_over(event, orders_of_grid(grid_version), relation)
 
 

@@ -3,6 +3,7 @@
 Source: Bun & Steinke 2016 (arXiv 1605.02065), Definition 1.1 and Lemma 3.5 (Proposition 1.3 where xi is 0).
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import singledispatch
@@ -142,8 +143,11 @@ def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: Neighbor
     Returns:
         The exact sum, or None where zCDP says nothing about an event: sampling does not amplify it.
     """
-    total = Concentration(0.0, is_gaussian=True)
+    counts: Counter[DpEvent] = Counter()
     for event, count in steps:
+        counts[event] += count
+    total = Concentration(0.0, is_gaussian=True)
+    for event, count in counts.items():
         one = concentration(event, relation)
         if one is None:
             return None

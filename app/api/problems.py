@@ -53,6 +53,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_request": (422, "The request is not valid"),
     "limit_too_small": (422, "The limit admits nothing"),
     "neighboring_relation_mismatch": (422, "The neighboring relations differ"),
+    "plan_too_expensive": (422, "The request takes too much computing"),
     "privacy_unit_mismatch": (422, "The privacy units differ"),
     "unsupported_event": (422, "The event is unknown, or has no sound bound"),
     "precondition_required": (428, "The request must say what it means to change"),
@@ -70,7 +71,7 @@ GUARDED: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
 READING: Final = (*GUARDED, "insufficient_scope", "not_found", "invalid_request")
 SENDING: Final = (*GUARDED, "foreign_page", "request_too_large", "unsupported_media_type", "invalid_request")
 WRITING: Final = (*SENDING, "insufficient_scope")
-PRICING: Final = ("invalid_event", "unsupported_event")
+PRICING: Final = ("invalid_event", "plan_too_expensive", "unsupported_event")
 OPENING: Final = (
     *WRITING,
     *PRICING,

@@ -1,5 +1,6 @@
 """The planner: what a training would cost, and what would fit, while one slides its numbers."""
 
+import asyncio
 from typing import Annotated, Any, Final, Literal
 
 from anyio import to_thread
@@ -7,12 +8,12 @@ from fastapi import Request, Response
 from pydantic import Field, ValidationInfo, field_validator
 
 from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, NeighboringRelation
-from app.api.routers.planning import PLANNERS
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.pages import Visit, Visiting, router
 from app.dashboard.snippets import as_curl, as_python
 from app.dashboard.words import RELATIONS
 from app.drawing.charts import Axis, Chart, Role, Series, exact
+from app.service.calculating.calculators import CALCULATORS, Calculation
 from app.service.looking.overview import find_accounts, read_stamp
 from app.service.planning.sketching import Estimate, Sketch, estimate
 
@@ -81,18 +82,21 @@ class PlannerFields(Fields):
 
 @routes.get("/planner")
 async def show_planner(request: Request, visit: Visiting) -> Response:
-    """A plan and its price; a planner waits for planners, and never takes a thread from those who train."""
-    return await to_thread.run_sync(_shown, request, visit, limiter=PLANNERS)
-
-
-def _shown(request: Request, visit: Visit) -> Response:
-    tag = visit.tag(read_stamp(visit.call))
+    """A plan and its price, computed by another process: whoever waits for it takes no thread from those who train."""
+    tag = visit.tag(await to_thread.run_sync(read_stamp, visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged
+    fields, faults = read_fields(PlannerFields, dict(request.query_params))
+    found = None
+    if fields is not None:
+        calculation = Calculation(estimate, (fields.sketch(),))
+        found = await asyncio.wrap_future(CALCULATORS.submit(f"plans {visit.call.organisation_id}", calculation))
+    return await to_thread.run_sync(_shown, request, visit, tag, found, faults)
+
+
+def _shown(request: Request, visit: Visit, tag: str, found: Estimate | None, faults: dict[str, str]) -> Response:
     given = dict(request.query_params)
-    fields, faults = read_fields(PlannerFields, given)
-    found = None if fields is None else estimate(fields.sketch())
     wanted = given.get("budget", "").strip()[:200]
     accounts, more = find_accounts(visit.call, request.app.state.standings, wanted=wanted, most=MOST_ACCOUNTS)
     return visit.show(

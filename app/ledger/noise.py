@@ -4,16 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import DpEvent, curve_count, noise_multiplier, with_noise_multiplier
+from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
+from app.accounting.events import DpEvent, noise_multiplier, with_noise_multiplier
 from app.accounting.orders import orders
 from app.accounting.rdp import curve_over
 from app.accounting.solving.calibration import smallest_noise_multiplier
+from app.accounting.work import curve_work, spend_curve
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.room import fits as has_room
 
-MOST_CURVES = 32
-"""An event that takes more curves is not tried with other noise: a refusal must not take seconds."""
+MOST_WORK_OF_A_TRIAL = 24_500
+"""An event that is more work, microseconds, is not tried with other noise: thirty trials are not to take a second."""
 
 
 def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
@@ -25,10 +26,10 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
 
     Returns:
         The smallest noise multiplier, four digits, rounded up; None where no noise is enough, where the charge
-        holds several events or one without a noise multiplier of its own, or where one trial takes many curves.
+        holds several events or one without a noise multiplier of its own, or where one trial is too much work.
     """
     asked = steps[0].step
-    if len(steps) > 1 or curve_count(asked.event) > MOST_CURVES:
+    if len(steps) > 1 or curve_work(asked.event, few=False) > MOST_WORK_OF_A_TRIAL:
         return None
 
     def fits(event: DpEvent) -> bool:
@@ -38,7 +39,7 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
     try:
         near = _noise_at_the_weights(path, asked)
         return None if near is None else smallest_noise_multiplier(with_noise_multiplier(asked.event, near), fits)
-    except UnsupportedEventError:
+    except (UnsupportedEventError, PlanTooExpensiveError):
         return None
 
 
@@ -61,6 +62,7 @@ def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | 
     grid = orders(path[0].grid_version)
 
     def fits(event: DpEvent) -> bool:
+        spend_curve(event, places.size)
         cost = curve_over(event, grid[places], path[0].relation).times(asked.count)
         return all(bool((cost.values[at] <= free).any()) for at, free in left)
 

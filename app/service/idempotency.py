@@ -101,7 +101,7 @@ def create_once(call: Call, identity: Identity, create: Callable[[Connection, Pr
                 replies.add(tx, call.organisation_id, identity.key, reply, call.now)
         return Answer(answer.body, replayed=False, status=answer.status)
 
-    return prepared(lambda ready: call.db.retried(lambda: work(ready)))
+    return prepared(call.organisation_id, lambda ready: call.db.retried(lambda: work(ready)))
 
 
 def _earlier(tx: Connection, call: Call, identity: Identity) -> replies.Reply | None:

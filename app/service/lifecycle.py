@@ -76,7 +76,7 @@ def change_state(
                 require_attested(tx, call, run_id, steps_executed)
             return read_run(tx, call, run_id, ready)
 
-    return prepared(lambda ready: call.db.retried(lambda: change(ready)))
+    return prepared(call.organisation_id, lambda ready: call.db.retried(lambda: change(ready)))
 
 
 def open_attempt(

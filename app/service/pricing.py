@@ -1,21 +1,31 @@
 """What steps cost: computed once for each event, outside the writers' lock, then read from the ledger."""
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
+from app.accounting.rdp import event_curve
+from app.accounting.work import MOST_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.noise import noise_that_fits
 from app.persistence.repositories import events
 from app.persistence.repositories.events import PriceList
+from app.service.calculating.calculators import CALCULATORS, Calculation
 
 T = TypeVar("T")
 MAX_SEARCHES = 3
 """How often a busy account may change under a search before the refusal goes without its result."""
+
+LITTLE_WORK: Final = 25_000
+"""Microseconds: what takes no longer is computed by a thread of this process. Most events are a thirtieth of it."""
+
+USUAL_TRIALS: Final = 15
+"""Curves that a search for noise computes, mostly."""
 
 
 @dataclass
@@ -45,12 +55,12 @@ class Prepared:
         rule = (account.relation, account.grid_version)
         unpriced = [event for event in wanted if (*rule, event) not in self.prices]
         if unpriced:
+            now, work = _as_many_as_fit(unpriced)
 
-            def compute() -> None:
-                for event in unpriced:
-                    self.prices[*rule, event] = account.price(StepEvent(event, 1)).curve
+            def keep(curves: list[RdpCurve]) -> None:
+                self.prices.update({(*rule, event): curve for event, curve in zip(now, curves, strict=True)})
 
-            raise UnpreparedError(compute)
+            raise UnpreparedError(Calculation(price_events, (now, *rule)), keep, work)
 
     def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
         """As in the ledger's admission, but searched outside the transaction.
@@ -68,11 +78,12 @@ class Prepared:
             if self.searches >= MAX_SEARCHES:
                 return None
 
-            def compute() -> None:
+            def keep(noise: float | None) -> None:
                 self.searches += 1
-                self.noises[state] = noise_that_fits(path, steps)
+                self.noises[state] = noise
 
-            raise UnpreparedError(compute)
+            work = USUAL_TRIALS * curve_work(steps[0].step.event, few=False)
+            raise UnpreparedError(Calculation(noise_that_fits, (tuple(path), tuple(steps))), keep, work)
         return self.noises[state]
 
 
@@ -80,21 +91,91 @@ class UnpreparedError(Exception):
     """A transaction needs something that takes milliseconds to compute; it must not compute it while others wait.
 
     Args:
-        compute: what is to be done before the work is begun anew.
+        calculation: what is to be computed before the work is begun anew.
+        keep: is given its result.
+        work: about how much it is, in microseconds.
     """
 
-    def __init__(self, compute: Callable[[], None]) -> None:
+    def __init__(
+        self, calculation: Calculation[Any], keep: Callable[[Any], None] = lambda _: None, work: int = 0
+    ) -> None:
         super().__init__("something must be computed first")
-        self.compute = compute
+        self._calculation = calculation
+        self._keep = keep
+        self._work = work
+
+    def compute(self, organisation_id: str) -> None:
+        """Compute it, and wait: by this thread, or by another process if it takes long.
+
+        Args:
+            organisation_id: who waits in turn with others.
+
+        Raises:
+            RateLimitedError: too many calculations of the organisation wait.
+        """
+        if self._work <= LITTLE_WORK:
+            self._keep(self._calculation.result())
+        else:
+            self._keep(CALCULATORS.submit(_lane(organisation_id), self._calculation).result())
+
+    async def computed(self, organisation_id: str) -> None:
+        """As `compute`, while the event loop goes on.
+
+        Args:
+            organisation_id: who waits in turn with others.
+
+        Raises:
+            RateLimitedError: as `compute`.
+        """
+        if self._work <= LITTLE_WORK:
+            await asyncio.to_thread(self.compute, organisation_id)
+        else:
+            self._keep(await asyncio.wrap_future(CALCULATORS.submit(_lane(organisation_id), self._calculation)))
 
 
-def prepared(work: Callable[[Prepared], T]) -> T:
+def price_events(events: Sequence[DpEvent], relation: NeighboringRelation, grid_version: int) -> list[RdpCurve]:
+    """Compute what events cost.
+
+    Args:
+        events: any.
+        relation: which data sets are neighbours.
+        grid_version: of the account.
+
+    Returns:
+        A curve of one repetition of each.
+
+    Raises:
+        UnsupportedEventError: an event has no sound bound under the relation.
+    """
+    return [event_curve(event, relation, grid_version) for event in events]
+
+
+def _lane(organisation_id: str) -> str:
+    """Where an organisation's prices wait: whoever trains does not stand behind its people's plans."""
+    return f"prices {organisation_id}"
+
+
+def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
+    """Events from the first on that are together no more work than one calculation may be, and their work."""
+    chosen: list[DpEvent] = []
+    total = 0
+    for event in events:
+        work = curve_work(event, few=False)
+        if chosen and total + work > MOST_WORK:
+            break
+        chosen.append(event)
+        total += work
+    return chosen, total
+
+
+def prepared(organisation_id: str, work: Callable[[Prepared], T]) -> T:
     """Do a unit of work that begins its own transaction, and again when something was not computed yet.
 
     The transaction that finds it missing is given up before it has changed anything, the computing is done without
     the lock, and the work begins anew.
 
     Args:
+        organisation_id: whose work it is.
         work: is given what was computed so far.
 
     Returns:
@@ -102,13 +183,14 @@ def prepared(work: Callable[[Prepared], T]) -> T:
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the population's relation.
+        RateLimitedError: too many calculations of the organisation wait.
     """
     ready = Prepared()
     while True:
         try:
             return work(ready)
         except UnpreparedError as missing:
-            missing.compute()
+            missing.compute(organisation_id)
 
 
 def quote(

@@ -63,7 +63,7 @@ def get_run(call: Call, run_id: str) -> RunRecord:
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        return prepared(lambda ready: read_run(tx, call, run_id, ready))
+        return prepared(call.organisation_id, lambda ready: read_run(tx, call, run_id, ready))
 
 
 def list_runs(
@@ -102,7 +102,9 @@ def list_runs(
             limit=limit,
         )
         paths = find_paths(tx, call, [run.account_id for run in found])
-        return prepared(lambda ready: _records(tx, call, list(zip(found, paths, strict=True)), ready))
+        return prepared(
+            call.organisation_id, lambda ready: _records(tx, call, list(zip(found, paths, strict=True)), ready)
+        )
 
 
 def find_path(tx: Connection, call: Call, run_id: str) -> tuple[AccountRecord, ...]:

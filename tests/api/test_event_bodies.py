@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from app.accounting.events import NeighboringRelation, canonical
-from app.api.schemas.counted import MAX_REQUEST_CURVES
 from tests.accounting.leaf_examples import LEAVES, Case
 from tests.accounting.sampling_examples import SAMPLES
 from tests.accounting.wrapper_examples import WRAPPERS
@@ -103,9 +102,10 @@ def test_what_an_event_cannot_be_is_refused_with_the_reason(
     assert words in str(answer)
 
 
-def test_a_request_takes_a_bounded_number_of_curves(house: House) -> None:
-    fitting = MAX_REQUEST_CURVES // 1000
-    assert _epsilon(house, [{"event": LONG}] * fitting)[0] == 200
-    status, answer = _epsilon(house, [*[{"event": LONG}] * fitting, {"event": GAUSSIAN}])
-    assert (status, answer["code"]) == (413, "request_too_large")
-    assert "curves" in answer["detail"]
+def test_a_request_takes_a_bounded_amount_of_work(house: House) -> None:
+    sampled = [{"type": "poisson_sampled", "sampling_probability": q, "event": GAUSSIAN} for q in (0.1, 0.2)]
+    long = [{"event": LONG | {"steps": 1000, "event": event}} for event in sampled]
+    assert _epsilon(house, [{"event": LONG}] * 300)[0] == 200  # it is computed once
+    status, answer = _epsilon(house, long)
+    assert (status, answer["code"]) == (422, "plan_too_expensive")
+    assert "Send fewer different events" in answer["detail"]

@@ -148,15 +148,16 @@ def test_more_work_than_a_request_may_make_is_refused_at_once(house: House, what
     decay = {"type": "decay", "mode": "time", "decay_rate": 1e-4, "steps": 1000, "event": SAMPLED}
     some = [{"event": decay | {"first_step": index}} for index in range(10)]
     body = GOOD[what] | ({"besides": some} if "event" in GOOD[what] else {"events": some})
-    refused(send(house, what, json.dumps(body)), 413, "request_too_large")
+    refused(send(house, what, json.dumps(body)), 422, "plan_too_expensive")
 
 
 def test_many_selections_are_too_much_work_for_one_request(house: House) -> None:
-    event: dict[str, object] = {"type": "gaussian", "noise_multiplier": 5.0}
+    events: list[dict[str, object]] = [{"type": "gaussian", "noise_multiplier": 5.0 + index} for index in range(100)]
     for _ in range(13):
-        event = {"type": "repeat_and_select", "mean": 2.0, "shape": None, "event": event}
-    reply = house.ledger.post("/v1/accounting/epsilon", {"events": [{"event": event}] * 100, "delta": 1e-5})
-    assert (reply.status_code, reply.json()["code"]) == (413, "request_too_large")
+        events = [{"type": "repeat_and_select", "mean": 2.0, "shape": None, "event": event} for event in events]
+    body = {"events": [{"event": event} for event in events], "delta": 1e-5}
+    reply = house.ledger.post("/v1/accounting/epsilon", body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "plan_too_expensive")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from app.accounting.events import (
 from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
 from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
-from app.ledger.noise import MOST_CURVES
 
 from .conftest import AccountMaker, admit, chained, repetitions_left, thresholds
 
@@ -178,12 +177,12 @@ def test_a_mechanism_without_noise_worth_the_name_is_refused_with_infinite_epsil
     assert refusal.max_count_that_fits == 0
 
 
-def test_noise_is_sought_only_where_a_trial_takes_few_curves(account: AccountMaker) -> None:
-    for steps in (MOST_CURVES, MOST_CURVES + 1):
+def test_noise_is_sought_only_where_a_trial_is_little_work(account: AccountMaker) -> None:
+    for steps in (32, 33):
         schedule = Decay("exp", 0.01, steps, PoissonSampled(0.1, Gaussian(1.0)))
         refusal = admit([account(0.5)], [StepEvent(schedule, 1)])
         assert isinstance(refusal, Refusal)
-        assert (refusal.noise_multiplier_that_fits is not None) is (steps == MOST_CURVES)
+        assert (refusal.noise_multiplier_that_fits is not None) is (steps == 32)
 
 
 def test_a_planned_workload_decides_the_weights(account: AccountMaker) -> None:

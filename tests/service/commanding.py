@@ -95,7 +95,7 @@ class Office:
             try:
                 command.ready.require(account, events)
             except UnpreparedError as missing:
-                missing.compute()
+                missing.compute(self.organisation_id)
         command.ask_for_path()
         command.ready.searches = 10**6  # a refusal goes without the noise that fits
 

@@ -147,7 +147,7 @@ class Reserving(RuleBasedStateMachine):
         command.call = office.call(self.now)
         [outcome] = office.once(command)
         while isinstance(outcome, UnpreparedError):
-            outcome.compute()
+            outcome.compute(command.organisation_id)
             [outcome] = office.once(command)
         if frozen:
             assert isinstance(outcome, LedgerError)

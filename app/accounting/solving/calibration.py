@@ -30,6 +30,7 @@ from app.accounting.orders import orders
 from app.accounting.rdp import curve_over
 from app.accounting.solving.rules import Rule
 from app.accounting.solving.search import decimal, index_at_or_below, least, root
+from app.accounting.work import curve_work, expect, spend_curve
 
 DIGITS: Final = 6
 """Significant decimal digits of an answer."""
@@ -51,6 +52,9 @@ ROUGHLY, CLOSELY = 0.02, 1e-7
 
 MOST_MOVES: Final = 8
 """How often orders are chosen anew because the best one was the outermost."""
+
+LEAST_TRIALS: Final = 6
+"""Curves that every search computes: some for the region, some for the place, two for the answer."""
 
 UTMOST: Final = 700.0
 """Bound of the logarithm of an excess; exp of it is still a float."""
@@ -90,6 +94,7 @@ class Target:
             UnsupportedEventError: no proven formula covers the event.
         """
         grid = orders(self.rule.grid_version)
+        spend_curve(event, grid.size)
         return self.besides + curve_over(event, grid, self.relation).times(self.count)
 
 
@@ -221,6 +226,7 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
     its neighbours find the place. A rule that looks at the plan is asked there.
     """
     rule, size = target.rule, target.besides.values.size
+    expect(LEAST_TRIALS * curve_work(event_at(start), few=False))
     excess = _Excess(event_at, target, np.arange(0, size, COARSE))
     at = root(excess, start, bounds, ROUGHLY)
     for _ in range(MOST_MOVES):
@@ -270,7 +276,9 @@ class _Excess:
             return UTMOST
         target, rule = self._target, self._target.rule
         try:
-            curve = curve_over(self._event_at(at), self._grid, target.relation)
+            event = self._event_at(at)
+            spend_curve(event, self._grid.size)
+            curve = curve_over(event, self._grid, target.relation)
         except OUT_OF_BOUNDS:
             return UTMOST
         total = self._besides + curve.times(target.count)

@@ -1,13 +1,13 @@
 """Stateless planning: what a plan would cost, and what would fit.
 
-A plan may take seconds to compute. Planners get two threads of their own, so that trainers never wait for one of the
-threads that answer them; the third planner waits.
+A plan may take a second of a processor: it is computed by another process, and organisations take turns.
 """
 
+import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import Response
+from fastapi import Request, Response
 from pydantic import BaseModel
 
 from app.api.problems import PRICING, SENDING, responses
@@ -30,13 +30,15 @@ from app.api.schemas.planning import (
     SamplingProbabilityIn,
     TrajectoryIn,
 )
+from app.service.asking.access import Caller
+from app.service.calculating.calculators import CALCULATORS, Calculation
 from app.service.planning.costs import plan_delta, plan_epsilon, plan_trajectory
 from app.service.planning.laplace import plan_laplace
 from app.service.planning.solving import largest_sampling, most_steps, smallest_noise
 
 routes = router()
 
-PLANNERS = CapacityLimiter(2)
+Found = TypeVar("Found")
 
 
 @routes.post(
@@ -47,9 +49,10 @@ PLANNERS = CapacityLimiter(2)
     response_model=EpsilonOut,
     responses=responses(*SENDING, *PRICING),
 )
-async def epsilon(body: EpsilonIn) -> Response:
+async def epsilon(request: Request, body: EpsilonIn) -> Response:
     """What the events cost together if all of them are fixed in advance; nothing is stored."""
-    return await _answer(lambda: EpsilonOut.of(plan_epsilon(body.steps(), body.delta, body.setting())))
+    found = await _planned(request, lambda: Calculation(plan_epsilon, (body.steps(), body.delta, body.setting())))
+    return _answer(EpsilonOut.of(found))
 
 
 @routes.post(
@@ -60,9 +63,10 @@ async def epsilon(body: EpsilonIn) -> Response:
     response_model=DeltaOut,
     responses=responses(*SENDING, *PRICING),
 )
-async def delta(body: DeltaIn) -> Response:
+async def delta(request: Request, body: DeltaIn) -> Response:
     """The smallest delta that the events prove together at this epsilon if all of them are fixed in advance."""
-    return await _answer(lambda: DeltaOut.of(plan_delta(body.steps(), body.epsilon, body.setting())))
+    found = await _planned(request, lambda: Calculation(plan_delta, (body.steps(), body.epsilon, body.setting())))
+    return _answer(DeltaOut.of(found))
 
 
 @routes.post(
@@ -73,11 +77,13 @@ async def delta(body: DeltaIn) -> Response:
     response_model=TrajectoryOut,
     responses=responses(*SENDING, *PRICING),
 )
-async def trajectory(body: TrajectoryIn) -> Response:
+async def trajectory(request: Request, body: TrajectoryIn) -> Response:
     """How the cost of a plan that is fixed in advance grows, in the order of its events: for a plot."""
-    return await _answer(
-        lambda: TrajectoryOut.of(plan_trajectory(body.steps(), body.delta, body.max_points, body.setting()))
+    found = await _planned(
+        request,
+        lambda: Calculation(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
     )
+    return _answer(TrajectoryOut.of(found))
 
 
 @routes.post(
@@ -88,12 +94,10 @@ async def trajectory(body: TrajectoryIn) -> Response:
     response_model=NoiseMultiplierOut,
     responses=responses(*SENDING, *PRICING),
 )
-async def noise_multiplier(body: NoiseMultiplierIn) -> Response:
+async def noise_multiplier(request: Request, body: NoiseMultiplierIn) -> Response:
     """How much noise `count` repetitions of an event need beside what else is planned: on the safe side, and least."""
-    repeated, goal = body.goal(body.count)
-    return await _answer(
-        lambda: NoiseMultiplierOut.of(smallest_noise(repeated.event, repeated.count, goal), body.delta)
-    )
+    found = await _planned(request, lambda: Calculation(smallest_noise, body.question()))
+    return _answer(NoiseMultiplierOut.of(found, body.delta))
 
 
 @routes.post(
@@ -104,10 +108,10 @@ async def noise_multiplier(body: NoiseMultiplierIn) -> Response:
     response_model=MostStepsOut,
     responses=responses(*SENDING, *PRICING),
 )
-async def steps(body: MostStepsIn) -> Response:
+async def steps(request: Request, body: MostStepsIn) -> Response:
     """The largest number of repetitions, and of whole epochs, that does not break the target: one more would."""
-    repeated, goal = body.goal(1)
-    return await _answer(lambda: MostStepsOut.of(most_steps(repeated.event, goal, body.steps_per_epoch), body.delta))
+    found = await _planned(request, lambda: Calculation(most_steps, body.question()))
+    return _answer(MostStepsOut.of(found, body.delta))
 
 
 @routes.post(
@@ -118,12 +122,10 @@ async def steps(body: MostStepsIn) -> Response:
     response_model=SamplingProbabilityOut,
     responses=responses(*SENDING, *PRICING),
 )
-async def sampling_probability(body: SamplingProbabilityIn) -> Response:
+async def sampling_probability(request: Request, body: SamplingProbabilityIn) -> Response:
     """How large a Poisson sample `count` repetitions of an event may use beside what else is planned."""
-    repeated, goal = body.goal(body.count)
-    return await _answer(
-        lambda: SamplingProbabilityOut.of(largest_sampling(repeated.event, repeated.count, goal), body.delta)
-    )
+    found = await _planned(request, lambda: Calculation(largest_sampling, body.question()))
+    return _answer(SamplingProbabilityOut.of(found, body.delta))
 
 
 @routes.post(
@@ -136,9 +138,15 @@ async def sampling_probability(body: SamplingProbabilityIn) -> Response:
 )
 async def laplace(body: LaplaceIn) -> Response:
     """From "with this probability the noise is below that bound" to scale and epsilon, or from the scale back to it."""
-    return await _answer(lambda: LaplaceOut.of(plan_laplace(body.noise(), body.releases, body.delta)))
+    return _answer(LaplaceOut.of(plan_laplace(body.noise(), body.releases, body.delta)))
 
 
-async def _answer(compute: Callable[[], BaseModel]) -> Response:
-    body = await to_thread.run_sync(compute, limiter=PLANNERS)
+async def _planned(request: Request, ask: Callable[[], Calculation[Found]]) -> Found:
+    """Let another process calculate; a long body is made a plan by a thread."""
+    calculation = await asyncio.to_thread(ask)
+    caller: Caller = request.state.caller
+    return await asyncio.wrap_future(CALCULATORS.submit(f"plans {caller.organisation_id}", calculation))
+
+
+def _answer(body: BaseModel) -> Response:
     return Response(body.model_dump_json(), 200, media_type="application/json")

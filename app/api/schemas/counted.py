@@ -4,14 +4,12 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from app.accounting.events import MAX_CURVES, MAX_EVENTS, curve_count
+from app.accounting.events import MAX_EVENTS
+from app.accounting.work import require_little_work
 from app.api.schemas.common import Count, Input
 from app.api.schemas.events import SentEvent, event_of
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import RequestTooLargeError
-
-MAX_REQUEST_CURVES = 2 * MAX_CURVES
-"""How many curves the events of one request may take: two long schedules, or a second of computing for most."""
 
 
 class CountedEvent(Input):
@@ -42,13 +40,8 @@ def step_events_of(items: list[CountedEvent]) -> tuple[StepEvent, ...]:
     """Counted events as the ledger knows them.
 
     Raises:
-        RequestTooLargeError: they would take too long to price.
+        PlanTooExpensiveError: to price them is more work than one request may make.
     """
     steps = tuple(StepEvent(event_of(item.event), item.count) for item in items)
-    curves = sum(curve_count(step.event) for step in steps)
-    if curves > MAX_REQUEST_CURVES:
-        raise RequestTooLargeError(
-            f"The events of one request take at most {MAX_REQUEST_CURVES} curves, one for each event that is no "
-            f"wrapper and one for each noise multiplier of a decay; these take {curves}. Send several requests."
-        )
+    require_little_work(step.event for step in steps)
     return steps

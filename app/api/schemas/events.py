@@ -16,6 +16,7 @@ from app.accounting.events import (
     DpEvent,
     event_from_dict,
 )
+from app.accounting.work import require_little_work
 from app.api.schemas.common import Count
 from app.api.schemas.mechanisms import (
     AdaptiveClippingEvent,
@@ -155,14 +156,20 @@ class Event(
     model_config = ConfigDict(frozen=True)
 
     @cached_property
-    def domain(self) -> DpEvent:
-        """The event as the accountant knows it."""
-        return event_from_dict(self.model_dump())
+    def affordable(self) -> DpEvent:
+        """The event as the accountant knows it, found to be little work: trainers send the same one again and again."""
+        event = event_from_dict(self.model_dump())
+        require_little_work([event])
+        return event
 
 
 def event_of(event: Event) -> DpEvent:
-    """The event as the accountant knows it."""
-    return event.domain
+    """The event as the accountant knows it.
+
+    Raises:
+        PlanTooExpensiveError: to price it is more work than one request may make.
+    """
+    return event.affordable
 
 
 def _read_once(given: object, read: ValidatorFunctionWrapHandler) -> Event:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.accounting.events import NeighboringRelation
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.api.schemas.common import Body, Delta, Filter, Relation
 from app.api.schemas.counted import CountedEvents, step_events_of
 from app.api.schemas.events import SentEvent, event_of
@@ -49,7 +49,7 @@ class PlanIn(SettingIn):
         """The plan as the ledger knows it.
 
         Raises:
-            RequestTooLargeError: it would take too long.
+            PlanTooExpensiveError: to price it is more work than one request may make.
         """
         return step_events_of(self.events)
 
@@ -88,15 +88,15 @@ class TargetIn(SettingIn):
     besides: CountedEvents = Field(default=[], description="What else is planned; at most 1,000.")
     filter: Filter = "declared"
 
-    def goal(self, count: int) -> tuple[StepEvent, Goal]:
-        """The event, repeated, and what it must meet, as the planner knows them.
+    def asked(self) -> tuple[DpEvent, Goal]:
+        """The event that is repeated, and what it must meet, as the planner knows them.
 
         Raises:
-            RequestTooLargeError: the events would take too long.
+            PlanTooExpensiveError: to price the events is more work than one request may make.
         """
         besides = step_events_of(self.besides)
         goal = Goal(self.epsilon, self.delta, FilterKind(self.filter), besides, self.setting())
-        return StepEvent(event_of(self.event), count), goal
+        return event_of(self.event), goal
 
 
 class NoiseMultiplierIn(TargetIn):
@@ -106,6 +106,11 @@ class NoiseMultiplierIn(TargetIn):
 
     count: int = Field(ge=1, le=1_000_000_000)
 
+    def question(self) -> tuple[DpEvent, int, Goal]:
+        """What the planner is asked; raises as `asked`."""
+        event, goal = self.asked()
+        return event, self.count, goal
+
 
 class SamplingProbabilityIn(TargetIn):
     """An event whose sampling is asked for; the sampling probability that it has does not matter."""
@@ -114,6 +119,11 @@ class SamplingProbabilityIn(TargetIn):
 
     count: int = Field(ge=1, le=1_000_000_000)
 
+    def question(self) -> tuple[DpEvent, int, Goal]:
+        """What the planner is asked; raises as `asked`."""
+        event, goal = self.asked()
+        return event, self.count, goal
+
 
 class MostStepsIn(TargetIn):
     """An event that is to be repeated as often as possible."""
@@ -121,6 +131,10 @@ class MostStepsIn(TargetIn):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"steps_per_epoch": 100}]})
 
     steps_per_epoch: int | None = Field(default=None, ge=1, le=1_000_000_000)
+
+    def question(self) -> tuple[DpEvent, Goal, int | None]:
+        """What the planner is asked; raises as `asked`."""
+        return (*self.asked(), self.steps_per_epoch)
 
 
 class LaplaceIn(Body):

@@ -12,6 +12,7 @@ from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_at
 from app.ledger.windows import require_open
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.alerts.telling import exhausted, overdrawn
+from app.service.calculating.calculators import Calculation
 from app.service.charging.refusing import facts_of
 from app.service.charging.requests import Answered, Command, Mode, OnExceed
 from app.service.charging.watching import flagged, require_allowed
@@ -64,7 +65,7 @@ def decide(work: WorkingSet, command: Command) -> Answered:
     if taken is not None:
         decision = _under_reservation(work, command, run, taken, steps, asked)
     elif path is None:
-        raise UnpreparedError(command.ask_for_path)
+        raise UnpreparedError(Calculation(command.ask_for_path, ()))
     else:
         decision = _by_the_accounts(work, command, run, path, steps, asked)
     return Answered(decision, replayed=False)

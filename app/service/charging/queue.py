@@ -94,7 +94,7 @@ class CommitQueue:
                 return outcome
             if not isinstance(outcome, UnpreparedError):
                 raise outcome
-            await asyncio.to_thread(outcome.compute)
+            await outcome.computed(call.organisation_id)
 
     async def preview(self, call: Call, request: StepRequest) -> Answered:
         """Decide as `take_steps` would, and record nothing.
@@ -116,7 +116,7 @@ class CommitQueue:
             try:
                 return await asyncio.to_thread(preview, self.db, self.memory, command)
             except UnpreparedError as missing:
-                await asyncio.to_thread(missing.compute)
+                await missing.computed(call.organisation_id)
 
     @property
     def waiting(self) -> int:

@@ -169,7 +169,7 @@ def _decide(
             work(tx, proposal, ready)
             return decided
 
-    return prepared(lambda ready: call.db.retried(lambda: decide(ready)))
+    return prepared(call.organisation_id, lambda ready: call.db.retried(lambda: decide(ready)))
 
 
 def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:

@@ -82,7 +82,7 @@ def see_run(call: Call, run_id: str) -> RunSeen:
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        return prepared(lambda ready: _seen(tx, call, run_id, ready))
+        return prepared(call.organisation_id, lambda ready: _seen(tx, call, run_id, ready))
 
 
 def _seen(tx: Connection, call: Call, run_id: str, ready: Prepared) -> RunSeen:

@@ -96,7 +96,7 @@ def what_if(tx: Connection, call: Call, path: Sequence[Account], plan: Plan) -> 
         None: nothing is proven of such a run under the population's relation.
     """
     try:
-        return prepared(lambda ready: _answer(tx, call, path, plan, ready))
+        return prepared(call.organisation_id, lambda ready: _answer(tx, call, path, plan, ready))
     except UnsupportedEventError:
         return None
 

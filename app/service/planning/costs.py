@@ -3,15 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from typing import Final
 
 from app.accounting.conversion import delta_of_curve, epsilon_of_curve
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.accounting.solving.trajectory import TrajectoryPoint, epsilon_trajectory
+from app.accounting.work import spend
 from app.accounting.zcdp import Concentration, total_concentration
-from app.ledger.accounts import StepEvent
+from app.ledger.accounts import StepEvent, zero_curve
 from app.service.planning.setting import Setting, about_epsilon, about_order, about_size
 from app.service.planning.solving import smallest_adaptive_limit
+
+POINT: Final = 120
+"""Microseconds that a point of a trajectory takes at most."""
 
 RDP = "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what a ledger counts."
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
@@ -149,9 +154,11 @@ def plan_trajectory(steps: tuple[StepEvent, ...], delta: float, max_points: int,
     Raises:
         UnsupportedEventError: an event has no sound bound under the relation.
     """
-    parts = [(event_curve(step.event, setting.relation, GRID_VERSION), step.count) for step in steps]
+    curves = {event: event_curve(event, setting.relation, GRID_VERSION) for event in {step.event for step in steps}}
+    parts = [(curves[step.event], step.count) for step in steps]
+    spend(POINT * min(max_points, sum(step.count for step in steps)))
     points = epsilon_trajectory(parts, delta, max_points)
-    total = setting.curve(steps)
+    total = sum((curve.times(count) for curve, count in parts), zero_curve())
     last = epsilon_of_curve(orders(GRID_VERSION), total, delta)
     warnings = setting.warnings([step.event for step in steps], delta) + about_epsilon(last, total, delta)
     return Trajectory(tuple(points), points[-1].step, delta, tuple(warnings))

@@ -1,5 +1,6 @@
 """What every question about a plan says besides, and what a careful reader would want to know of the answer."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -55,9 +56,12 @@ class Setting:
         Raises:
             UnsupportedEventError: an event has no sound bound under the relation.
         """
-        total = zero_curve()
+        counts: Counter[DpEvent] = Counter()
         for step in steps:
-            total = total + event_curve(step.event, self.relation, GRID_VERSION).times(step.count)
+            counts[step.event] += step.count
+        total = zero_curve()
+        for event, count in counts.items():
+            total = total + event_curve(event, self.relation, GRID_VERSION).times(count)
         return total
 
     def warnings(self, events: Collection[DpEvent], delta: float) -> list[str]:

@@ -27,6 +27,7 @@ from app.accounting.solving.calibration import (
 )
 from app.accounting.solving.rules import Rule
 from app.accounting.solving.search import decimal, index_at_or_below, least
+from app.accounting.work import spend
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind, Limit, adaptive_weights
 from app.ledger.gates import gate_of
@@ -37,6 +38,9 @@ LIMITS: Final = (1e-9, 10_000.0)
 
 USUAL_SURCHARGE: Final = 1.01
 """What an adaptive filter takes more than a declared one: where the search begins."""
+
+WEIGHING: Final = 1000
+"""Microseconds that it takes at most to find the weights of a limit."""
 
 CLOSED: Final = -1
 """The bound of an order at which nothing fits."""
@@ -57,6 +61,7 @@ class AdaptiveRule(Rule):
         Returns:
             (n_orders,) int64, units of 2^-44 nats; -1 at an order that does not count.
         """
+        spend(WEIGHING)
         limit = Limit(self.epsilon, self.delta)
         weights = adaptive_weights(limit, total, self.grid_version)
         gate = gate_of(limit, FilterKind.ADAPTIVE, weights, self.grid_version, total.delta)

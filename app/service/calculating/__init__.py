@@ -1,0 +1,1 @@
+"""Calculations that take a processor for up to a second: in processes of their own, in fair turn."""

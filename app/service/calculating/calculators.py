@@ -1,0 +1,168 @@
+"""Processes that calculate for this one: what takes long must not hold the interpreter that decides about steps.
+
+Measured with six clients that plan without a pause (docs/performance.md): while plans were computed by two threads of
+the service, a step took three times as long as alone, and up to 0.3 s.
+"""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any, BinaryIO, Final, Generic, TypeVar, cast
+
+from app.ledger.errors import LedgerUnavailableError
+from app.service.calculating.child import receive, send
+from app.service.calculating.fair_queue import FairQueue
+
+T = TypeVar("T")
+
+MOST_PROCESSES: Final = 2
+"""One lane uses one of them, so a second one is only started where a second organisation asks meanwhile."""
+
+IDLE_SECONDS: Final = 60.0
+"""After so long without work a process ends, and gives its memory back."""
+
+ANSWER_SECONDS: Final = 60.0
+"""A process that does not answer for so long is killed: it stopped, or the machine gives it no time."""
+
+
+@dataclass(frozen=True)
+class Calculation(Generic[T]):
+    """A function of the service and what it is called with, all of which another process can be given.
+
+    Args:
+        function: of a module's top level; it raises PlanTooExpensiveError beyond the bound of a request's work.
+        arguments: values.
+    """
+
+    function: Callable[..., T]
+    arguments: tuple[Any, ...]
+
+    def result(self) -> T:
+        """Calculate here and now."""
+        return self.function(*self.arguments)
+
+
+_Task = tuple[Calculation[Any], "Future[Any]"]
+
+
+class Calculators:
+    """A few processes that calculate, started when they are needed, and threads that wait for them."""
+
+    def __init__(self) -> None:
+        self._queue: FairQueue[_Task] = FairQueue()
+        self._lock = Lock()
+        self._begun = False
+        self._idle: list[_Process] = []
+
+    def submit(self, lane: str, calculation: Calculation[T]) -> "Future[T]":
+        """Let a process calculate.
+
+        Args:
+            lane: whose calculation; those of one lane are done one after the other, and lanes take turns.
+            calculation: what is to be done.
+
+        Returns:
+            Its result, or what it raised; LedgerUnavailableError where the process ended before.
+
+        Raises:
+            RateLimitedError: too many calculations of this lane wait.
+        """
+        future: Future[T] = Future()
+        self._queue.put(lane, (calculation, cast("Future[Any]", future)))
+        with self._lock:
+            if not self._begun:
+                self._begun = True
+                for _ in range(MOST_PROCESSES):
+                    Thread(target=self._work, name="calculator", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        """Pass tasks to processes, for ever."""
+        while True:
+            taken = self._queue.take(IDLE_SECONDS)
+            if taken is None:
+                self._end_idle()
+                continue
+            lane, (calculation, future) = taken
+            if future.set_running_or_notify_cancel():
+                with self._lock:
+                    # The one that was used last: where one is enough, the other one grows old.
+                    process = self._idle.pop() if self._idle else _Process()
+                process.answer(calculation, future)
+                with self._lock:
+                    self._idle.append(process)
+            self._queue.done(lane)
+
+    def _end_idle(self) -> None:
+        before = monotonic() - IDLE_SECONDS
+        with self._lock:
+            old = [process for process in self._idle if process.used_at <= before]
+            self._idle = [process for process in self._idle if process not in old]
+        for process in old:
+            process.end()
+
+
+class _Process:
+    """One process, started anew when it has ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self.used_at = monotonic()
+        """When it was given its latest task."""
+
+    def answer(self, calculation: Calculation[Any], future: "Future[Any]") -> None:
+        """Calculate, and tell whoever waits."""
+        self.used_at = monotonic()
+        try:
+            well, answer = self._asked(calculation)
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self.end()
+            future.set_exception(error)
+        else:
+            if well:
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+
+    def _asked(self, calculation: Calculation[Any]) -> tuple[bool, Any]:
+        if self._process is None or self._process.poll() is not None:
+            self.end()
+            self._process = _started()
+        streams = self._process.stdin, self._process.stdout
+        to_it, from_it = (cast("BinaryIO", stream) for stream in streams)
+        with suppress(BrokenPipeError):
+            send(to_it, (calculation.function, calculation.arguments))
+        answers, _, _ = select.select([from_it], [], [], ANSWER_SECONDS)
+        answer = receive(from_it) if answers else None
+        if answer is None:
+            raise LedgerUnavailableError("The process that calculates ended without an answer. Repeat the request.")
+        return cast("tuple[bool, Any]", answer)
+
+
+def _started() -> "subprocess.Popen[bytes]":
+    """Start a process that finds the same modules as this one, and nothing in the folder where it stands."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-P", "-m", "app.service.calculating.child"]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - our own
+
+
+CALCULATORS: Final = Calculators()
+"""Of this process, for all its ledgers."""

@@ -1,0 +1,114 @@
+"""The work of a request is counted before it is done, whoever asked before, and bounded."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from app.accounting.conversion import epsilon_of_curve
+from app.accounting.curves import RdpCurve
+from app.accounting.errors import PlanTooExpensiveError
+from app.accounting.events import (
+    Composed,
+    Decay,
+    DpEvent,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+    RepeatAndSelect,
+    SampledWithoutReplacement,
+    SelfComposed,
+    TreeAggregation,
+)
+from app.accounting.orders import GRID_VERSION, orders
+from app.accounting.rdp import event_curve
+from app.accounting.solving import calibration
+from app.accounting.solving.calibration import Target, noise_multiplier_that_fits, sampling_probability_that_fits
+from app.accounting.solving.rules import Rule
+from app.accounting.work import MOST_WORK, bounded, curve_work, require_little_work, spend
+from tests.accounting.event_strategies import EVENTS
+
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
+SCHEDULE = Decay("time", 1e-4, 1000, PoissonSampled(0.5, Gaussian(5.0)))
+
+
+def test_what_is_done_without_a_bound_is_not_counted() -> None:
+    spend(10**12)
+    with bounded(10):
+        spend(10)
+        with pytest.raises(PlanTooExpensiveError, match="Send fewer different events"):
+            spend(1)
+    spend(10**12)
+
+
+def test_a_curve_that_is_kept_counts_like_any_other() -> None:
+    work = curve_work(SAMPLED, few=False)
+    event_curve(SAMPLED, ADD)
+    for _ in range(2):
+        with bounded(2 * work - 1):
+            event_curve(SAMPLED, ADD)
+            with pytest.raises(PlanTooExpensiveError):
+                event_curve(SAMPLED, ADD)
+
+
+@pytest.mark.parametrize("search", [noise_multiplier_that_fits, sampling_probability_that_fits])
+def test_a_search_stops_before_it_computes_beyond_the_bound(search: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(search)
+    target = Target(Rule(1.0, 1e-5), 1000, RdpCurve.zero(orders(GRID_VERSION).size), ADD)
+    with bounded():
+        assert search(SAMPLED, target) is not None
+        with pytest.raises(PlanTooExpensiveError):
+            search(SCHEDULE, target)
+    monkeypatch.setattr(calibration, "curve_over", None)  # whatever is computed fails
+    with bounded(1000), pytest.raises(PlanTooExpensiveError):
+        search(SCHEDULE, target)
+
+
+def test_the_longest_exact_schedule_may_be_charged_and_two_may_not() -> None:
+    assert 0.9 * MOST_WORK < require_little_work([SCHEDULE, SCHEDULE]) <= MOST_WORK
+    with pytest.raises(PlanTooExpensiveError, match=r"about 1\.5 s"):
+        require_little_work([SCHEDULE, Decay("exp", 1e-4, 1000, PoissonSampled(0.5, Gaussian(5.0)))])
+
+
+@given(EVENTS)
+def test_a_wrapper_is_more_work_than_what_it_holds_and_few_orders_are_less(event: DpEvent) -> None:
+    work = curve_work(event, few=False)
+    assert 0 < curve_work(event, few=True) <= work
+    for wrapped in (
+        SelfComposed(event, 10**9),
+        GroupPrivacy(1, event),
+        Composed((event, event)),
+        RepeatAndSelect(event, 10.0, None),
+    ):
+        assert curve_work(wrapped, few=False) > work
+    assert curve_work(Composed((event, Gaussian(1e6), Laplace(1e6))), few=False) > work
+
+
+@pytest.mark.parametrize(
+    ("cheap", "dear"),
+    [
+        (Gaussian(1.0), PoissonSampled(0.1, Gaussian(1.0))),
+        (PoissonSampled(1.0, Gaussian(1.0)), PoissonSampled(0.1, Gaussian(1.0))),
+        (PoissonSampled(0.1, Gaussian(1.0)), SampledWithoutReplacement(100, 10, Gaussian(1.0))),
+        (SampledWithoutReplacement(100, 100, Gaussian(1.0)), SampledWithoutReplacement(100, 10, Gaussian(1.0))),
+        (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, Laplace(0.1))),
+        (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, GroupPrivacy(2, Laplace(1.0)))),
+        (TreeAggregation(1.0, (1,)), TreeAggregation(1.0, (1,) * 1000)),
+        (RepeatAndSelect(Gaussian(1.0), 2.0, 1.0), RepeatAndSelect(Gaussian(1.0), 2.0, None)),
+        (
+            PoissonSampled(0.1, Composed((Gaussian(1.0),))),
+            PoissonSampled(0.1, Composed((SelfComposed(Gaussian(1.0), 2),) * 1000)),
+        ),
+    ],
+)
+def test_what_takes_longer_counts_more(cheap: DpEvent, dear: DpEvent) -> None:
+    assert curve_work(cheap, few=False) < curve_work(dear, few=False)
+
+
+def test_a_bound_does_not_change_what_is_found() -> None:
+    with bounded():
+        curve = event_curve(SAMPLED, ADD)
+    assert np.array_equal(curve.values, event_curve(SAMPLED, ADD).values)
+    assert epsilon_of_curve(orders(GRID_VERSION), curve, 1e-5).epsilon > 0

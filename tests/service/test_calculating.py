@@ -1,0 +1,119 @@
+"""Calculations in other processes: they take turns, one organisation never waits for all of another's, and they end."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
+from app.accounting.events import Decay, Gaussian, NeighboringRelation, PoissonSampled, Zcdp
+from app.accounting.rdp import event_curve
+from app.ledger.errors import LedgerUnavailableError, RateLimitedError
+from app.service.calculating import calculators
+from app.service.calculating.calculators import Calculation, Calculators
+from app.service.calculating.fair_queue import MOST_WAITING, FairQueue
+from app.service.pricing import price_events
+
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
+DEAR = [Decay("time", 1e-4 * (index + 1), 1000, PoissonSampled(0.5, Gaussian(5.0))) for index in range(2)]
+
+
+def test_lanes_take_turns_and_one_task_of_a_lane_is_worked_on_at_a_time() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(3):
+        queue.put("loud", number)
+    queue.put("quiet", 10)
+    assert queue.take(0) == ("loud", 0)
+    assert queue.take(0) == ("quiet", 10)
+    assert queue.take(0) is None
+    queue.put("late", 20)
+    queue.done("loud")
+    assert queue.take(0) == ("loud", 1)
+    queue.done("loud")
+    assert queue.take(0) == ("late", 20)
+    assert queue.take(0) == ("loud", 2)
+
+
+def test_a_lane_that_is_full_refuses_and_others_do_not() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(MOST_WAITING):
+        queue.put("loud", number)
+    with pytest.raises(RateLimitedError) as refused:
+        queue.put("loud", 0)
+    assert refused.value.members["retry_after"] > 0
+    queue.put("quiet", 0)
+
+
+def test_who_waits_for_a_task_gets_it_when_it_comes() -> None:
+    queue: FairQueue[int] = FairQueue()
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.append(queue.take(10)))
+    thread.start()
+    queue.put("lane", 7)
+    thread.join()
+    assert taken == [("lane", 7)]
+
+
+def test_another_process_answers_as_this_one_does() -> None:
+    answer = Calculators().submit("lane", Calculation(price_events, ([SAMPLED], ADD, 2))).result(30)
+    assert np.array_equal(answer[0].values, event_curve(SAMPLED, ADD).values)
+    assert not answer[0].values.flags.writeable
+    assert Calculators().submit("lane", Calculation(os.getpid, ())).result(30) != os.getpid()
+
+
+def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
+    own = Calculators()
+    before = own.submit("lane", Calculation(os.getpid, ())).result(30)
+    unsound = Calculation(price_events, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 2))
+    with pytest.raises(UnsupportedEventError, match="does not amplify"):
+        own.submit("lane", unsound).result(30)
+    assert own.submit("lane", Calculation(os.getpid, ())).result(30) == before
+
+
+def test_too_much_work_is_stopped_there() -> None:
+    with pytest.raises(PlanTooExpensiveError):
+        Calculators().submit("lane", Calculation(price_events, (DEAR, ADD, 2))).result(30)
+
+
+def test_a_process_that_dies_fails_one_task_and_the_next_gets_another_one() -> None:
+    own = Calculators()
+    first = own.submit("lane", Calculation(os.getpid, ())).result(30)
+    killed = own.submit("lane", Calculation(os.kill, (first, signal.SIGKILL)))
+    with pytest.raises(LedgerUnavailableError):
+        killed.result(30)
+    assert own.submit("lane", Calculation(os.getpid, ())).result(30) != first
+
+
+def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calculators, "ANSWER_SECONDS", 0.5)
+    own = Calculators()
+    with pytest.raises(LedgerUnavailableError):
+        own.submit("lane", Calculation(time.sleep, (60,))).result(30)
+
+
+def test_what_was_given_up_is_not_calculated() -> None:
+    own = Calculators()
+    running = own.submit("lane", Calculation(time.sleep, (0.2,)))
+    waiting: Future[None] = own.submit("lane", Calculation(time.sleep, (60,)))
+    assert waiting.cancel()
+    running.result(30)
+    assert own.submit("lane", Calculation(os.getpid, ())).result(30)
+
+
+def test_a_second_process_is_used_only_beside_the_first_and_both_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Calculators()
+    alone = {own.submit(lane, Calculation(os.getpid, ())).result(30) for lane in "abc"}
+    assert len(alone) == 1
+    loud = own.submit("loud", Calculation(time.sleep, (0.5,)))
+    second = own.submit("quiet", Calculation(os.getpid, ())).result(30)
+    assert second not in alone
+    loud.result(30)
+    monkeypatch.setattr(calculators, "IDLE_SECONDS", 0.0)
+    own._end_idle()
+    assert not any(Path(f"/proc/{process}").exists() for process in (*alone, second))
