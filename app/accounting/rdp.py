@@ -29,7 +29,7 @@ from app.accounting.events import (
     type_name,
     with_noise_multiplier,
 )
-from app.accounting.formulas.amplification import sampled_epsilon_delta
+from app.accounting.formulas.amplification import sampled_epsilon_delta, taken_or_not_rdp
 from app.accounting.formulas.fixed_batches import without_replacement_gaussian_rdp
 from app.accounting.formulas.mechanisms import pure_dp_rdp
 from app.accounting.formulas.schedules import segments
@@ -37,7 +37,7 @@ from app.accounting.formulas.selection import repeat_and_select_rdp
 from app.accounting.groups import in_group
 from app.accounting.orders import GRID_VERSION, HIGHEST
 from app.accounting.orders import orders as orders_of_grid
-from app.accounting.sampled import require_amplification, ungrouped
+from app.accounting.sampled import is_amplified, ungrouped
 from app.accounting.unsampled import gaussian_noise, rdp, worst_loss
 from app.accounting.work import spend_curve
 
@@ -167,12 +167,24 @@ def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringR
     if event.sampling_probability == 1:
         return curve_over(event.event, orders, relation)
     inner = ungrouped(event.event)
+    if not is_amplified(inner, relation):
+        return _taken_or_not(event.sampling_probability, curve_over(inner, orders, relation), orders)
     if isinstance(inner, EpsilonDelta) and inner.delta:
-        require_amplification(relation)
         epsilon, delta = sampled_epsilon_delta(event.sampling_probability, inner.epsilon, inner.delta)
         # Even where q delta is below every float it takes a unit.
         return _rounded(lambda at: pure_dp_rdp(epsilon, at), orders, epsilon, max(delta, float_info.min))
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation))
+
+
+def _taken_or_not(q: float, taken: RdpCurve, orders: NDArray[np.float64]) -> RdpCurve:
+    """Return what a Poisson sample costs where a record differs if it is taken, and its absence may show.
+
+    The coin that takes the record is the same on both neighbours: the mechanism fails with q times its own probability.
+    """
+    nats = np.where(orders <= HIGHEST, taken_or_not_rdp(q, taken.nats(), orders), taken.nats())
+    sampled = RdpCurve.from_nats(nats, max(q * taken.delta_value(), float_info.min) if taken.delta else 0.0)
+    # That curve is rounded up already; rounded up once more it would be above itself.
+    return RdpCurve(np.minimum(sampled.values, taken.values), min(sampled.delta, taken.delta))
 
 
 @curve_over.register

@@ -1,6 +1,7 @@
 """The Rényi divergence of each mechanism that ran on a Poisson sample."""
 
 from functools import singledispatch
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from app.accounting.events import (
     PoissonSampled,
     SelfComposed,
     Zcdp,
+    inside,
+    leaves,
     type_name,
 )
 from app.accounting.formulas.amplification import (
@@ -34,30 +37,53 @@ from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.groups import in_group
 from app.accounting.unsampled import gaussian_noise, rdp, worst_loss
 
+NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian)
+"""Mechanisms that release the noisy sum of a sample's contributions and nothing about who was taken."""
+
 
 @rdp.register
 def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
     if event.sampling_probability == 1:
         return rdp(event.event, orders, relation)
-    require_amplification(relation)
+    assert is_amplified(event.event, relation), "other samples are priced from the curve of what happens to them"
     return poisson_sampled_rdp(event.event, event.sampling_probability, orders)
 
 
-def require_amplification(relation: NeighboringRelation) -> None:
-    """Refuse a Poisson sample under a relation for which no amplification is proven here.
+def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
+    """Check whether a Poisson sample hides, from the output of an event, which neighbour it was drawn from.
+
+    Under add_or_remove_one it always is: the other neighbour lacks the record, too. Under replace_special it is to a
+    noisy sum, to which a special record contributes zero, or is left out of its micro-batch. Of any other event the
+    output may show who was taken: of clients that answer a server by themselves, say.
 
     Args:
+        event: what happened to the sample.
         relation: which data sets are neighbours.
 
+    Returns:
+        Whether the outputs are a mixture against one of its own parts: what `poisson_sampled_rdp` has formulas for.
+
     Raises:
-        UnsupportedEventError: it is replace_one.
+        UnsupportedEventError: the event is a noisy sum and a record is replaced by any other one.
     """
-    if relation is NeighboringRelation.REPLACE_ONE:
+    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        return True
+    if relation is NeighboringRelation.REPLACE_SPECIAL:
+        return isinstance(ungrouped(event), Laplace | DiscreteGaussian) or _is_gaussian_sum(event)
+    if all(isinstance(each, NOISY_SUMS) for each in leaves(event)):
         raise UnsupportedEventError(
-            "Poisson sampling is not supported under replace_one: its amplification is proven for adding or "
-            "removing one record (Mironov, Talwar, Zhang 2019). Declare add_or_remove_one or replace_special if "
-            "that is what protection means for this data, or send the gaussian event without sampling."
+            "Poisson sampling of a noisy sum is not supported under replace_one: its amplification is proven for "
+            "adding or removing one record (Mironov, Talwar, Zhang 2019). Declare add_or_remove_one or "
+            "replace_special if that is what protection means for this data, or send the event without sampling."
         )
+    return False
+
+
+def _is_gaussian_sum(event: DpEvent) -> bool:
+    """Check whether an event is a Gaussian release of a sum, or several of them composed."""
+    if isinstance(event, Composed | SelfComposed | GroupPrivacy):
+        return all(map(_is_gaussian_sum, inside(event)))
+    return isinstance(event, Gaussian | AdaptiveClipping)
 
 
 @singledispatch
@@ -66,7 +92,7 @@ def poisson_sampled_rdp(
 ) -> NDArray[np.float64]:
     """Return the Rényi divergence of an event on a Poisson sample, one record added or removed.
 
-    A special record contributes what a missing one does, so it is that of `replace_special` too.
+    It is that of `replace_special`, too, for events to which a special record is as good as none: see `is_amplified`.
 
     Args:
         event: what happened to the sample.
@@ -83,7 +109,7 @@ def poisson_sampled_rdp(
         f"There is no bound for Poisson sampling of {type_name(event)} with probability {sampling_probability:g} over "
         f"{orders.size} orders; a poisson_sampled event may hold a gaussian or adaptive_clipping event, several of "
         "these composed, a laplace, discrete_gaussian, exponential or epsilon_delta event, or the group_privacy of one "
-        "of these."
+        "of these under add_or_remove_one, anything under replace_special, anything but noisy sums under replace_one."
     )
 
 
@@ -133,9 +159,9 @@ def _(event: GroupPrivacy, sampling_probability: float, orders: NDArray[np.float
 @poisson_sampled_rdp.register
 def _(event: Zcdp, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
     raise UnsupportedEventError(
-        f"zcdp does not amplify by sampling: that the divergence is at most {event.rho:g} a at all of {orders.size} "
-        f"orders a says too little about a mechanism for a sample of probability {sampling_probability:g}. Name the "
-        "mechanism itself, for example gaussian."
+        f"zcdp does not amplify by sampling under add_or_remove_one: that the divergence is at most {event.rho:g} a at "
+        f"all of {orders.size} orders a says too little about a mechanism for a sample of probability "
+        f"{sampling_probability:g}. Name the mechanism itself, for example gaussian."
     )
 
 
@@ -150,7 +176,7 @@ def ungrouped(event: DpEvent) -> DpEvent:
 def _(event: PoissonSampled, relation: NeighboringRelation) -> float:
     # Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8: the loss of adding a record, which is the larger one.
     loss = worst_loss(ungrouped(event.event), relation)
-    if event.sampling_probability == 1:
+    if event.sampling_probability == 1 or not is_amplified(event.event, relation):
         return loss
     sampled = float(log1p_u(event.sampling_probability, np.array([loss]))[0])
     return max(sampled, TINY) if loss else 0.0  # what is positive costs something, even where it is below every float

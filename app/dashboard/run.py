@@ -4,13 +4,13 @@ from typing import Final
 
 from fastapi import Request, Response
 
-from app.accounting.events import DpEvent, type_name
+from app.accounting.events import DpEvent, leaves, type_name
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.dashboard.pages import Visiting, router
 from app.dashboard.words import limit
 from app.drawing.runs import noise_chart, run_chart, sampling_chart, sampling_of
 from app.ledger.deviations import DeviationKind
-from app.ledger.events import leaves, smallest_noise
+from app.ledger.events import smallest_noise
 from app.ledger.reservations import has_lapsed
 from app.persistence.repositories.decisions import Decision
 from app.service.looking.runs import read_run_stamp, see_run

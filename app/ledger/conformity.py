@@ -6,11 +6,11 @@ from functools import lru_cache
 from math import inf
 from typing import Final
 
-from app.accounting.events import DpEvent, NeighboringRelation, type_name
+from app.accounting.events import DpEvent, NeighboringRelation, leaves, type_name
 from app.ledger.accounts import Account
 from app.ledger.deviations import Deviation
 from app.ledger.errors import PolicyViolationError
-from app.ledger.events import leaves, smallest_noise
+from app.ledger.events import smallest_noise
 from app.ledger.filters import Limit
 from app.ledger.policies import ORGANISATION, Deviations, Policy, Source
 from app.ledger.roles import Role

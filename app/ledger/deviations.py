@@ -6,9 +6,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from app.accounting.events import DpEvent, PoissonSampled, SampledWithoutReplacement, type_name
+from app.accounting.events import DpEvent, PoissonSampled, SampledWithoutReplacement, inside, leaves, type_name
 from app.ledger.accounts import StepEvent
-from app.ledger.events import inside, leaves, smallest_noise
+from app.ledger.events import smallest_noise
 
 
 class DeviationKind(StrEnum):

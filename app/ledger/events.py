@@ -1,23 +1,11 @@
-"""What lies in an event: the mechanisms, and the smallest of their noise."""
+"""The smallest noise in an event."""
 
 from math import hypot
 
 import numpy as np
 
-from app.accounting.events import AdaptiveClipping, Decay, DpEvent
+from app.accounting.events import AdaptiveClipping, Decay, DpEvent, inside
 from app.accounting.formulas.schedules import decayed
-
-
-def inside(event: DpEvent) -> list[DpEvent]:
-    """The events directly in an event; none in a mechanism."""
-    parts = getattr(event, "events", None)
-    return list(parts) if parts else [event.event] if hasattr(event, "event") else []
-
-
-def leaves(event: DpEvent) -> list[DpEvent]:
-    """The mechanisms in an event: itself, or those in it, however deep."""
-    parts = inside(event)
-    return [leaf for each in parts for leaf in leaves(each)] if parts else [event]
 
 
 def smallest_noise(event: DpEvent) -> float | None:

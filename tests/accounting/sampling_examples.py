@@ -15,7 +15,7 @@ from app.accounting.events import (
     SelfComposed,
 )
 
-from .leaf_examples import COUNTS, EVENTS, NOT_REPLACED, PROBABILITIES, REPLACED, SAMPLED_WIRE, Case, Examples
+from .leaf_examples import ALL, COUNTS, EVENTS, NOT_REPLACED, PROBABILITIES, REPLACED, SAMPLED_WIRE, Case, Examples
 
 POISSON_SAMPLED = Examples(
     cases=(
@@ -97,7 +97,7 @@ POISSON_SAMPLED = Examples(
             },
             "659e9c7c4933192852012eee15cd180a24896f0f7a035ee91d3e8cdf99b2563c",
             sdk.poisson_sampled(0.9, sdk.exponential(2)),
-            NOT_REPLACED,
+            ALL,
             (PoissonSampled(0.91, Exponential(2)), PoissonSampled(0.9, Exponential(2.1)), Exponential(2)),
         ),
         Case(
@@ -113,7 +113,7 @@ POISSON_SAMPLED = Examples(
             },
             "e0e577d0c3fcc7e092b62721e5924a3e70cdc07c3098b8cb9f962f44c6c0f8b0",
             sdk.poisson_sampled(0.1, sdk.group_privacy(2, sdk.epsilon_delta(0.5, 1e-7))),
-            NOT_REPLACED,
+            ALL,
             (
                 PoissonSampled(0.11, GroupPrivacy(2, EpsilonDelta(0.5, 1e-7))),
                 PoissonSampled(0.1, GroupPrivacy(3, EpsilonDelta(0.5, 1e-7))),

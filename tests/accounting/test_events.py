@@ -18,6 +18,7 @@ from app.accounting.events import (
     NeighboringRelation,
     PoissonSampled,
     RepeatAndSelect,
+    SampledWithoutReplacement,
     SelfComposed,
     Zcdp,
     canonical,
@@ -190,7 +191,9 @@ LONG = Decay("exp", 1e-4, 600, Gaussian(5))
     [
         (Gaussian(1), 1),
         (SelfComposed(Gaussian(1), 10**9), 1),
-        (PoissonSampled(0.1, Composed((Gaussian(1), Gaussian(2)))), 1),
+        (PoissonSampled(0.1, Composed((Gaussian(1), Gaussian(2)))), 2),
+        (PoissonSampled(1, LONG), 600),
+        (SampledWithoutReplacement(10, 10, SelfComposed(LONG, 2)), 600),
         (Composed((Gaussian(1), GroupPrivacy(2, Composed((Laplace(1), Zcdp(1)))))), 3),
         (LONG, 600),
         (RepeatAndSelect(SelfComposed(LONG, 2), 3, 1), 601),

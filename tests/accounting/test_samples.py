@@ -35,7 +35,7 @@ REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 GRID = orders(GRID_VERSION)
 
-SAMPLABLE = [
+SUMS = [
     Gaussian(2),
     Gaussian(2, "microbatch"),
     AdaptiveClipping(2),
@@ -44,13 +44,16 @@ SAMPLABLE = [
     SelfComposed(Gaussian(2), 3),
     Laplace(2),
     DiscreteGaussian(2),
+    GroupPrivacy(2, Gaussian(2)),
+    GroupPrivacy(2, Laplace(2)),
+    GroupPrivacy(2, GroupPrivacy(2, SelfComposed(Gaussian(9), 2))),
+]
+SAMPLABLE = [
+    *SUMS,
     Exponential(0.5),
     EpsilonDelta(0.5),
     EpsilonDelta(0.5, 1e-7),
-    GroupPrivacy(2, Gaussian(2)),
-    GroupPrivacy(2, Laplace(2)),
     GroupPrivacy(2, EpsilonDelta(0.5, 1e-7)),
-    GroupPrivacy(2, GroupPrivacy(2, SelfComposed(Gaussian(9), 2))),
 ]
 NOT_SAMPLABLE = [
     RandomizedResponse(0.5, 2),
@@ -67,7 +70,19 @@ NOT_SAMPLABLE = [
     GroupPrivacy(2, RandomizedResponse(0.5, 2)),
     Decay("time", 0.1, 5, Gaussian(1)),
 ]
-SAMPLED_RELATIONS = (ADD_OR_REMOVE, REPLACE_SPECIAL)
+SHOWING = [
+    Exponential(0.5),
+    EpsilonDelta(0.5),
+    EpsilonDelta(0.5, 1e-7),
+    GroupPrivacy(2, EpsilonDelta(0.5, 1e-7)),
+    RandomizedResponse(0.5, 2),
+    Zcdp(0.1),
+    TreeAggregation(1, (8,)),
+    Composed((Gaussian(1), RandomizedResponse(0.5, 2))),
+    SelfComposed(Exponential(1), 2),
+    RepeatAndSelect(RandomizedResponse(0.9, 2), 2, 1),
+    PoissonSampled(0.5, EpsilonDelta(0.5)),
+]
 
 
 @pytest.mark.parametrize("event", SAMPLABLE, ids=str)
@@ -82,16 +97,44 @@ def test_a_sample_costs_less_than_everybody_and_a_rarer_one_less_still(event: Dp
     assert np.all((dearer.values < everybody.values)[GRID <= HIGHEST])
 
 
-@pytest.mark.parametrize("event", SAMPLABLE, ids=str)
-def test_a_special_record_is_a_missing_one(event: DpEvent) -> None:
+@pytest.mark.parametrize("event", SUMS, ids=str)
+def test_to_a_sum_a_special_record_is_a_missing_one(event: DpEvent) -> None:
     sampled = PoissonSampled(0.03, event)
     assert event_curve(sampled, REPLACE_SPECIAL) == event_curve(sampled, ADD_OR_REMOVE)
 
 
-@pytest.mark.parametrize("event", SAMPLABLE, ids=str)
-def test_poisson_sampling_is_refused_where_records_are_replaced(event: DpEvent) -> None:
+@pytest.mark.parametrize("event", [*SUMS, Composed((Gaussian(1), Laplace(1)))], ids=str)
+def test_sampling_a_sum_is_refused_where_records_are_replaced(event: DpEvent) -> None:
     with pytest.raises(UnsupportedEventError, match="Declare add_or_remove_one or replace_special"):
         event_curve(PoissonSampled(0.03, event), REPLACE_ONE)
+
+
+@pytest.mark.parametrize("relation", [REPLACE_ONE, REPLACE_SPECIAL])
+@pytest.mark.parametrize("event", SHOWING, ids=str)
+def test_where_absence_may_show_a_sample_costs_what_convexity_allows(
+    event: DpEvent, relation: NeighboringRelation
+) -> None:
+    taken, q, b = event_curve(event, relation), 0.03, GRID - 1
+    with np.errstate(over="ignore"):
+        convex = np.log1p(q * np.expm1(b * taken.nats())) / b
+    sampled = event_curve(PoissonSampled(q, event), relation)
+    usual = np.isfinite(convex)
+    assert sampled.nats()[usual] == pytest.approx(convex[usual], rel=2e-9)
+    assert sampled.values[-1] == taken.values[-1]  # the largest loss is that of a record which is taken
+    assert np.all(sampled.values <= taken.values)
+    assert q * taken.delta_value() <= sampled.delta_value() <= q * taken.delta_value() * (1 + 3e-9) + DELTA_UNIT
+
+
+@pytest.mark.parametrize(("order", "factor"), [(2, 99), (8, 708)])
+def test_clients_that_are_seen_to_answer_pay_for_it(order: float, factor: float) -> None:
+    # Each client is drawn with q = 0.01 and answers by a 1-DP local randomizer; the server sees who answered.
+    price = event_curve(PoissonSampled(0.01, EpsilonDelta(1)), REPLACE_SPECIAL).nats()[np.searchsorted(GRID, order)]
+    yes, no = np.exp(1) / (1 + np.exp(1)), 1 / (1 + np.exp(1))
+    moment = 0.99 + 0.01 * (yes**order * no ** (1 - order) + no**order * yes ** (1 - order))
+    truth = np.log(moment) / (order - 1)
+    assert truth <= price <= truth * (1 + 1e-8)
+    hidden = sampled_pure_dp_rdp(0.01, 1, np.array([float(order)]))[0]
+    assert truth / hidden == pytest.approx(factor, rel=0.01)
 
 
 @pytest.mark.parametrize("relation", list(NeighboringRelation))
@@ -100,11 +143,10 @@ def test_taking_every_record_is_no_sampling(event: DpEvent, relation: Neighborin
     assert event_curve(PoissonSampled(1, event), relation) == event_curve(event, relation)
 
 
-@pytest.mark.parametrize("relation", SAMPLED_RELATIONS)
 @pytest.mark.parametrize("event", NOT_SAMPLABLE, ids=str)
-def test_what_sampling_does_not_amplify_is_refused(event: DpEvent, relation: NeighboringRelation) -> None:
+def test_what_sampling_does_not_amplify_is_refused_where_a_record_is_added(event: DpEvent) -> None:
     with pytest.raises(UnsupportedEventError, match=r"may hold (a )?gaussian|zcdp does not amplify"):
-        event_curve(PoissonSampled(0.5, event), relation)
+        event_curve(PoissonSampled(0.5, event), ADD_OR_REMOVE)
 
 
 @pytest.mark.parametrize("q", [1e-4, 0.02, 0.6])
@@ -143,7 +185,7 @@ def test_a_delta_of_its_own_is_sampled_too(q: float, delta: float) -> None:
     assert curve.delta >= 1
 
 
-@pytest.mark.parametrize("relation", SAMPLED_RELATIONS)
+@pytest.mark.parametrize("relation", [ADD_OR_REMOVE, REPLACE_SPECIAL])
 def test_batches_of_a_fixed_size_are_refused_where_the_number_of_records_differs(relation: NeighboringRelation) -> None:
     for size in (256, 60000):
         with pytest.raises(UnsupportedEventError, match="Declare replace_one"):

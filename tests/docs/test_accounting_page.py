@@ -26,6 +26,7 @@ from app.accounting.events import (
 from app.accounting.events.base import TYPE_BY_NAME
 from app.accounting.orders import GRID_VERSION, HIGHEST, PURE, orders
 from app.accounting.rdp import curve_over
+from app.accounting.sampled import is_amplified
 from benchmarks import tightness
 from benchmarks.tightness_plans import Plan, plans
 from tests.accounting import test_amplification, test_fixed_batches, test_mechanisms, test_sampled_gaussian
@@ -116,7 +117,7 @@ def is_supported(event: DpEvent, relation: NeighboringRelation) -> bool:
 def test_an_event_is_supported_where_the_table_says_so(row: list[str]) -> None:
     name, *cells = row
     event = example(name.strip("`"))
-    said = [{"yes": True, "no": False}[cell] for cell in cells]
+    words = {True: "yes", False: "no"}
     under = [is_supported(event, relation) for relation in NeighboringRelation]
     added, replaced, special = NeighboringRelation
     sampled, fixed, group = (
@@ -124,14 +125,21 @@ def test_an_event_is_supported_where_the_table_says_so(row: list[str]) -> None:
         SampledWithoutReplacement(100, 10, event),
         GroupPrivacy(2, event),
     )
-    on_sample = {is_supported(sampled, relation) for relation in (added, special)}
+    on_sample = [
+        "convex" if is_supported(sampled, relation) and not is_amplified(event, relation) else words[each]
+        for relation in NeighboringRelation
+        for each in [is_supported(sampled, relation)]
+    ]
     in_group = [is_supported(group, relation) for relation in NeighboringRelation]
-    assert len(on_sample) == 1
-    assert not is_supported(sampled, replaced)
     assert not is_supported(fixed, added)
     assert not is_supported(fixed, special)
     assert in_group in (under, [False] * 3)
-    assert said == [*under, *on_sample, is_supported(fixed, replaced), any(in_group)]
+    assert cells == [
+        *(words[each] for each in under),
+        *on_sample,
+        words[is_supported(fixed, replaced)],
+        words[any(in_group)],
+    ]
 
 
 def test_the_table_of_relations_has_all_events_but_those_that_are_their_parts() -> None:

@@ -24,6 +24,7 @@ from app.accounting.events import (
     RepeatAndSelect,
     SelfComposed,
     Zcdp,
+    leaves,
 )
 from app.ledger.conformity import (
     Size,
@@ -34,7 +35,7 @@ from app.ledger.conformity import (
     require_steps,
 )
 from app.ledger.errors import InvalidInputError, PolicyViolationError
-from app.ledger.events import leaves, smallest_noise
+from app.ledger.events import smallest_noise
 from app.ledger.filters import Limit
 from app.ledger.policies import (
     LEAVES,

@@ -5,6 +5,7 @@ from tests.mutation_cases.case import Mutation
 MODEL = "tests/reliability/test_state_machine.py"
 ADMISSION = "tests/ledger/test_admission.py"
 CURVES = "tests/accounting/test_curves.py"
+RELATIONS = "tests/accounting/test_relation_table.py"
 
 
 CASES = (
@@ -70,6 +71,34 @@ CASES = (
         "    return reduce(stricter, beneath, base)",
         "    return stricter(base, beneath[-1]) if beneath else base",
         ("tests/ledger/test_policies.py",),
+    ),
+    Mutation(
+        "a sample of clients that are seen to answer is amplified",
+        "app/accounting/sampled.py",
+        "    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:\n        return True\n",
+        "    if relation is not NeighboringRelation.REPLACE_ONE:\n        return True\n",
+        (RELATIONS, "tests/accounting/test_samples.py", "tests/ledger/test_counterexample.py"),
+    ),
+    Mutation(
+        "the largest loss of a client that is seen to answer is amplified",
+        "app/accounting/rdp.py",
+        "np.where(orders <= HIGHEST, taken_or_not_rdp(q, taken.nats(), orders), taken.nats())",
+        "np.where(orders <= HIGHEST, taken_or_not_rdp(q, taken.nats(), orders), q * taken.nats())",
+        (RELATIONS, "tests/accounting/test_samples.py"),
+    ),
+    Mutation(
+        "a mechanism on a sample never fails with its own delta",
+        "app/accounting/rdp.py",
+        "max(q * taken.delta_value(), float_info.min) if taken.delta else 0.0",
+        "max(q * q * taken.delta_value(), float_info.min) if taken.delta else 0.0",
+        (RELATIONS, "tests/accounting/test_samples.py"),
+    ),
+    Mutation(
+        "a sample takes one curve, however many lie in it",
+        "app/accounting/events/sampling.py",
+        "    return curve_count(event.event)",
+        "    return 1 + 0 * curve_count(event.event)",
+        ("tests/accounting/test_events.py",),
     ),
     Mutation(
         "a sweep has as many trials as are expected",

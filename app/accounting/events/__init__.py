@@ -10,6 +10,8 @@ from app.accounting.events.base import (
     DpEvent,
     NeighboringRelation,
     curve_count,
+    inside,
+    leaves,
     type_name,
 )
 from app.accounting.events.composite import (
@@ -81,6 +83,8 @@ __all__ = [
     "event_from_dict",
     "event_to_dict",
     "fingerprint",
+    "inside",
+    "leaves",
     "noise_multiplier",
     "sampling_probability",
     "type_name",

@@ -67,9 +67,21 @@ def curve_count(event: DpEvent) -> int:  # noqa: ARG001 - dispatch looks at it
         event: the event.
 
     Returns:
-        1 for an event that holds no other or that ran on a sample, else what the events in it take.
+        1 for an event that holds no other, else what the events in it take.
     """
     return 1
+
+
+def inside(event: DpEvent) -> list[DpEvent]:
+    """Get the events directly in an event; none in a mechanism."""
+    parts = getattr(event, "events", None)
+    return list(parts) if parts else [event.event] if hasattr(event, "event") else []
+
+
+def leaves(event: DpEvent) -> list[DpEvent]:
+    """Get the mechanisms in an event: itself, or those in it, however deep."""
+    parts = inside(event)
+    return [leaf for each in parts for leaf in leaves(each)] if parts else [event]
 
 
 @dataclass(frozen=True, slots=True)

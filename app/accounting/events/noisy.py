@@ -33,6 +33,7 @@ class Gaussian(DpEvent):
             at most one clipping norm. "microbatch": the clipped mean of several records' vectors; one of them may turn
             that mean from anywhere in the ball to anywhere else, so that the sum moves by up to two clipping norms
             under every relation. Which of the other records share a micro-batch must not depend on the one in question.
+            A special record is left out of the mean.
 
     Raises:
         InvalidEventError: the noise multiplier is not a number in these bounds, or nothing of that name is clipped.

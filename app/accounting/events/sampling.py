@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass
 
-from app.accounting.events.base import MAX_COUNT, PROBABILITIES, DpEvent, check_event, check_whole, set_real, wire_type
+from app.accounting.events.base import (
+    MAX_COUNT,
+    PROBABILITIES,
+    DpEvent,
+    check_event,
+    check_whole,
+    curve_count,
+    set_real,
+    wire_type,
+)
 
 
 @wire_type("poisson_sampled")
@@ -10,7 +19,8 @@ from app.accounting.events.base import MAX_COUNT, PROBABILITIES, DpEvent, check_
 class PoissonSampled(DpEvent):
     """A mechanism run on a Poisson sample: every record is taken independently with the same probability.
 
-    To the mechanism, a record that is not taken is as good as missing; under `replace_special`, it is the special one.
+    To a noisy sum, a record that is not taken contributes what a missing or a special one does. Of any other mechanism
+    the output may show who was taken: sampling then amplifies under `add_or_remove_one` only.
 
     Args:
         sampling_probability: probability with which each record is taken, in (0, 1].
@@ -57,3 +67,8 @@ class SampledWithoutReplacement(DpEvent):
         check_whole("source_dataset_size", self.source_dataset_size, 1, MAX_COUNT, "the number of records")
         check_whole("sample_size", self.sample_size, 1, self.source_dataset_size, "the records of one batch")
         check_event(self.event, "happened to the batch")
+
+
+@curve_count.register
+def _(event: PoissonSampled | SampledWithoutReplacement) -> int:
+    return curve_count(event.event)

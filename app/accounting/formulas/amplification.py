@@ -3,7 +3,14 @@
 Whatever the other records are, the outputs on two neighbours are mixtures (1 - q) Q + q P and Q of what the mechanism
 does with and without the one record, and a Rényi divergence of mixtures is at most the largest of their parts. With
 L = P / Q the moment of order a is 1 + E_Q[phi(ln(1 - q + q L))] where the record was added, and the same with psi where
-it was removed. Relations: add_or_remove_one; and replace_special, where a record that is not taken counts as special.
+it was removed. Relations: add_or_remove_one; and replace_special for mechanisms to which a special record is as good as
+none.
+
+Where a record is replaced and its absence may show, they are (1 - q) O + q P and (1 - q) O + q Q with an O that is
+neither. The moment of order a, the sum of Q (P / Q)^a, is the f-divergence of t^a, which is convex: it is jointly
+convex in the pair (Csiszár 1967; Liese, Vajda 2006), and 1 for a pair of equals. So it is at most 1 - q + q A, A the
+moment of P and Q. That is the truth where O is disjoint from both. It needs that the coin of the record in question
+does not depend on the record, and that the samples of the others are drawn alike on both neighbours.
 
 If some mapping of the outputs exchanges P and Q, then the first is the larger one. With m = 1 - q + q L,
 m' = 1 - q + q / L, s = ln m, s' = -ln m' and c = a - 1/2, exchanging P and Q in half of the mean leaves the sign of
@@ -138,6 +145,29 @@ def sampled_discrete_gaussian_rdp(
     between = chord(lambda integers: sampled_gaussian_rdp(q, noise_multiplier, integers), orders)
     mixture = log1p_u(q, (orders - 1) * unsampled) / (orders - 1)
     return np.maximum(np.minimum(between, mixture), TINY)
+
+
+def taken_or_not_rdp(q: float, nats: NDArray[np.float64], orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a bound on the Rényi divergence of any mechanism on a Poisson sample, one record replaced.
+
+    It holds whatever the output shows of who was taken: ln(1 - q + q exp(b R)) / b, b = a - 1.
+
+    Args:
+        q: sampling probability, in (0, 1).
+        nats: (n_orders,) divergence R of the mechanism on records that are taken, infinity allowed.
+        orders: (n_orders,) Rényi orders above 1.
+
+    Returns:
+        (n_orders,) nats, at most `nats`; exact where the output shows who was taken; positive where `nats` is.
+
+    Source:
+        Joint convexity: see the module. Relations: replace_one, replace_special.
+    """
+    b = orders - 1
+    finite = np.isfinite(nats)
+    bound = np.full_like(nats, np.inf)
+    bound[finite] = np.maximum(log1p_u(q, b[finite] * nats[finite]) / b[finite], TINY)
+    return np.where(nats > 0, np.minimum(bound, nats), 0.0)
 
 
 def sampled_epsilon_delta(q: float, epsilon: float, delta: float) -> tuple[float, float]:

@@ -34,7 +34,11 @@ from app.api.schemas.mechanisms import (
 
 
 class PoissonSampledEvent(EventInput):
-    """A mechanism on a sample in which each privacy unit is included independently."""
+    """A mechanism on a sample in which each privacy unit is included independently.
+
+    Under `replace_special` and `replace_one` the output of anything but a noisy sum may show who was taken. Sampling
+    saves less there.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={

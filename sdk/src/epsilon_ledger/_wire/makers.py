@@ -181,6 +181,9 @@ def adaptive_clipping(
 def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampledEvent:
     """Describe an event on a Poisson sample: every record is drawn by its own coin.
 
+    A gaussian, laplace or discrete_gaussian event on a sample means the noisy sum alone. Where the server sees each
+    client's own noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
+
     Args:
         sampling_probability: chance of each record to be in the sample, in (0, 1]; a shuffled loader's
             batch size over n is not this.

@@ -1,0 +1,434 @@
+"""Which event costs what under which relation, in which wrapper: every cell is refused, or at least its exact truth.
+
+A cell is a mechanism, a wrapper and a relation. Where it has a price, small instances are run by brute force: with an
+output that shows who was taken where the mechanism allows it, and with one that does not, in both directions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.accounting.curves import RdpCurve
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    AdaptiveClipping,
+    Composed,
+    Decay,
+    DiscreteGaussian,
+    DpEvent,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+    RandomizedResponse,
+    RepeatAndSelect,
+    SampledWithoutReplacement,
+    SelfComposed,
+    TreeAggregation,
+    Zcdp,
+    noise_multiplier,
+    with_noise_multiplier,
+)
+from app.accounting.events.base import TYPE_BY_NAME
+from app.accounting.orders import PURE
+from app.accounting.rdp import curve_over
+
+from .small_mechanisms import (
+    ABSENT,
+    FEW,
+    SPECIAL,
+    Data,
+    Entry,
+    Mechanism,
+    Output,
+    aligned,
+    best_of,
+    fixed_batch,
+    gaussian,
+    grouped,
+    hockey_stick,
+    integers,
+    joint,
+    laplace,
+    mixture,
+    number,
+    poisson,
+    renyi,
+    together,
+    truncated_geometric,
+)
+
+ADDED, REPLACED, SPECIALLY = NeighboringRelation
+SHARP = {"nothing", "poisson_sampled", "poisson_sampled, rarely", "self_composed"}
+"""Wrappers whose price is the truth or nearly so: there the worst instance must come near it."""
+
+PRICED = 538
+"""Cells with a price; another number means that something is refused, or no longer refused."""
+
+ORDERS = np.array([1.0625, 1.5, 2.0, 3.0, 8.0, 64.0, 1024.0, PURE])
+Q = 0.3
+RUNS = 4.0
+Reading = Callable[[DpEvent, NeighboringRelation], Mechanism | None]
+"""A mechanism of which an event is true under a relation; None: it is not true of this one there."""
+
+
+def noisy_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    del relation
+    noise = {Gaussian: gaussian, Laplace: laplace, DiscreteGaussian: integers}[type(event)]
+    return lambda data: {(): noise(sum(map(number, data)), noise_multiplier(event))}
+
+
+def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    del relation
+
+    def run(data: Data) -> Output:
+        batch = [entry for entry in data if not isinstance(entry, str)]
+        mean = float(np.clip(5 * np.mean(batch), -1, 1)) if batch else 0.0
+        return {(): gaussian(mean, noise_multiplier(event))}
+
+    return run
+
+
+def sum_and_count(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    del relation
+    assert isinstance(event, AdaptiveClipping)
+    together = event.noise_multiplier
+    gradients = event.gradient_noise_multiplier or together * 2**0.5  # type: ignore[operator]
+    count = event.count_noise_stddev or together * 2**0.5 / 2  # type: ignore[operator]
+
+    def run(data: Data) -> Output:
+        total, within = sum(map(number, data)), sum(np.sign(number(entry)) / 2 for entry in data)
+        return joint([{"sum": gaussian(total, gradients, FEW)}, {"count": gaussian(within, count, FEW)}])
+
+    return run
+
+
+def answers(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
+    if relation is ADDED:
+        return None
+    assert isinstance(event, RandomizedResponse)
+    even = np.full(event.num_buckets, 1 / event.num_buckets)
+
+    def answer(entry: Entry) -> Output:
+        if isinstance(entry, str):
+            return {"silent": np.ones(1)} if entry == ABSENT and absent_shows else {"answer": even}
+        own = np.eye(event.num_buckets)[0 if entry > 0 else 1]
+        return {"answer": event.noise_parameter * even + (1 - event.noise_parameter) * own}
+
+    return lambda data: joint(map(answer, data))
+
+
+def by_itself(one: Callable[[Entry], Output]) -> Mechanism:
+    """Let every record answer by itself, so that the output shows who was taken."""
+    return lambda data: joint({"silent": np.ones(1)} if entry == ABSENT else one(entry) for entry in data)
+
+
+def choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+    assert isinstance(event, Exponential)
+
+    def chosen(data: Data) -> Output:
+        votes = np.array([sum(sign * number(entry) > 0 for entry in data) for sign in (1, -1)])
+        weights = np.exp(event.epsilon * votes / 2)
+        return {"choice": weights / weights.sum()}
+
+    if local:
+        return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
+    return chosen
+
+
+def concentrated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+    assert isinstance(event, Zcdp)
+    scale = (2.0 if relation is REPLACED else 1.0) / (2 * event.rho) ** 0.5
+    if local:
+        return None if relation is ADDED else by_itself(lambda entry: {"sent": gaussian(number(entry), scale, FEW)})
+    return lambda data: {(): gaussian(sum(map(number, data)), scale)}
+
+
+def stated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+    assert isinstance(event, EpsilonDelta)
+
+    def told(data: Data) -> Output:
+        count = sum(number(entry) > 0 for entry in data)
+        noisy = {"noisy": truncated_geometric(count, len(data), event.epsilon)}
+        clear = {"clear": np.eye(len(data) + 1)[count]}
+        return mixture([(1 - event.delta, noisy), (event.delta, clear)])
+
+    if local:
+        return None if relation is ADDED else by_itself(lambda entry: told((entry,)))
+    return told
+
+
+def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
+    """Release the nodes of a tree over four steps that hold one of the first two, where the unit in question is.
+
+    A record that was not taken contributes zero at its step; or the output shows it, and the later steps move up.
+    """
+    if relation is ADDED:
+        return None
+    assert isinstance(event, TreeAggregation)
+    assert event.step_counts == (4,)
+
+    def run(data: Data) -> Output:
+        taken = tuple(entry != ABSENT for entry in data) if absent_shows else ()
+        steps = [entry for entry in data if entry != ABSENT] if absent_shows else data
+        sums = [sum(map(number, steps[low:high])) for low, high in ((0, 1), (1, 2), (0, 2), (0, 4))]
+        nodes = [{"node": gaussian(each, event.noise_multiplier, bins=4)} for each in sums]
+        return joint([{taken: np.ones(1)}, *nodes])
+
+    return run
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A mechanism, and instances of it.
+
+    Args:
+        name: of its type, and what is special.
+        event: what is charged.
+        readings: mechanisms of which the event is true.
+        sharpness: which part of the price the worst instance must reach, or the comparison would say little.
+    """
+
+    name: str
+    event: DpEvent
+    readings: Sequence[Reading]
+    sharpness: float = 0.9
+
+
+LEAVES = (
+    Leaf("gaussian", Gaussian(2.0), (noisy_sum,)),
+    # In a sample, a micro-batch of two is seldom whole.
+    Leaf("gaussian, microbatch", Gaussian(4.0, "microbatch"), (microbatch,), sharpness=0.2),
+    Leaf("laplace", Laplace(2.0), (noisy_sum,)),
+    Leaf("discrete_gaussian", DiscreteGaussian(2.0), (noisy_sum,)),
+    Leaf("adaptive_clipping", AdaptiveClipping(gradient_noise_multiplier=3, count_noise_stddev=2), (sum_and_count,)),
+    Leaf("adaptive_clipping, one noise", AdaptiveClipping(3), (sum_and_count,)),
+    Leaf(
+        "randomized_response",
+        RandomizedResponse(0.6, 3),
+        (partial(answers, absent_shows=True), partial(answers, absent_shows=False)),
+    ),
+    Leaf("exponential", Exponential(1.0), (partial(choice, local=True), partial(choice, local=False))),
+    Leaf("zcdp", Zcdp(0.1), (partial(concentrated, local=True), partial(concentrated, local=False))),
+    Leaf("epsilon_delta", EpsilonDelta(1.0), (partial(stated, local=True), partial(stated, local=False))),
+    Leaf(
+        "epsilon_delta, delta",
+        EpsilonDelta(1.0, 0.01),
+        (partial(stated, local=True), partial(stated, local=False)),
+    ),
+    Leaf(
+        "tree_aggregation",
+        TreeAggregation(3.0, (4,)),
+        (partial(tree, absent_shows=True), partial(tree, absent_shows=False)),
+        sharpness=0.6,  # its bins are coarse
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """What is made of a mechanism.
+
+    Args:
+        name: outermost first.
+        event: what is charged.
+        run: the same by brute force, from a reading of the mechanism's event.
+        others: the entries of units beside the one in question; several lists are several instances.
+    """
+
+    name: str
+    event: Callable[[DpEvent], DpEvent]
+    run: Callable[[Callable[[DpEvent], Mechanism], DpEvent], Mechanism]
+    others: Sequence[Data] = ((), (0.5,), (-0.5,))
+
+
+SECOND = Gaussian(3.0)
+SUM = noisy_sum(SECOND, ADDED)
+
+
+def of_each(change: Callable[[Mechanism], Mechanism]) -> Callable[[Callable[[DpEvent], Mechanism], DpEvent], Mechanism]:
+    return lambda reading, event: change(reading(event))
+
+
+def geometric(reached: NDArray[np.float64]) -> NDArray[np.float64]:
+    return reached / RUNS / (1 - (1 - 1 / RUNS) * reached)
+
+
+def poissons(reached: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.exp(RUNS * (reached - 1))
+
+
+def scheduled(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
+    return together([reading(with_noise_multiplier(event, noise_multiplier(event) / (1 + t / 2))) for t in range(2)])
+
+
+def scheduled_samples(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
+    steps = [with_noise_multiplier(event, noise_multiplier(event) / (1 + t / 2)) for t in range(2)]
+    return together([poisson(Q, reading(step)) for step in steps])
+
+
+WRAPPERS = (
+    Wrapper("nothing", lambda e: e, of_each(lambda m: m)),
+    Wrapper("poisson_sampled", lambda e: PoissonSampled(Q, e), of_each(lambda m: poisson(Q, m))),
+    Wrapper("poisson_sampled, rarely", lambda e: PoissonSampled(0.01, e), of_each(lambda m: poisson(0.01, m))),
+    Wrapper("poisson_sampled, always", lambda e: PoissonSampled(1, e), of_each(lambda m: m)),
+    Wrapper(
+        "sampled_without_replacement",
+        lambda e: SampledWithoutReplacement(3, 2, e),
+        of_each(lambda m: fixed_batch(2, m)),
+        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    ),
+    Wrapper(
+        "sampled_without_replacement, all",
+        lambda e: SampledWithoutReplacement(2, 2, e),
+        of_each(lambda m: m),
+        others=((1.0,), (-1.0,)),
+    ),
+    Wrapper("composed", lambda e: Composed((e, SECOND)), of_each(lambda m: together([m, SUM]))),
+    Wrapper("self_composed", lambda e: SelfComposed(e, 2), of_each(lambda m: together([m, m]))),
+    Wrapper("group_privacy", lambda e: GroupPrivacy(2, e), of_each(lambda m: grouped(2, m))),
+    Wrapper(
+        "repeat_and_select, geometric", lambda e: RepeatAndSelect(e, RUNS, 1), of_each(lambda m: best_of(m, geometric))
+    ),
+    Wrapper(
+        "repeat_and_select, Poisson", lambda e: RepeatAndSelect(e, RUNS, None), of_each(lambda m: best_of(m, poissons))
+    ),
+    Wrapper("decay", lambda e: Decay("time", 0.5, 2, e), scheduled),
+    Wrapper("decay of poisson_sampled", lambda e: Decay("time", 0.5, 2, PoissonSampled(Q, e)), scheduled_samples),
+    Wrapper(
+        "poisson_sampled of composed",
+        lambda e: PoissonSampled(Q, Composed((e, SECOND))),
+        of_each(lambda m: poisson(Q, together([m, SUM]))),
+    ),
+    Wrapper(
+        "poisson_sampled of self_composed",
+        lambda e: PoissonSampled(Q, SelfComposed(e, 2)),
+        of_each(lambda m: poisson(Q, together([m, m]))),
+    ),
+    Wrapper(
+        "poisson_sampled of group_privacy",
+        lambda e: PoissonSampled(Q, GroupPrivacy(2, e)),
+        of_each(lambda m: poisson(Q, grouped(2, m))),
+    ),
+    Wrapper(
+        "poisson_sampled of repeat_and_select",
+        lambda e: PoissonSampled(Q, RepeatAndSelect(e, RUNS, 1)),
+        of_each(lambda m: poisson(Q, best_of(m, geometric))),
+    ),
+    Wrapper(
+        "poisson_sampled of decay",
+        lambda e: PoissonSampled(Q, Decay("time", 0.5, 2, e)),
+        lambda reading, event: poisson(Q, scheduled(reading, event)),
+    ),
+    Wrapper(
+        "poisson_sampled of poisson_sampled",
+        lambda e: PoissonSampled(Q, PoissonSampled(0.5, e)),
+        of_each(lambda m: poisson(Q, poisson(0.5, m))),
+    ),
+    Wrapper(
+        "group_privacy of poisson_sampled",
+        lambda e: GroupPrivacy(2, PoissonSampled(Q, e)),
+        of_each(lambda m: grouped(2, poisson(Q, m))),
+    ),
+    Wrapper(
+        "group_privacy of composed samples",
+        lambda e: GroupPrivacy(2, Composed((PoissonSampled(Q, e), SECOND))),
+        of_each(lambda m: grouped(2, together([poisson(Q, m), SUM]))),
+        others=((),),
+    ),
+    Wrapper(
+        "self_composed of poisson_sampled",
+        lambda e: SelfComposed(PoissonSampled(Q, e), 2),
+        of_each(lambda m: together([poisson(Q, m), poisson(Q, m)])),
+        others=((0.5,),),
+    ),
+    Wrapper(
+        "repeat_and_select of poisson_sampled",
+        lambda e: RepeatAndSelect(PoissonSampled(Q, e), RUNS, 1),
+        of_each(lambda m: best_of(poisson(Q, m), geometric)),
+    ),
+    Wrapper(
+        "sampled_without_replacement of group_privacy",
+        lambda e: SampledWithoutReplacement(3, 2, GroupPrivacy(2, e)),
+        of_each(lambda m: fixed_batch(2, grouped(2, m))),
+        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    ),
+    Wrapper(
+        "composed of sampled_without_replacement",
+        lambda e: Composed((SampledWithoutReplacement(3, 1, e), e)),
+        of_each(lambda m: together([fixed_batch(1, m), m])),
+        others=((1.0, -1.0),),
+    ),
+)
+
+NEIGHBOURS: dict[NeighboringRelation, tuple[tuple[Entry, Entry], ...]] = {
+    ADDED: ((1.0, ABSENT), (-1.0, ABSENT)),
+    REPLACED: ((1.0, -1.0),),
+    SPECIALLY: ((1.0, SPECIAL), (-1.0, SPECIAL)),
+}
+
+
+def price(wrapper: Wrapper, leaf: Leaf, relation: NeighboringRelation) -> RdpCurve | None:
+    """Get what a cell of the table costs; None: it is refused."""
+    try:
+        return curve_over(wrapper.event(leaf.event), ORDERS, relation)
+    except UnsupportedEventError:
+        return None
+
+
+def pairs(wrapper: Wrapper, leaf: Leaf, relation: NeighboringRelation) -> list[tuple[Output, Output]]:
+    """Get the outputs of the instances of a cell on two neighbours, in both directions."""
+    found = []
+    for reading, others in product(leaf.readings, wrapper.others):
+        if reading(leaf.event, relation) is None:
+            continue
+        mechanism = wrapper.run(lambda event, reading=reading: reading(event, relation), leaf.event)  # type: ignore[misc]
+        for neighbours in NEIGHBOURS[relation]:
+            found += list(permutations([mechanism((entry, *others)) for entry in neighbours]))
+    return found
+
+
+def share_of_price(curve: RdpCurve, p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
+    """Get the largest part of its price that an instance costs, over all orders, or epsilons where delta counts."""
+    nats = curve.nats()
+    finite = np.isfinite(nats)
+    if not curve.delta:
+        return float((renyi(p, q, ORDERS[finite]) / nats[finite]).max())
+    epsilons = np.linspace(0, nats[-1] if finite[-1] else 4, 7)
+    return max(hockey_stick(p, q, epsilon) / delta_of(curve, epsilon) for epsilon in epsilons)
+
+
+def delta_of(curve: RdpCurve, epsilon: float) -> float:
+    """Get the delta that a curve proves (Canonne, Kamath, Steinke 2020, arXiv 2004.00010, Proposition 12)."""
+    nats, a = curve.nats()[:-1], ORDERS[:-1]
+    log_delta = ((a - 1) * (nats - epsilon + np.log1p(-1 / a)) - np.log(a)).min()
+    return curve.delta_value() + (0.0 if epsilon >= curve.nats()[-1] else float(np.exp(min(log_delta, 0))))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda wrapper: wrapper.name)
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.name)
+def test_a_cell_is_refused_or_costs_at_least_the_truth(leaf: Leaf, wrapper: Wrapper) -> None:
+    shares = []
+    for relation in NeighboringRelation:
+        curve = price(wrapper, leaf, relation)
+        if curve is not None:
+            instances = [aligned(*pair) for pair in pairs(wrapper, leaf, relation)]
+            shares += [share_of_price(curve, p, q) for p, q in instances]
+            assert instances, f"a price under {relation} without an instance"
+            assert max(shares) <= 1, relation
+    assert wrapper.name not in SHARP or max(shares) >= leaf.sharpness
+
+
+def test_the_table_has_every_type_of_event_and_so_many_cells_with_a_price() -> None:
+    wrapped = [wrapper.event(LEAVES[0].event) for wrapper in WRAPPERS]
+    assert {type(event) for event in (*wrapped, *(leaf.event for leaf in LEAVES))} == set(TYPE_BY_NAME.values())
+    cells = [price(*cell) for cell in product(WRAPPERS, LEAVES, NeighboringRelation)]
+    assert sum(cell is not None for cell in cells) == PRICED
