@@ -22,7 +22,7 @@ from app.accounting.events import (
     PoissonSampled,
     SelfComposed,
     Zcdp,
-    inside,
+    is_noisy_sum,
     leaves,
     type_name,
 )
@@ -69,7 +69,7 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return True
     if relation is NeighboringRelation.REPLACE_SPECIAL:
-        return isinstance(ungrouped(event), Laplace | DiscreteGaussian) or _is_gaussian_sum(event)
+        return is_noisy_sum(event)
     if all(isinstance(each, NOISY_SUMS) for each in leaves(event)):
         raise UnsupportedEventError(
             "Poisson sampling of a noisy sum is not supported under replace_one: its amplification is proven for "
@@ -77,13 +77,6 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
             "replace_special if that is what protection means for this data, or send the event without sampling."
         )
     return False
-
-
-def _is_gaussian_sum(event: DpEvent) -> bool:
-    """Check whether an event is a Gaussian release of a sum, or several of them composed."""
-    if isinstance(event, Composed | SelfComposed | GroupPrivacy):
-        return all(map(_is_gaussian_sum, inside(event)))
-    return isinstance(event, Gaussian | AdaptiveClipping)
 
 
 @singledispatch

@@ -28,6 +28,7 @@ from app.accounting.events import (
     SelfComposed,
     TreeAggregation,
     curve_count,
+    is_noisy_sum,
 )
 
 MOST_WORK: Final = 800_000
@@ -42,6 +43,10 @@ LINK: Final = 10
 SELECTION: Final = 700
 POISSON_SELECTION: Final = 4500
 """The bound for a Poisson number of runs compares every order with every other one."""
+
+TAKEN_OR_NOT: Final = 300
+TAKEN_OR_NOT_FEW: Final = 100
+"""The bound for a sample in which a record is replaced by another one."""
 
 _spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
 
@@ -167,7 +172,11 @@ def _(event: TreeAggregation, *, few: bool) -> int:
 def _(event: PoissonSampled, *, few: bool) -> int:
     if event.sampling_probability == 1:
         return LINK + curve_work(event.event, few=few)
-    return LINK + _sampled_work(event.event, few=few)
+    amplified = _sampled_work(event.event, few=few)
+    if is_noisy_sum(event.event):
+        return LINK + amplified
+    # Under a relation by which a record is replaced, it is made of the curve of what happens to the sample.
+    return LINK + max(amplified, (TAKEN_OR_NOT_FEW if few else TAKEN_OR_NOT) + curve_work(event.event, few=few))
 
 
 @curve_work.register

@@ -57,14 +57,14 @@ def integers(centre: float, scale: float) -> NDArray[np.float64]:
     x = np.arange(-40, 41)
     weights = np.exp(-((x - centre) ** 2) / (2 * scale * scale))
     far = int(REACH * scale)
-    return np.bincount(np.clip(x, -far, far) + far, weights / weights.sum())
+    return np.bincount(np.clip(x, -far, far) + far, weights / weights.sum()).astype(np.float64)
 
 
 def truncated_geometric(count: int, most: int, epsilon: float) -> NDArray[np.float64]:
     """Get a count in 0 ... most with two-sided geometric noise, cut at the ends; for most = 1 randomized response."""
     alpha = np.exp(-epsilon)
     x = np.arange(most + 1)
-    probabilities = (1 - alpha) / (1 + alpha) * alpha ** np.abs(x - count)
+    probabilities: NDArray[np.float64] = (1 - alpha) / (1 + alpha) * alpha ** np.abs(x - count)
     probabilities[0] = alpha**count / (1 + alpha)
     probabilities[-1] = alpha ** (most - count) / (1 + alpha)
     return probabilities

@@ -90,6 +90,7 @@ def test_a_wrapper_is_more_work_than_what_it_holds_and_few_orders_are_less(event
     ("cheap", "dear"),
     [
         (Gaussian(1.0), PoissonSampled(0.1, Gaussian(1.0))),
+        (RepeatAndSelect(Gaussian(1.0), 2, 1), PoissonSampled(0.1, RepeatAndSelect(Gaussian(1.0), 2, 1))),
         (PoissonSampled(1.0, Gaussian(1.0)), PoissonSampled(0.1, Gaussian(1.0))),
         (PoissonSampled(0.1, Gaussian(1.0)), SampledWithoutReplacement(100, 10, Gaussian(1.0))),
         (SampledWithoutReplacement(100, 100, Gaussian(1.0)), SampledWithoutReplacement(100, 10, Gaussian(1.0))),

@@ -37,7 +37,7 @@ from app.accounting.events.parameters import (
     with_noise_multiplier,
     with_sampling_probability,
 )
-from app.accounting.events.sampling import PoissonSampled, SampledWithoutReplacement
+from app.accounting.events.sampling import PoissonSampled, SampledWithoutReplacement, is_noisy_sum
 from app.accounting.events.schedule import Decay
 from app.accounting.events.stated import EpsilonDelta, Exponential, RandomizedResponse, Zcdp
 from app.accounting.events.wire import (
@@ -84,6 +84,7 @@ __all__ = [
     "event_to_dict",
     "fingerprint",
     "inside",
+    "is_noisy_sum",
     "leaves",
     "noise_multiplier",
     "sampling_probability",

@@ -9,9 +9,12 @@ from app.accounting.events.base import (
     check_event,
     check_whole,
     curve_count,
+    inside,
     set_real,
     wire_type,
 )
+from app.accounting.events.composite import Composed, GroupPrivacy, SelfComposed
+from app.accounting.events.noisy import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace
 
 
 @wire_type("poisson_sampled")
@@ -72,3 +75,16 @@ class SampledWithoutReplacement(DpEvent):
 @curve_count.register
 def _(event: PoissonSampled | SampledWithoutReplacement) -> int:
     return curve_count(event.event)
+
+
+def is_noisy_sum(event: DpEvent) -> bool:
+    """Check whether an event is the release of one noisy sum, or of several Gaussian ones composed."""
+    if isinstance(event, GroupPrivacy):
+        return is_noisy_sum(event.event)
+    return isinstance(event, Laplace | DiscreteGaussian) or _is_gaussian_sum(event)
+
+
+def _is_gaussian_sum(event: DpEvent) -> bool:
+    if isinstance(event, Composed | SelfComposed | GroupPrivacy):
+        return all(map(_is_gaussian_sum, inside(event)))
+    return isinstance(event, Gaussian | AdaptiveClipping)
