@@ -16,12 +16,18 @@ from app.settings import Settings, known_variables, unknown_variables
 
 
 @contextmanager
-def opened() -> Iterator[Placements]:
-    """The databases that the environment names, as they are; a variable that is misspelt is named first."""
+def opened(*, read_only: bool = False) -> Iterator[Placements]:
+    """The databases that the environment names, as they are; a variable that is misspelt is named first.
+
+    Args:
+        read_only: whether they are only looked at.
+    """
     for name in unknown_variables(os.environ):
         typer.echo(f"{name} is no setting and has no effect; there are {', '.join(known_variables())}.", err=True)
     settings = Settings()
-    placements = Placements(settings.database_urls, settings.database_pool_size, settings.database_password_file)
+    placements = Placements(
+        settings.database_urls, settings.database_pool_size, settings.database_password_file, read_only=read_only
+    )
     try:
         yield placements
     finally:
@@ -29,16 +35,17 @@ def opened() -> Iterator[Placements]:
 
 
 @contextmanager
-def ledger(*, migrated: bool = True) -> Iterator[Placements]:
+def ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[Placements]:
     """Databases with the newest schema.
 
     Args:
-        migrated: a SQLite file is made and migrated; without it, the command only looks at it.
+        migrated: a SQLite file is made and migrated; without it, it has to be there as it is.
+        read_only: nothing is changed, not even beside a SQLite file; it is not migrated then.
 
     Raises:
         NotFoundError: one of them has no ledger of this version.
     """
-    with opened() as placements:
+    with opened(read_only=read_only) as placements:
         for placement in placements:
             _prepare(placements, placement, migrated=migrated)
         yield placements

@@ -33,8 +33,8 @@ _statements: dict[str, _Statements] = defaultdict(_Statements)
 def sharing_statements(opening: Callable[..., Engine]) -> Callable[..., Engine]:
     """Open an engine that takes the text of a statement from whichever made it first."""
 
-    def opened(*arguments: object) -> Engine:
-        engine = opening(*arguments)
+    def opened(*arguments: object, **named: object) -> Engine:
+        engine = opening(*arguments, **named)
         engine.update_execution_options(compiled_cache=_statements[engine.dialect.name])
         return engine
 

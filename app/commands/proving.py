@@ -73,7 +73,7 @@ def verify(
     """
     witnesses = _witnesses(checkpoint or [], public_key)
     began_at = monotonic()
-    with ledger(migrated=False) as placements:
+    with ledger(migrated=False, read_only=read_only) as placements:
         every = []
         for placement in placements:
             with placements.naming(placement) as db:

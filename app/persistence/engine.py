@@ -62,13 +62,16 @@ class Database:
         url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
         pool_size: how many connections to PostgreSQL this process keeps at the most.
         called: where the URL was given, for whoever has to correct it.
+        read_only: whether it is only looked at; a SQLite file may then lie where nothing can be written.
 
     Raises:
         InvalidInputError: the URL names neither.
     """
 
-    def __init__(self, url: str, pool_size: int = POOL_SIZE, called: str = URL_SETTING) -> None:
-        self.engine = _engine(url, pool_size, called)
+    def __init__(
+        self, url: str, pool_size: int = POOL_SIZE, called: str = URL_SETTING, *, read_only: bool = False
+    ) -> None:
+        self.engine = _engine(url, pool_size, called, read_only=read_only)
         self.dialect: Literal["sqlite", "postgresql"] = (
             "sqlite" if self.engine.dialect.name == "sqlite" else "postgresql"
         )
@@ -306,14 +309,14 @@ def _commit(connection: Connection) -> None:
         raise
 
 
-def _engine(url: str, pool_size: int, called: str) -> Engine:
+def _engine(url: str, pool_size: int, called: str, *, read_only: bool) -> Engine:
     right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # its words may hold a part of a password
         raise InvalidInputError(f"{called} is not a database URL; {right}") from None
     if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
-        engine = sqlite.open_engine(parsed, LOCK_TIMEOUT_SECONDS, called)
+        engine = sqlite.open_engine(parsed, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
     elif parsed.drivername in {"postgresql", "postgresql+psycopg"}:
         engine = postgresql.open_engine(parsed, pool_size, LOCK_TIMEOUT_SECONDS, called)
     else:

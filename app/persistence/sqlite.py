@@ -1,6 +1,8 @@
 """SQLite: a file, opened so that what was committed survives a crash."""
 
+import os
 import sqlite3
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
@@ -29,6 +31,10 @@ _CACHE: Final = "cache_size = -8000"
 """KiB of pages that a connection keeps. The pool lends the connection that was used last: what another one writes makes
 those pages void, and a ledger of some size would be read again with every group."""
 
+_WRITING: Final = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", _CHECKPOINT)
+
+_LOOKING: Final = ("query_only = ON",)
+
 _NO_CACHE: Final = "cache_size = 1"
 """Then what a transaction writes reaches the log before its end; of one that is rolled back nothing else would."""
 
@@ -36,7 +42,7 @@ REHEARSED_BYTES: Final = 1 << 18
 """More than a step writes to the log."""
 
 
-def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True) -> Engine:
+def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True, read_only: bool = False) -> Engine:
     """Make an engine for a file.
 
     Args:
@@ -44,6 +50,7 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True)
         patience: for how many seconds a connection waits for another process that writes.
         called: where the URL was given.
         keeping: whether connections are kept, and pages in them; without it, all that is written reaches the log.
+        read_only: whether the file is only looked at, and may lie where nothing can be written.
 
     Returns:
         An engine whose transactions begin when they are told to.
@@ -65,10 +72,7 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True)
         connection.isolation_level = None  # sqlite3 must not begin transactions by itself
         for pragma in (
             _busy_timeout(patience),
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "foreign_keys = ON",
-            _CHECKPOINT,
+            *(_LOOKING if read_only else _WRITING),
             _CACHE if keeping else _NO_CACHE,
         ):
             _pragma(connection, pragma)
@@ -78,6 +82,8 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True)
     else:
         engine = create_engine(url, poolclass=NullPool)
     event.listen(engine, "connect", configure)
+    if read_only:
+        event.listen(engine, "do_connect", _look_only)
     return engine
 
 
@@ -129,6 +135,44 @@ def primary_code(error: DBAPIError) -> int:
     """What SQLite calls an error; 0: it is none of SQLite's own."""
     code: int = getattr(error.orig, "sqlite_errorcode", 0)
     return code & _PRIMARY_CODE
+
+
+def read_only_uri(file: Path) -> str:
+    """Choose how a file is opened that is only to be looked at (https://www.sqlite.org/wal.html#readonly).
+
+    Args:
+        file: of a ledger.
+
+    Returns:
+        A URI for SQLite.
+
+    Raises:
+        LedgerUnavailableError: what was committed last lies beside it, and cannot be read where it lies.
+    """
+    uri = file.absolute().as_uri()
+    logs = [log for suffix in ("-wal", "-journal") if _holds_something(log := file.with_name(file.name + suffix))]
+    if os.access(file.parent, os.W_OK):
+        # Who may write clears away what SQLite makes beside the file; but a log that is there would go into it.
+        return f"{uri}?mode={'ro' if logs else 'rw'}"
+    if file.with_name(f"{file.name}-wal").exists() and file.with_name(f"{file.name}-shm").exists():
+        return f"{uri}?mode=ro"
+    if logs:
+        raise LedgerUnavailableError(
+            f"{logs[0]} holds what was committed last, and SQLite can only read it where it can write: copy {file} and "
+            "all files whose names begin like its own into a folder that can be written, and name the copy."
+        )
+    return f"{uri}?mode=ro&immutable=1"  # SQLite would make a file beside it, unless it believes that nobody writes
+
+
+def _holds_something(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
+
+
+def _look_only(dialect: object, record: object, given: list[object], options: dict[str, object]) -> None:
+    """Connect to the same file without a way to change it."""
+    del dialect, record
+    given[0] = read_only_uri(Path(str(given[0])))
+    options["uri"] = True
 
 
 def _busy_timeout(seconds: float) -> str:

@@ -45,18 +45,21 @@ class Placements:
         urls: of the databases, the default placement's first.
         pool_size: how many connections to each of them this process keeps at the most.
         password_file: holds the password for those whose URLs have none; empty: libpq looks for it.
+        read_only: whether they are only looked at.
 
     Raises:
         InvalidInputError: a URL is not one that this version supports, or names the database of another placement.
     """
 
-    def __init__(self, urls: Mapping[str, str], pool_size: int, password_file: str = "") -> None:
+    def __init__(
+        self, urls: Mapping[str, str], pool_size: int, password_file: str = "", *, read_only: bool = False
+    ) -> None:
         self._all: dict[str, Placement] = {}
         for name, url in urls.items():
             called = (
                 URL_SETTING if name == DEFAULT_PLACEMENT else f"The placement {name!r} of EPSILON_LEDGER_PLACEMENTS"
             )
-            database = Database(url, pool_size, called)
+            database = Database(url, pool_size, called, read_only=read_only)
             if password_file:
                 database.take_password_from(Path(password_file))
             for other in self:

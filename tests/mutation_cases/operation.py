@@ -4,6 +4,21 @@ from tests.mutation_cases.case import Mutation
 
 CASES = (
     Mutation(
+        "what lies in a log beside a backup is passed over",
+        "app/persistence/sqlite.py",
+        "    if logs:\n        raise",
+        "    if False:\n        raise",
+        ("tests/service/test_read_only_backup.py",),
+    ),
+    Mutation(
+        "a backup is changed by a look at it",
+        "app/persistence/sqlite.py",
+        "            *(_LOOKING if read_only else _WRITING),\n",
+        "            *_WRITING,\n",
+        ("tests/service/test_read_only_backup.py",),
+        "nothing_is_written",
+    ),
+    Mutation(
         "NaN is a number",
         "app/api/strict.py",
         "parse_constant=_constant",

@@ -1,0 +1,113 @@
+"""A backup of a SQLite ledger is verified where it lies, and nothing is written there."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence.sqlite import read_only_uri
+from tests.conftest import Ledger, open_ledger
+
+Verify = Callable[[Path], subprocess.CompletedProcess[str]]
+
+MOUNTED = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+
+
+@pytest.fixture(scope="module")
+def backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a ledger with three steps, all of them in it; its header says WAL."""
+    folder = tmp_path_factory.mktemp("backup")
+    with open_ledger(folder) as ledger:
+        _spend(ledger)
+    assert [path.name for path in folder.iterdir()] == ["ledger.db"]
+    return folder / "ledger.db"
+
+
+def _spend(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3})
+
+
+@pytest.fixture(params=["mounted read-only", "as any folder"])
+def verify(request: pytest.FixtureRequest) -> Verify:
+    """Verify a file, in a folder that even root cannot write to, or in one like any other."""
+    before: list[str] = []
+    if request.param == "mounted read-only":
+        before = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
+        tried = subprocess.run([*before, "true"], capture_output=True, check=False)
+        if tried.returncode != 0:
+            pytest.skip("this process may not mount anything")
+        before += ["sh", "-c", MOUNTED, "sh"]
+
+    def verify(file: Path) -> subprocess.CompletedProcess[str]:
+        where = [str(file.parent)] if before else []
+        return subprocess.run(
+            [*before, *where, sys.executable, "-m", "app", "verify", "--read-only"],
+            env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": f"sqlite:///{file}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return verify
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_a_backup_is_verified_and_nothing_is_written(tmp_path: Path, backup: Path, verify: Verify, mode: str) -> None:
+    file = tmp_path / "a copy of 50 % #1.db"
+    shutil.copy(backup, file)
+    with sqlite3.connect(file) as connection:
+        assert connection.execute(f"PRAGMA journal_mode = {mode}").fetchone() == (mode.lower(),)
+    connection.close()
+    before = _files(tmp_path)
+    said = verify(file)
+    assert (said.returncode, said.stderr) == (0, ""), said.stderr
+    assert "charges that stand for 3 steps" in said.stdout
+    assert _files(tmp_path) == before
+
+
+def test_what_was_committed_last_is_read_or_missed_with_a_word(tmp_path: Path, backup: Path, verify: Verify) -> None:
+    """Three further steps are in the log beside the file: as of a service that was killed, or is at work."""
+    source, copied = tmp_path / "source", tmp_path / "copied"
+    for folder in (source, copied):
+        folder.mkdir()
+    shutil.copy(backup, source / "ledger.db")
+    with open_ledger(source) as ledger:
+        (run,) = ledger.get("/v1/runs").json()["items"]
+        assert ledger.post(f"/v1/runs/{run['id']}/steps", {"count": 3}).status_code == 200
+        for path in source.iterdir():
+            shutil.copy(path, copied)
+        whole = verify(copied / "ledger.db")
+        assert (whole.returncode, whole.stderr) == (0, ""), whole.stderr
+        assert "stand for 6 steps" in whole.stdout
+        (copied / "ledger.db-shm").unlink(missing_ok=True)
+        told = verify(copied / "ledger.db")
+    if told.returncode == 0:
+        assert "stand for 6 steps" in told.stdout  # SQLite could write beside it
+    else:
+        assert (told.returncode, told.stdout) == (2, "")
+        assert "ledger.db-wal holds what was committed last" in told.stderr
+        assert told.stderr.count("\n") == 1
+
+
+def test_a_journal_that_was_never_rolled_back_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger.db").touch()
+    assert "immutable" not in read_only_uri(tmp_path / "ledger.db")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert read_only_uri(tmp_path / "ledger.db").endswith("ledger.db?mode=ro&immutable=1")
+    (tmp_path / "ledger.db-journal").write_bytes(b"x")
+    with pytest.raises(LedgerUnavailableError, match=r"ledger\.db-journal holds what was committed last"):
+        read_only_uri(tmp_path / "ledger.db")
