@@ -23,6 +23,7 @@ WORDS: Final = {
     "neighboring_relations": "Only these neighboring relations",
     "min_noise_multiplier": "Smallest noise multiplier",
     "approval_above_epsilon": "Runs above this epsilon wait for another person",
+    "unapproved_epsilon_per_budget": "Epsilon of all runs together that nobody has approved",
     "report_roles": "Who reports steps that have happened",
     "persons_to_raise": "Persons whom it takes to raise a limit",
     "deviations": "Steps that differ from the run's declaration",

@@ -44,6 +44,8 @@ class Policy:
         neighboring_relations: the only ones that are allowed.
         min_noise_multiplier: the smallest of every mechanism that has one, also inside other events.
         approval_above_epsilon: a run of a larger epsilon takes no steps before another person approves it.
+        unapproved_epsilon_per_budget: what runs that no second person has approved may have together: under the account
+            of the policy, or under each population, if it is the organisation's; a further one waits for an approval.
         report_roles: who may tell of steps that have happened (`mode: "report"`), besides an admin, who always may.
         persons_to_raise: how many persons it takes to raise a limit, 1 or 2.
         deviations: what becomes of steps that differ from the run's declaration.
@@ -61,6 +63,7 @@ class Policy:
     neighboring_relations: frozenset[NeighboringRelation] | None = None
     min_noise_multiplier: float | None = None
     approval_above_epsilon: float | None = None
+    unapproved_epsilon_per_budget: float | None = None
     report_roles: frozenset[Role] | None = None
     persons_to_raise: int | None = None
     deviations: Deviations | None = None
@@ -110,6 +113,7 @@ _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "neighboring_relations": frozenset.intersection,
     "min_noise_multiplier": max,
     "approval_above_epsilon": min,
+    "unapproved_epsilon_per_budget": min,
     "report_roles": frozenset.intersection,
     "persons_to_raise": max,
     "deviations": _refused_if_ever,

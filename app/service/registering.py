@@ -10,7 +10,7 @@ from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Refusal
 from app.ledger.audit import genesis
 from app.ledger.composition import budgets_of, check_several, require_charged_directly
-from app.ledger.conformity import require_run, sources_of
+from app.ledger.conformity import Size, require_run, sources_of
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.roles import Permission
 from app.ledger.runs import Run, RunStatus
@@ -30,6 +30,7 @@ from app.service.governance.conforming import (
     require_conforming,
     size_of,
 )
+from app.service.governance.unapproved import find_excess
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.parts import budget_facts
 from app.service.pricing import Prepared
@@ -155,7 +156,10 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
     for size in sizes:
         require_run(sources_of(path), size, limited=limited, planned=bool(planned))
     size = largest(sizes)
-    status = RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE
+    excess = None
+    if not needs_approval(path, size):
+        excess = find_excess(tx, call, ancestors, _promised(charged, account, size, bounded=registration.bounded))
+    status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
     keeping.add(tx, call.organisation_id, account, ancestors, None, call.now)
     head = genesis(call.organisation_id, account.id)
     run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
@@ -167,7 +171,7 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
     runs.add(tx, call.organisation_id, run, call.now)
     _record_registration(tx, call, path, declaration, status)
     if status is RunStatus.PENDING:
-        propose_run(tx, call, path, size, planned=bool(planned))
+        propose_run(tx, call, path, size, excess, planned=bool(planned))
     elif registration.plan:
         return _hold_plan(tx, call, account.id, registration, ready) or account.id
     return account.id
@@ -189,6 +193,13 @@ class _Charged:
 
     record: AccountRecord
     path: tuple[Account, ...]
+
+
+def _promised(charged: Sequence[_Charged], account: Account, size: Size, *, bounded: bool) -> float:
+    """The epsilon that a run cannot pass: of its own limit, else of its budgets; a plan binds a sweep only."""
+    if account.limit is not None or bounded:
+        return size.epsilon
+    return max(budget.path[-1].limit.epsilon for budget in charged if budget.path[-1].limit is not None)
 
 
 def _charged(tx: Connection, call: Call, names: Sequence[str]) -> list[_Charged]:

@@ -67,6 +67,7 @@ LOOSER: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"neighboring_relations": ["replace_one"]}, {"neighboring_relations": ["add_or_remove_one", "replace_one"]}),
     ({"min_noise_multiplier": 1.0}, {"min_noise_multiplier": 0.9}),
     ({"approval_above_epsilon": 0.4}, {"approval_above_epsilon": 0.5}),
+    ({"unapproved_epsilon_per_budget": 2.0}, {"unapproved_epsilon_per_budget": 2.5}),
     ({"report_roles": ["admin"]}, {"report_roles": ["admin", "trainer"]}),
     ({"persons_to_raise": 2}, {"persons_to_raise": 1}),
     ({"deviations": "refuse"}, {"deviations": "flag"}),

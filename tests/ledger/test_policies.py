@@ -71,6 +71,7 @@ POLICIES = st.builds(
     neighboring_relations=_maybe(st.frozensets(st.sampled_from(NeighboringRelation))),
     min_noise_multiplier=_maybe(st.floats(0.1, 10)),
     approval_above_epsilon=_maybe(st.floats(0.1, 10)),
+    unapproved_epsilon_per_budget=_maybe(st.floats(0.1, 10)),
     report_roles=_maybe(st.frozensets(st.sampled_from([Role.TRAINER, Role.ADMIN]))),
     persons_to_raise=_maybe(st.sampled_from([1, 2])),
     deviations=_maybe(st.sampled_from(Deviations)),

@@ -78,6 +78,11 @@ class PolicyIn(Input):
     approval_above_epsilon: Epsilon | None = Field(
         default=None, description="A run of a larger epsilon takes no steps before another person approves it."
     )
+    unapproved_epsilon_per_budget: Epsilon | None = Field(
+        default=None,
+        description="What runs that no second person has approved may have together, under this account or under each "
+        "population; a run that would pass it takes no steps before another person approves it.",
+    )
     report_roles: list[Reporter] | None = Field(
         default=None,
         min_length=1,

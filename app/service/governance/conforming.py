@@ -16,6 +16,7 @@ from app.persistence.repositories.accounts import Population
 from app.persistence.repositories.proposals import Kind, Proposal
 from app.service.asking.call import Call
 from app.service.governance.proposing import propose
+from app.service.governance.unapproved import Excess
 from app.service.pricing import Prepared
 from app.service.terms import require_opening
 
@@ -66,7 +67,9 @@ def needs_approval(path: Sequence[Account], size: Size) -> bool:
     return most is not None and size.epsilon > most
 
 
-def propose_run(tx: Connection, call: Call, path: Sequence[Account], size: Size, *, planned: bool) -> None:
+def propose_run(
+    tx: Connection, call: Call, path: Sequence[Account], size: Size, excess: Excess | None, *, planned: bool
+) -> None:
     """Let a registration wait for another person's word.
 
     Args:
@@ -74,17 +77,25 @@ def propose_run(tx: Connection, call: Call, path: Sequence[Account], size: Size,
         call: who registers it.
         path: its ancestors, root first, and its own account.
         size: how much it may spend.
+        excess: a bound on runs without approval that it would pass; None: it is above the threshold of single runs.
         planned: whether it says what it plans.
     """
     own, most = path[-1], effective(sources_of(path)).approval_above_epsilon
-    facts = {
+    facts: dict[str, object] = {
         "epsilon": None if size.epsilon == inf else size.epsilon,
         "delta": size.delta,
         "limited": own.limit is not None,
         "planned": planned,
         "approval_above_epsilon": most,
     }
-    told = f"{own.path} may spend epsilon {size.epsilon:.4g}; above {most:g} another person has to approve it."
+    if excess is None:
+        told = f"{own.path} may spend epsilon {size.epsilon:.4g}; above {most:g} another person has to approve it."
+    else:
+        facts["unapproved"] = excess.facts()
+        told = (
+            f"{own.path} may spend epsilon {excess.promised:.4g}; other runs under {excess.path} that nobody has "
+            f"approved have {excess.others:.4g}, and all of them may have {excess.bound:g} without an approval."
+        )
     propose(tx, call, Kind.RUN, own.id, facts, told)
 
 

@@ -29,6 +29,7 @@ from app.service.finding import find_account, find_path_of, require_every_budget
 from app.service.governance.conforming import needs_approval
 from app.service.governance.preconditions import require_seen
 from app.service.governance.proposing import propose, require_none_open
+from app.service.governance.unapproved import find_excess
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
 from app.service.pricing import Prepared
 from app.service.terms import checked
@@ -118,10 +119,11 @@ def change_limit(
             raise InvalidInputError("The account has this limit already.")
         _limited(path, request.limit, ready)
         _require_allowed(path, request.limit)
-        if is_raised(limit, request.limit) and not one_is_enough(call, [each.account for each in path], request.limit):
+        raised, places = is_raised(limit, request.limit), [each.account for each in path]
+        if raised and not one_is_enough(tx, call, places, request.limit):
             return Pinned(proposed(_propose(tx, call, record, request)), CREATED)
         call.require(Permission.TREE)
-        if is_raised(limit, request.limit):
+        if raised:
             require_every_budget(tx, call, record.account.id)
         return Pinned(changed(apply(tx, call, path, request.limit, request.reason, ready)), OK)
 
@@ -222,19 +224,25 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
         require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
 
 
-def one_is_enough(call: Call, path: Sequence[Account], limit: Limit) -> bool:
+def one_is_enough(tx: Connection, call: Call, path: Sequence[Account], limit: Limit) -> bool:
     """Whether the policy lets one person raise a limit, and the caller is one who could approve it.
 
     A run that would need an approval to be registered with the new limit needs one to be given it.
 
     Args:
+        tx: the caller's transaction.
         call: who would raise it.
         path: all accounts above the account, and itself.
         limit: the new one.
     """
-    if path[-1].kind is AccountKind.RUN and needs_approval(path, Size(limit.epsilon, limit.delta)):
+    *above, own = path
+    if effective(sources_of(path)).persons_to_raise != 1 or Permission.APPROVE not in PERMISSIONS[call.caller.role]:
         return False
-    return effective(sources_of(path)).persons_to_raise == 1 and Permission.APPROVE in PERMISSIONS[call.caller.role]
+    if own.kind is not AccountKind.RUN:
+        return True
+    if needs_approval(path, Size(limit.epsilon, limit.delta)):
+        return False
+    return find_excess(tx, call, above, limit.epsilon, without=own.id) is None
 
 
 def _with_limit(record: AccountRecord) -> AccountRecord:

@@ -178,7 +178,7 @@ def limit_now(tx: Connection, call: Call, path: Sequence[AccountRecord]) -> Limi
         tag=tag_of(record),
         population=_population(path),
         waiting=next(iter(waiting), None),
-        alone=one_is_enough(call, [each.account for each in path], record.account.limit),
+        alone=one_is_enough(tx, call, [each.account for each in path], record.account.limit),
     )
 
 

@@ -1,0 +1,99 @@
+"""Runs that no second person has approved, and what they may spend."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, func, select
+
+from app.ledger.runs import RunStatus
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.proposals import Kind, Status
+from app.persistence.tables import accounts, proposals, run_budgets, runs
+
+_GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})
+_BOUNDED: Final = _GOING | {RunStatus.COMPLETED, RunStatus.ABORTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Unapproved:
+    """A run that no second person has approved.
+
+    Args:
+        id: of its account.
+        status: where it is in its life.
+        epsilon: of its own limit; without one, the largest of the budgets that it charges.
+        delta: of its own limit; without one, the smallest of these budgets.
+        fixed: whether it has a limit of its own that was never changed.
+    """
+
+    id: str
+    status: RunStatus
+    epsilon: float
+    delta: float
+    fixed: bool
+
+    @property
+    def going(self) -> bool:
+        """Whether it may spend more than it has."""
+        return self.status in _GOING
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it has certainly spent no more than its epsilon."""
+        return self.fixed and self.status in _BOUNDED
+
+
+def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> list[Unapproved]:
+    """Get the unapproved runs under an account; a run is approved with its registration, or with a raised limit.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose.
+        account_id: of a population or a budget.
+    """
+    approved = (
+        select(proposals.c.id)
+        .where(
+            proposals.c.organisation_id == organisation_id,
+            proposals.c.account_id == accounts.c.id,
+            proposals.c.kind.in_([str(Kind.LIMIT), str(Kind.RUN)]),
+            proposals.c.status == str(Status.APPROVED),
+        )
+        .exists()
+    )
+    found = (
+        select(
+            accounts.c.id,
+            runs.c.status,
+            func.coalesce(accounts.c.epsilon_limit, _of_budgets(organisation_id, func.max(_BUDGET.c.epsilon_limit))),
+            func.coalesce(accounts.c.delta_limit, _of_budgets(organisation_id, func.min(_BUDGET.c.delta_limit))),
+            accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0),
+        )
+        .join(runs, (runs.c.organisation_id == accounts.c.organisation_id) & (runs.c.account_id == accounts.c.id))
+        .where(
+            accounts.c.organisation_id == organisation_id,
+            accounts.c.id.in_(ids_beneath(organisation_id, account_id)),
+            ~approved,
+        )
+        .order_by(accounts.c.id)
+    )
+    return [
+        Unapproved(run_id, RunStatus(status), epsilon, delta, bool(fixed))
+        for run_id, status, epsilon, delta, fixed in tx.execute(found)
+    ]
+
+
+_BUDGET: Final = accounts.alias("budget")
+
+
+def _of_budgets(organisation_id: str, value: ColumnElement[float]) -> ScalarSelect[float]:
+    """A value of the budgets that a run charges, as part of the statement that finds the run."""
+    return (
+        select(value)
+        .join(
+            run_budgets,
+            (run_budgets.c.organisation_id == _BUDGET.c.organisation_id) & (run_budgets.c.budget_id == _BUDGET.c.id),
+        )
+        .where(_BUDGET.c.organisation_id == organisation_id, run_budgets.c.run_id == accounts.c.id)
+        .scalar_subquery()
+    )

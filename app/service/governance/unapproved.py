@@ -1,0 +1,113 @@
+"""How much runs that no second person has approved may spend together."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.accounting.conversion import epsilon_of_curve
+from app.accounting.orders import orders
+from app.ledger.accounts import Account
+from app.ledger.policies import Policy
+from app.persistence.repositories import accounts
+from app.persistence.repositories.unapproved import Unapproved, find_unapproved
+from app.service.asking.call import Call
+
+_SUM: Final = Context(prec=60, rounding=ROUND_CEILING)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A bound that a run would pass.
+
+    Args:
+        path: of the account that the bound holds for.
+        bound: what runs without approval may have there together.
+        others: what the others have.
+        promised: what the run may spend.
+    """
+
+    path: str
+    bound: float
+    others: float
+    promised: float
+
+    def facts(self) -> dict[str, object]:
+        """As a proposal keeps it."""
+        return {"account": self.path, "bound": self.bound, "others": self.others, "promised": self.promised}
+
+
+def find_excess(
+    tx: Connection, call: Call, path: Sequence[Account], promised: float, *, without: str | None = None
+) -> Excess | None:
+    """Find a bound on runs without approval that a run would pass.
+
+    Each policy bounds the runs under its own account; the organisation's, those under each population.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation: no other run is registered meanwhile.
+        call: who asks.
+        path: the accounts above the run.
+        promised: the epsilon that the run may spend.
+        without: the id of the run, if it is registered already.
+
+    Returns:
+        The first bound from the root; None: the run fits.
+    """
+    for account in path:
+        bound = _bound_at(account)
+        if bound is None:
+            continue
+        found = [each for each in find_unapproved(tx, call.organisation_id, account.id) if each.id != without]
+        others = _together(tx, call, found, _exact(bound) - _exact(promised))
+        if _SUM.add(others, _exact(promised)) > _exact(bound):
+            return Excess(account.path, bound, float(others), promised)
+    return None
+
+
+def _bound_at(account: Account) -> float | None:
+    policies: Iterable[Policy | None] = (account.policy, account.house_policy)
+    bounds = [each.unapproved_epsilon_per_budget for each in policies if each is not None]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _together(tx: Connection, call: Call, found: Sequence[Unapproved], room: Decimal) -> Decimal:
+    """Add up: of a run that goes on its limit, or what it has spent if that is more; of others what they have spent.
+
+    While there is room for the whole limits of ended runs, what they have spent is not read: that takes long.
+    """
+    unsure = _counted(tx, call, [each for each in found if not each.bounded])
+    bounded = [each for each in found if each.bounded]
+    total = _sum([*unsure, *(each.epsilon for each in bounded)])
+    if total <= room:
+        return total
+    ended = _counted(tx, call, [each for each in bounded if not each.going])
+    return _sum([*unsure, *ended, *(each.epsilon for each in bounded if each.going)])
+
+
+def _counted(tx: Connection, call: Call, found: Sequence[Unapproved]) -> list[float]:
+    """What runs count for, by what they have spent."""
+    records = accounts.read_many(tx, call.organisation_id, [each.id for each in found]) if found else []
+    own = {record.account.id: record.account for record in records}
+    counted = []
+    for each in found:
+        account = own[each.id]
+        # Without a limit of its own it has no filter: its curve is read at the smallest delta of its budgets.
+        read = epsilon_of_curve(orders(account.grid_version), account.spent, each.delta).epsilon
+        spent = 0.0 if account.spent.is_zero else read if account.limit is None else account.epsilon()
+        counted.append(max(spent, each.epsilon) if each.going else spent)
+    return counted
+
+
+def _sum(epsilons: Iterable[float]) -> Decimal:
+    """Add epsilons as they are written, rounded up: three limits of 0.1 are 0.3 together."""
+    total = Decimal(0)
+    for epsilon in epsilons:
+        total = _SUM.add(total, _exact(epsilon))
+    return total
+
+
+def _exact(epsilon: float) -> Decimal:
+    return Decimal(repr(epsilon))
