@@ -1,11 +1,21 @@
 """The mutations that `make mutations` tries: a line of the code, and what stands there instead."""
 
-from tests.mutation_cases import authentication, charging, governance, ledger, operation, persistence, verification
+from tests.mutation_cases import (
+    authentication,
+    charging,
+    client,
+    governance,
+    ledger,
+    operation,
+    persistence,
+    verification,
+)
 from tests.mutation_cases.case import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
     *authentication.CASES,
     *charging.CASES,
+    *client.CASES,
     *governance.CASES,
     *ledger.CASES,
     *operation.CASES,

@@ -46,7 +46,7 @@ class Training:
     def train(self) -> None:
         """Take the steps that are left; a spent budget is a normal end."""
         with suppress(BudgetExceededError), self.run:
-            while (step := self.run.state_dict()["step"]) < self._steps:
+            while (step := self._step) < self._steps:
                 if step % 11 == 10:
                     several: list[Event] = [gaussian(70.0), gaussian(45.0)]
                     self.run.authorize(events=[{"event": event, "count": 1} for event in several])
@@ -54,8 +54,14 @@ class Training:
                 else:
                     self.run.authorize()
                     self._released([scheduled(step)])
-                if self.run.state_dict()["step"] % CHECKPOINT_STEPS == 0:
+                if self._step % CHECKPOINT_STEPS == 0:
                     self._save()
+
+    @property
+    def _step(self) -> int:
+        step = self.run.step
+        assert step is not None, "it was registered, or resumed from a checkpoint"
+        return step
 
     def _released(self, events: list[Event]) -> None:
         # In one write, so that nobody kills this process in the middle of it.

@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from epsilon_ledger import (
+    AsyncLedgerClient,
+    AsyncRun,
     ConfigurationError,
     EventCount,
     LedgerClient,
@@ -17,7 +19,7 @@ from epsilon_ledger import (
     UnexpectedResponseError,
     gaussian,
 )
-from tests.sdk.fake_ledger import KEY, RUN, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
+from tests.sdk.fake_ledger import KEY, PROBLEM_JSON, RUN, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
 
 ACCOUNT = {
     "id": "pop_1",
@@ -104,6 +106,12 @@ def test_the_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedg
         ledger.faults.clear()
     assert not [text for text in shown if KEY in text or KEY.split(".")[1] in text]
     assert repr(client) == f"<LedgerClient {URL}>"
+
+
+@pytest.mark.parametrize("made", [LedgerClient, AsyncLedgerClient, Run, AsyncRun], ids=lambda made: made.__name__)
+def test_what_could_not_be_made_can_be_shown(made: type[object]) -> None:
+    """A debugger, or a report with local variables, shows objects whose constructors have failed."""
+    assert repr(made.__new__(made)).startswith(f"<{made.__name__} not ")
 
 
 def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
@@ -245,6 +253,21 @@ def test_an_answer_of_another_shape_is_refused(client: LedgerClient, ledger: Fak
     ledger.faults.append(Fault(instead=httpx.Response(200, content=answer)))
     with pytest.raises(UnexpectedResponseError, match="cannot be read"):
         client.history(RUN_ID)
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_an_answer_that_is_nested_too_deeply_is_refused(client: LedgerClient, ledger: FakeLedger, status: int) -> None:
+    deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+    headers = {"Content-Type": "application/json" if status == 200 else PROBLEM_JSON}
+    ledger.faults.append(Fault(instead=httpx.Response(status, content=deep, headers=headers)))
+    with pytest.raises(UnexpectedResponseError):
+        client.get_run(RUN_ID)
+
+
+def test_a_number_that_no_float_can_hold_is_refused(client: LedgerClient, ledger: FakeLedger) -> None:
+    ledger.faults.append(Fault(instead=httpx.Response(200, json=RUN | {"epsilon": 10**400})))
+    with pytest.raises(UnexpectedResponseError, match="epsilon: expected a number that a float can hold"):
+        client.get_run(RUN_ID)
 
 
 def test_a_closed_client_says_so(ledger: FakeLedger) -> None:

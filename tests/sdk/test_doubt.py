@@ -52,6 +52,51 @@ def test_while_a_step_is_in_doubt_nothing_else_can_be_asked_for(run: Run, ledger
     assert run.authorize(2).first_step == 1
 
 
+def test_settle_finds_out_about_the_step_in_doubt_and_others_can_be_asked_for(run: Run, ledger: FakeLedger) -> None:
+    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    with pytest.raises(LedgerUnavailableError):
+        run.authorize()
+    settled = run.settle()
+    assert settled is not None
+    assert (settled.first_step, settled.next_step) == (0, 1)
+    assert len(set(ledger.keys)) == 1
+    # Nobody released it, so it is no step of the training.
+    assert (run.next_step, run.step) == (1, None)
+    assert run.authorize(2, event=gaussian(9.0)).first_step == 1
+    assert run.settle() is None
+
+
+def test_settle_that_gets_no_answer_either_may_be_called_again(run: Run, ledger: FakeLedger) -> None:
+    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * 2 * TRIES)
+    for ask in (run.authorize, run.settle):
+        with pytest.raises(LedgerUnavailableError):
+            ask()
+    with pytest.raises(RequestInDoubtError):
+        run.authorize(2)
+    assert run.settle() is not None
+    assert ledger.next_step == 1
+
+
+def test_settle_of_a_step_that_is_refused_charges_nothing(run: Run, ledger: FakeLedger) -> None:
+    ledger.capacity = 2
+    ledger.faults.extend([Fault(instead=httpx.ReadTimeout("no answer"))] * TRIES)
+    with pytest.raises(LedgerUnavailableError):
+        run.authorize(3)
+    assert run.settle() is None
+    assert run.authorize(2).first_step == 0
+
+
+def test_settle_believes_no_answer_that_is_none(run: Run, ledger: FakeLedger) -> None:
+    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    with pytest.raises(LedgerUnavailableError):
+        run.authorize()
+    ledger.faults.append(Fault(instead=httpx.Response(200, json=admission(5, 1))))
+    with pytest.raises(UnexpectedResponseError, match="release nothing"):
+        run.settle()
+    assert run.next_step == 0
+    assert run.settle() is not None
+
+
 def test_a_state_change_in_between_does_not_renumber_what_is_in_doubt(run: Run, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):

@@ -91,6 +91,22 @@ def test_it_prints_the_ledgers_epsilon_every_so_many_steps(admin: LedgerClient) 
     ]
 
 
+def test_after_a_restart_the_noise_goes_on_decaying_where_the_training_is(admin: LedgerClient) -> None:
+    decays: dict[str, Any] = {"noise_decay_mode": "exp", "noise_decay_rate": 0.02}
+    run = registered(admin, epsilon=8.0)
+    monitor = PrivacyMonitor(admin, run, **DATA, **decays)
+    for _ in range(7):
+        monitor.step_begin()
+    resumed = admin.resume_run(run.state_dict())
+    again = PrivacyMonitor(admin, resumed, **DATA, **decays)
+    again.step_begin()
+    (point,) = admin.history(run.id).points[7:]
+    assert [item["event"] for item in point.events] == [monitor.event(7)]
+    with pytest.raises(ValueError, match="step that the training has reached"):
+        PrivacyMonitor(admin, admin.get_run(run.id), **DATA, **decays)
+    PrivacyMonitor(admin, admin.get_run(run.id), **DATA).step_begin()
+
+
 def test_its_events_are_a_schedule_to_ask_ahead_by(admin: LedgerClient) -> None:
     monitor = PrivacyMonitor(
         admin, **DATA, max_eps=1.0, target_delta=1e-5, noise_decay_mode="time", noise_decay_rate=0.02

@@ -55,6 +55,33 @@ def test_a_run_is_taken_up_by_its_id_where_nothing_is_repeated(world: World, ahe
     assert world.exact(run)
 
 
+@in_grants
+def test_a_schedule_goes_on_only_at_a_step_that_is_known(world: World, ahead: dict[str, Any]) -> None:
+    """The ledger charged the grant of a process that died, and numbered none of its steps."""
+    run = world.run(**ahead, schedule=fading)
+    take(world, run, 4)
+    for take_up in (world.client().resume_run, world.client().get_run):
+        with pytest.raises(ValueError, match="step that the training has reached"):
+            take_up(run.id, **ahead, schedule=fading)
+    with world.client().resume_run(run.id, **ahead, schedule=fading, step=4) as resumed:
+        assert (resumed.attempt, resumed.step) == (2, 4)
+        take(world, resumed, 6)
+        assert world.covers()
+    assert world.sound()
+
+
+def test_a_run_that_was_taken_up_by_its_id_does_not_guess_how_far_the_training_is(world: World) -> None:
+    run = world.run()
+    take(world, run, 2)
+    assert run.step == 2
+    found = world.client().get_run(run.id)
+    assert (found.step, found.state_dict()["step"]) == (None, None)
+    with world.client().resume_run(found.state_dict()) as resumed:
+        assert (resumed.attempt, resumed.next_step, resumed.step) == (2, 2, None)
+    with pytest.raises(ValueError, match="written after 2 steps, not 5"):
+        world.client().resume_run(run.state_dict(), step=5)
+
+
 def test_what_is_no_checkpoint_is_said_to_be_none(world: World) -> None:
     for state in ({}, {"format": 2, "run": "run_1", "step": 1}, {"format": 1, "run": "run_1", "step": "1"}):
         with pytest.raises(ValueError, match="not what run"):

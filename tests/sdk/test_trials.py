@@ -1,13 +1,19 @@
 """Sweeps against a real server: declared, charged, and their trials counted."""
 
+import copy
+import pickle
+import threading
+import time
 import uuid
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
 from epsilon_ledger import (
     BudgetExceededError,
+    Event,
     EventCount,
     LedgerClient,
     Limit,
@@ -130,6 +136,48 @@ def test_a_trial_of_one_event_goes_through_its_batches() -> None:
     assert [next(batches), next(batches)] == ["a", "b"]
     with pytest.raises(TrialExceededError):
         next(batches)
+
+
+class _Slow(list[tuple[Event, int]]):
+    """A list whose reader is overtaken by other threads."""
+
+    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - as the list's
+        time.sleep(0.0005)
+        return super().__getitem__(place)
+
+
+def test_threads_that_share_a_trial_take_no_more_steps_than_were_declared() -> None:
+    trial = _trial([{"event": STEP, "count": 20}])
+    trial._left = _Slow(trial._left)
+    taken: list[int] = []
+
+    def take() -> None:
+        with suppress(TrialExceededError):
+            while True:
+                trial.authorize(event=STEP)
+                taken.append(1)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(taken), trial.next_step) == (20, 20)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
+def test_a_trial_cannot_be_copied(copied: Callable[[Trial], object]) -> None:
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copied(_trial(EACH))
+
+
+def test_a_trial_takes_no_steps_in_a_process_that_was_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = _trial(EACH)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="count the same steps once more"):
+        trial.authorize(event=STEP)
+    monkeypatch.undo()
+    assert trial.next_step == 0
 
 
 def test_an_event_that_was_declared_twice_is_counted_together() -> None:

@@ -224,7 +224,8 @@ class World:
         """What the trainer does in its next steps, by its own count."""
         schedule = run._dialogue.granting.ahead.schedule
         if event is None and schedule is not None:
-            taken = run.state_dict()["step"]
+            taken = run.step
+            assert taken is not None
             return [schedule(taken + further) for further in range(count)]
         event = event or run.state.event
         assert event is not None

@@ -27,8 +27,7 @@ def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[AsyncLedgerC
     async def method(self: "AsyncLedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
         opened = opening(*args, **kwargs)
         state = await self._carry(opened.talk)
-        taken = state.next_step if opened.step is None else opened.step
-        return AsyncRun(self._transport, state, opened.ahead, taken=taken, with_plan=opened.with_plan)
+        return AsyncRun(self._transport, state, opened.ahead, step=opened.step, with_plan=opened.with_plan)
 
     return signed(method, opening, AsyncRun)
 
@@ -66,7 +65,7 @@ class AsyncLedgerClient:
 
     def __repr__(self) -> str:
         """Name the ledger, never the key."""
-        return f"<AsyncLedgerClient {self._url}>"
+        return f"<AsyncLedgerClient {getattr(self, '_url', 'not connected')}>"
 
     async def __aenter__(self) -> Self:
         """Hand out the client."""

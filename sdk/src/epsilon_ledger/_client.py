@@ -27,8 +27,7 @@ def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[LedgerClient
     def method(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> Run:
         opened = opening(*args, **kwargs)
         state = self._carry(opened.talk)
-        taken = state.next_step if opened.step is None else opened.step
-        return Run(self._transport, state, opened.ahead, taken=taken, with_plan=opened.with_plan)
+        return Run(self._transport, state, opened.ahead, step=opened.step, with_plan=opened.with_plan)
 
     return signed(method, opening, Run)
 
@@ -69,8 +68,8 @@ class LedgerClient:
         self._transport = Transport(http, to.patience)
 
     def __repr__(self) -> str:
-        """Name the ledger, never the key."""
-        return f"<LedgerClient {self._url}>"
+        """Name the ledger, never the key; debuggers ask also where the constructor has failed."""
+        return f"<LedgerClient {getattr(self, '_url', 'not connected')}>"
 
     def __enter__(self) -> Self:
         """Hand out the client."""

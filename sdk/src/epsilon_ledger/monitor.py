@@ -28,7 +28,7 @@ class PrivacyMonitor:
 
     Args:
         ledger: to plan with.
-        run: whose steps are taken; None: to plan only.
+        run: whose steps are taken, from the one on that its training has reached; None: to plan only.
         policy: `rdp`; or `zcdp`, under which there is no amplification by sampling, so that steps on samples are
             refused.
         num_samples: records in the data.
@@ -44,7 +44,8 @@ class PrivacyMonitor:
         write: prints a line.
 
     Raises:
-        ValueError: an argument is out of its range, or zCDP is asked about samples.
+        ValueError: an argument is out of its range, zCDP is asked about samples, or the noise decays and the run does
+            not know how many steps of its training were taken.
     """
 
     def __init__(  # noqa: PLR0913 - theirs has as many
@@ -89,7 +90,12 @@ class PrivacyMonitor:
         self._target = None if max_eps is None or target_delta is None else (max_eps, target_delta)
         self._every = whole("per_print_times", per_print_times)
         self._write = write
-        self._step = 0
+        self._steps = 0
+        if self._mode is not None and run is not None and run.step is None:
+            raise ValueError(
+                "Noise that decays goes on at the step that the training has reached, which the ledger cannot know: "
+                "resume the run from what run.state_dict() returned, or give `step` to resume_run or get_run."
+            )
 
     def event(self, step: int) -> Event:
         """What one step does to the data; give the method itself as `schedule` to ask ahead.
@@ -136,7 +142,7 @@ class PrivacyMonitor:
         if self.run is None:
             raise ValueError("This monitor only plans: give it a run to take steps.")
         admission = self.run.authorize(event=self.event(self._step))
-        self._step += 1
+        self._steps += 1
         return admission
 
     def step_end(self) -> None:
@@ -147,6 +153,12 @@ class PrivacyMonitor:
                 f"step {self._step}, epoch {epoch:.2f}: epsilon {self.run.epsilon:.4f} of {state.epsilon_limit:g} "
                 f"at delta {state.delta:g}"
             )
+
+    @property
+    def _step(self) -> int:
+        """The number of the next step: the run's, which goes on after a restart, or else this monitor's own count."""
+        known = None if self.run is None else self.run.step
+        return self._steps if known is None else known
 
     def _of_noise(self, multiplier: float) -> Event:
         return poisson_sampled(self._probability, gaussian(multiplier)) if self.sampled else gaussian(multiplier)

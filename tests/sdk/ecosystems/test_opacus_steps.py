@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import cast
 
+import httpx
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -13,6 +14,7 @@ from epsilon_ledger import (
     AsyncRun,
     BudgetExceededError,
     Event,
+    LedgerUnavailableError,
     Run,
     Trial,
     TrialExceededError,
@@ -21,6 +23,7 @@ from epsilon_ledger import (
 )
 from epsilon_ledger.opacus import LedgerAccountant, UnsupportedTrainingError, attach
 from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, make_private, small_loader
+from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault
 
 Q = BATCH / N  # a power of 2, which random floats meet exactly
 STEP = poisson_sampled(Q, gaussian(1.0))
@@ -100,6 +103,27 @@ def test_a_noise_scheduler_is_followed(engine: PrivacyEngine, fake_run: FakeRun)
         scheduler.step()
     assert fake_run.asked == [poisson_sampled(Q, gaussian(z)) for z in (1.0, 0.5, 0.25)]
     assert engine.accountant.history == [(1.0, Q, 1), (0.5, Q, 1), (0.25, Q, 1)]
+
+
+def test_after_a_lost_answer_a_noise_scheduler_does_not_stop_the_training(
+    engine: PrivacyEngine, run: Run, ledger: FakeLedger
+) -> None:
+    training = make_private(engine)
+    attach(training.optimizer, run, data_loader=training.loader)
+    scheduler = ExponentialNoise(training.optimizer, gamma=0.5)
+    batches = iter(training.loader)
+    training.step(next(batches))
+    scheduler.step()
+    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    before = training.parameters()
+    with pytest.raises(LedgerUnavailableError):
+        training.step(next(batches))
+    assert all(map(torch.equal, before, training.parameters()))
+    scheduler.step()
+    training.step(next(batches))
+    charged = {key: body["event"] for key, body in zip(ledger.keys, ledger.bodies, strict=True)}
+    assert list(charged.values()) == [poisson_sampled(Q, gaussian(z)) for z in (1.0, 0.5, 0.25)]
+    assert run.next_step == ledger.next_step == 3
 
 
 def test_a_sampling_rate_that_changes_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:

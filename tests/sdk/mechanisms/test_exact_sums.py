@@ -161,3 +161,13 @@ def test_values_are_limited_and_never_moved_apart() -> None:
         (after - before - 1) * lattice.spacing <= value - last
         for (before, after), (last, value) in zip(pairwise(multiples), pairwise(values), strict=True)
     )
+
+
+@given(st.floats(1e-9, 1e9), st.floats(1e-3, 1e6), st.integers(1, 10**9))
+def test_rounding_makes_the_noise_larger_by_no_more_than_is_documented(norm: float, z: float, size: int) -> None:
+    larger = rounded_norm(norm, size, Lattice.for_scales(norm, z * norm)) / norm - 1
+    assert larger <= math.sqrt(size) * max(1.0, z) * 2.0**-28 + (size + 16) * 2.0**-52
+
+
+def test_at_the_largest_noise_the_documented_factor_is_the_real_one() -> None:
+    assert rounded_norm(1.0, 10**6, Lattice.for_scales(1.0, 1e6)) == pytest.approx(2.95, abs=0.01)

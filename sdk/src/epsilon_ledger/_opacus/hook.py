@@ -3,11 +3,12 @@
 import inspect
 import pickle
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 
-from epsilon_ledger import Event, LedgerError, Run, Trial
+from epsilon_ledger import Event, LedgerError, RequestInDoubtError, Run, Trial
 from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction
 
 
@@ -80,7 +81,12 @@ class LedgerHook:
         assert self.run is not None
         assert self.read is not None
         event = self.read(optimizer)
-        self.run.authorize(event=event)
+        try:
+            self.run.authorize(event=event)
+        except RequestInDoubtError:
+            # The step before was not answered, and its noise was another one: it is paid for and was not released.
+            cast("Run", self.run).settle()
+            self.run.authorize(event=event)
         self.event = event
 
 

@@ -1,7 +1,7 @@
 """Steps that are asked for on their own: their numbers, and what is in doubt about them. No network here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from epsilon_ledger._wire.calls import get_run, path
 from epsilon_ledger._wire.errors import (
@@ -20,6 +20,21 @@ from epsilon_ledger._wire.requests import Request, Talk, post
 from epsilon_ledger._wire.values import Admission, RunState
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A request for steps that was sent and not answered.
+
+    Args:
+        request: carries its key.
+        first_step: number of its first step.
+        report: whether its steps were released before they were sent.
+    """
+
+    request: Request
+    first_step: int
+    report: bool
+
+
 class Asking:
     """The steps of a run, one request at a time.
 
@@ -32,8 +47,7 @@ class Asking:
     def __init__(self, state: RunState, plan: str | None) -> None:
         self.state = state
         self.plan = plan
-        # The step that was sent and not answered, with the number of its first step.
-        self._pending: tuple[Request, int] | None = None
+        self._pending: _Pending | None = None
         self._latest_attempt = state.attempt
 
     @property
@@ -53,7 +67,7 @@ class Asking:
             RequestInDoubtError: one is.
         """
         if self._pending is not None:
-            raise self._doubt(self._pending[1])
+            raise self._doubt(self._pending.first_step)
 
     def hear(self, told: RunState) -> None:
         """Note where the run stands, as the ledger says; whoever made a later attempt, this trainer stays in its own.
@@ -96,8 +110,9 @@ class Asking:
         if self._pending is None:
             yield from self._require_nobody_elses_plan()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
-        reply, first_step = yield from self._answered(count, event, events, unusual)
-        admission = self._checked(reply, first_step, None if truncate else _steps_asked(count, events))
+        pending = self._next(steps_body(self.state, count, event, events) | unusual)
+        reply = yield from self._sent(pending)
+        admission = self._checked(reply, pending.first_step, None if truncate else _steps_asked(count, events))
         # In this order: whoever is interrupted in between asks once more, and is told the same.
         self.moved(admission)
         self._pending = None
@@ -111,17 +126,35 @@ class Asking:
         if self.state.reservation is not None:
             raise _foreign_plan(self.state.id, self.state.reservation, self.state.next_step)
 
-    def _answered(
-        self, count: int, event: Event | None, events: Sequence[EventCount] | None, unusual: dict[str, object]
-    ) -> Talk[tuple[Reply, int]]:
-        """Ask for the next steps, or once more for those that are unanswered; the answer is not believed yet."""
-        request, first_step = self._next_request(count, event, events, unusual)
-        self._pending = request, first_step
+    def settle(self) -> Talk[tuple[Admission, bool] | None]:
+        """Send the pending request again, as `RunDialogue.settle` describes.
+
+        Returns:
+            What was charged, and whether it is a report; None if nothing was pending or nothing was charged.
+
+        Raises:
+            LedgerError: as `RunDialogue.settle`.
+        """
+        pending = self._pending
+        if pending is None:
+            return None
         try:
-            reply = yield request
+            reply = yield from self._sent(pending)
+        except (BudgetExceededError, SequenceConflictError):
+            return None
+        charged = self._recorded(reply) if pending.report else self._checked(reply, pending.first_step, None)
+        self.moved(charged)
+        self._pending = None
+        return charged, pending.report
+
+    def _sent(self, pending: _Pending) -> Talk[Reply]:
+        """Send a request for steps; it is pending until its answer is believed, or proves that it had no effect."""
+        self._pending = pending
+        try:
+            return (yield pending.request)
         except LedgerError as error:
             # A refusal and a conflict settle the matter: under this key nothing was and nothing will be charged.
-            if isinstance(error, (BudgetExceededError, SequenceConflictError)) or not request.in_doubt:
+            if isinstance(error, (BudgetExceededError, SequenceConflictError)) or not pending.request.in_doubt:
                 self._pending = None
             if isinstance(error, LedgerUnavailableError):
                 error.add_note(
@@ -129,7 +162,6 @@ class Asking:
                     "under the same key, which are charged once at most."
                 )
             raise
-        return reply, first_step
 
     def moved(self, admission: Admission) -> None:
         """Note where the run stands after steps were charged."""
@@ -145,24 +177,23 @@ class Asking:
             status="overdrawn" if admission.overdrawn else self.state.status,
         )
 
-    def _next_request(
-        self, count: int, event: Event | None, events: Sequence[EventCount] | None, unusual: dict[str, object]
-    ) -> tuple[Request, int]:
-        """Prepare the next step, or find it again if it is the one that is unanswered."""
-        body = steps_body(self.state, count, event, events) | unusual
-        if self._pending is not None:
-            body["first_step"] = self._pending[1]
-        request = post(f"{self.path}/steps", body)
-        if self._pending is None:
-            return request, self.state.next_step
-        if self._pending[0].body != request.body:
-            raise self._doubt(self._pending[1])
-        return self._pending
+    def _next(self, body: dict[str, object], *, report: bool = False) -> _Pending:
+        """Prepare a request for the next steps, or find it again if it is the one that is pending.
+
+        Raises:
+            RequestInDoubtError: another one is pending.
+        """
+        pending = self._pending
+        if pending is None:
+            return _Pending(post(f"{self.path}/steps", body), self.state.next_step, report)
+        if post(f"{self.path}/steps", body | {"first_step": pending.first_step}).body != pending.request.body:
+            raise self._doubt(pending.first_step)
+        return pending
 
     def _doubt(self, first_step: int) -> RequestInDoubtError:
         return RequestInDoubtError(
             f"Step {first_step} of {self.state.id} was asked for and is still unanswered, so it may have been charged. "
-            f"Make that call again with its arguments first, then ask for others.",
+            f"Make that call again with its arguments, or call settle(), then ask for others.",
             first_step=first_step,
         )
 
@@ -201,13 +232,18 @@ class Asking:
 
     def report(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> Talk[Admission]:
         """Tell of what was released, as `Run.report` says."""
-        reply, _ = yield from self._answered(count, event, events, {"mode": "report"})
+        body = steps_body(self.state, count, event, events) | {"mode": "report"}
+        recorded = self._recorded((yield from self._sent(self._next(body, report=True))))
+        self.moved(recorded)
+        self._pending = None
+        return recorded
+
+    def _recorded(self, reply: Reply) -> Admission:
+        """Read the answer to a report, and turn away one that was given to another process."""
         recorded = reply.read(Admission)
         if not reply.ours:
             self._pending = None
             raise _foreign_steps(recorded)
-        self.moved(recorded)
-        self._pending = None
         return recorded
 
 

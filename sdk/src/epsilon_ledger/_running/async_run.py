@@ -32,14 +32,14 @@ class AsyncRun(RunFacts):
         transport: how to reach the ledger.
         state: the run as the ledger described it.
         ahead: how far to ask ahead.
-        taken: how many steps of the training were taken before, in all attempts together.
+        step: how many steps of the training were taken before, in all attempts together; None: unknown.
         with_plan: whether the run's active reservation, if any, is this trainer's own.
     """
 
     def __init__(
-        self, transport: AsyncTransport, state: RunState, ahead: Ahead, *, taken: int, with_plan: bool = False
+        self, transport: AsyncTransport, state: RunState, ahead: Ahead, *, step: int | None, with_plan: bool = False
     ) -> None:
-        super().__init__(RunDialogue(state, ahead, time.monotonic, taken=taken, with_plan=with_plan))
+        super().__init__(RunDialogue(state, ahead, time.monotonic, step=step, with_plan=with_plan))
         self._transport = transport
         self._background = ahead.background
         self._flight: asyncio.Task[Reply] | None = None
@@ -80,6 +80,7 @@ class AsyncRun(RunFacts):
                 bar.show(await self.authorize())
                 yield batch
 
+    settle = carried_async(RunDialogue.settle)
     preview = carried_async(RunDialogue.preview)
     report = carried_async(RunDialogue.report)
     reserve = carried_async(RunDialogue.reserve)

@@ -23,7 +23,7 @@ class RunDialogue:
         state: the run as the ledger described it.
         ahead: how far to ask ahead.
         clock: seconds of a monotonic clock.
-        taken: how many steps of the training were taken before, in all attempts together.
+        step: how many steps of the training were taken before, in all attempts together; None: unknown.
         with_plan: whether the run's active reservation, if any, is this trainer's own.
 
     Raises:
@@ -31,10 +31,10 @@ class RunDialogue:
     """
 
     def __init__(
-        self, state: RunState, ahead: Ahead, clock: Callable[[], float], *, taken: int, with_plan: bool
+        self, state: RunState, ahead: Ahead, clock: Callable[[], float], *, step: int | None, with_plan: bool
     ) -> None:
         self.asking = Asking(state, state.reservation if with_plan else None)
-        self.granting = Granting(self.asking, ahead, clock, taken)
+        self.granting = Granting(self.asking, ahead, clock, step)
         if ahead.every > 1 and self.asking.plan is not None:
             raise ValueError("The run has a plan that is set aside: leave authorize_every at 1.")
 
@@ -67,6 +67,27 @@ class RunDialogue:
             admission = yield from asking.ask(count, event, events, truncate=truncate)
         granting.alone(event if events is None else None, admission.count)
         return admission
+
+    def settle(self) -> Talk[Admission | None]:
+        """Find out about steps that were asked for and not answered, so that others can be asked for.
+
+        The request is sent again under its key. Steps that it charges stay charged. Unless they are a report, they
+        are no steps of the training: release nothing for them.
+
+        Returns:
+            What the ledger charged; None if nothing was pending, or if the steps were refused.
+
+        Raises:
+            LedgerUnavailableError: there is still no answer; `settle` may be called again.
+            LedgerError: anything else.
+        """
+        settled = yield from self.asking.settle()
+        if settled is None:
+            return None
+        charged, report = settled
+        if report:
+            self.granting.advance(charged.count)
+        return charged
 
     def preview(
         self, count: int = 1, *, event: Event | None = None, events: Sequence[EventCount] | None = None
@@ -113,7 +134,7 @@ class RunDialogue:
         if not self.asking.in_doubt:
             yield from self.granting.closed()
         recorded = yield from self.asking.report(count, event, events)
-        self.granting.taken += recorded.count
+        self.granting.advance(recorded.count)
         return recorded
 
     def reserve(self, plan: Sequence[EventCount], *, lease_seconds: int = 3600) -> Talk[Reservation]:

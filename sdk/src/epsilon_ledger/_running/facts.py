@@ -16,13 +16,13 @@ class RunStateDict(TypedDict):
         format: of this dictionary.
         run: id of the run.
         attempt: which wrote it.
-        step: number of training steps taken so far, in all attempts together.
+        step: number of training steps taken so far, in all attempts together; None where that is unknown.
     """
 
     format: int
     run: str
     attempt: int
-    step: int
+    step: int | None
 
 
 class RunFacts:
@@ -37,7 +37,9 @@ class RunFacts:
         self._process = os.getpid()
 
     def __repr__(self) -> str:
-        """Name the run and say how far it is."""
+        """Name the run and its next step; debuggers ask also where its constructor has failed."""
+        if "_dialogue" not in vars(self):
+            return f"<{type(self).__name__} not opened>"
         return f"<{type(self).__name__} {self.id} {self.name!r} {self.status} next_step={self.next_step}>"
 
     def __reduce__(self) -> NoReturn:
@@ -75,6 +77,15 @@ class RunFacts:
         return self._dialogue.granting.next_step
 
     @property
+    def step(self) -> int | None:
+        """The number of training steps taken so far, in all attempts together.
+
+        It can be below `next_step`: steps that were charged and never released are no steps of the training. None if
+        the run was taken up by its id without a `step`.
+        """
+        return self._dialogue.granting.step
+
+    @property
     def epsilon(self) -> float:
         """What the run has spent, at `state.delta`; what was granted ahead is counted as if it were all used."""
         return self.state.epsilon
@@ -89,7 +100,7 @@ class RunFacts:
             "format": STATE_FORMAT,
             "run": self.id,
             "attempt": self.attempt,
-            "step": self._dialogue.granting.taken,
+            "step": self.step,
         }
 
     def _require_own_process(self) -> None:
@@ -107,14 +118,14 @@ def checked_state(state: RunStateDict | str) -> tuple[str, int | None]:
         state: of `state_dict`, or the id of a run.
 
     Returns:
-        The run's id, and the number of training steps taken; None: whatever the ledger knows.
+        The run's id, and the number of training steps taken; None where that is unknown.
 
     Raises:
         ValueError: it is neither.
     """
     if isinstance(state, str):
         return state, None
-    step = state.get("step")
-    if state.get("format") != STATE_FORMAT or not isinstance(state.get("run"), str) or not isinstance(step, int):
+    step = state.get("step", "")
+    if state.get("format") != STATE_FORMAT or not isinstance(state.get("run"), str) or not isinstance(step, int | None):
         raise ValueError(f"This is not what run.state_dict() returned: {state!r}.")
     return state["run"], step

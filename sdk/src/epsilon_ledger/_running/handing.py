@@ -50,12 +50,14 @@ class Handing:
         asking: the run's other half, which knows where it stands.
         ahead: how far to ask ahead.
         clock: seconds of a monotonic clock.
-        taken: how many steps of the training were taken before, in all attempts together.
+        step: how many steps of the training were taken before, in all attempts together; None: unknown, and then there
+            is no schedule.
     """
 
-    def __init__(self, asking: Asking, ahead: Ahead, clock: Callable[[], float], taken: int) -> None:
+    def __init__(self, asking: Asking, ahead: Ahead, clock: Callable[[], float], step: int | None) -> None:
+        assert ahead.schedule is None or step is not None, "a schedule needs to know which step comes next"
         self.ahead = ahead
-        self.taken = taken
+        self.step = step
         self._asking = asking
         self._clock = clock
         self._grant: Grant | None = None
@@ -67,6 +69,11 @@ class Handing:
     def next_step(self) -> int:
         """The number of the first step that was not admitted or handed out."""
         return self._asking.state.next_step if self._grant is None else self._grant.next_step
+
+    def advance(self, count: int) -> None:
+        """Count steps of the training that were taken."""
+        if self.step is not None:
+            self.step += count
 
     @property
     def grant(self) -> Grant | None:
@@ -94,7 +101,7 @@ class Handing:
         # If this is interrupted nobody knows which step comes next, and nothing more is handed out.
         grant.closing = True
         taken = grant.steps.take(count, event)
-        self.taken += count if taken else 0
+        self.advance(count if taken else 0)
         grant.closing = False
         if not taken:
             return None
@@ -183,10 +190,11 @@ class Handing:
         """
         schedule = self.ahead.schedule
         assert schedule is not None, "asked where there is one"
+        assert self.step is not None, "known where there is a schedule"
         if count > MOST_EVENTS:
             raise ValueError(f"At most {MOST_EVENTS} steps of a schedule can be asked for at once, not {count}.")
         repeated: list[EventCount] = []
-        for event in map(schedule, range(self.taken, self.taken + count)):
+        for event in map(schedule, range(self.step, self.step + count)):
             if repeated and repeated[-1]["event"] == event:
                 repeated[-1]["count"] += 1
             else:
@@ -196,7 +204,7 @@ class Handing:
     def alone(self, event: Event | None, count: int) -> None:
         """Note steps that were asked for on their own; another one of the same kind is worth a grant."""
         self._remember(event)
-        self.taken += count
+        self.advance(count)
 
     def drop(self) -> None:
         """Forget the grant: the run has ended."""
@@ -232,9 +240,10 @@ class Handing:
         steps = self._grant.steps.rest() if self._grant is not None and going_on else Steps()
         schedule = self.ahead.schedule
         if event is None and schedule is not None:
+            assert self.step is not None, "known where there is a schedule"
             while steps.left < count and len(steps) < MOST_EVENTS:
                 try:
-                    fits = steps.add(schedule(self.taken + steps.left), 1)
+                    fits = steps.add(schedule(self.step + steps.left), 1)
                 except Exception:
                     # A schedule may end where the training ends.
                     if steps.left < needed:

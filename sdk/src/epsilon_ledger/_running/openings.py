@@ -8,6 +8,7 @@ from epsilon_ledger._running.grants import Ahead
 from epsilon_ledger._wire.calls import get_run as read_run
 from epsilon_ledger._wire.calls import path, wire_limit
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.numbers import whole
 from epsilon_ledger._wire.requests import Call, Talk, post
 from epsilon_ledger._wire.values import Limit, NeighboringRelation, PrivacyFilter, RunState
 
@@ -19,7 +20,7 @@ class Opening:
     Args:
         talk: asks the ledger for it.
         ahead: how far it asks ahead.
-        step: number of training steps taken before; None: as many as the ledger knows of.
+        step: number of training steps taken before; None: unknown.
         with_plan: whether its active reservation is this trainer's own.
     """
 
@@ -99,6 +100,7 @@ def get_run(
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
     with_plan: bool = False,
+    step: int | None = None,
 ) -> Opening:
     """Take up a run at its first free step, in its present attempt; `resume_run` begins a new one.
 
@@ -110,16 +112,17 @@ def get_run(
         lease_seconds: as in `register_run`.
         with_plan: whether to go on with the plan that an earlier process of this job has set aside. Each of its
             steps must have been asked for on its own: the ledger would not know of others.
+        step: number of training steps taken before, in all attempts together, which a schedule needs.
 
     Returns:
         The run.
 
     Raises:
         LedgerError: there is no such run, or no answer came.
-        ValueError: `authorize_every` and its kin do not go together.
+        ValueError: `authorize_every` and its kin do not go together, or there is a schedule and no `step`.
     """
     ahead = Ahead.of(authorize_every, background, schedule, lease_seconds)
-    return Opening(read_run(run_id).talk(), ahead, None, with_plan)
+    return Opening(read_run(run_id).talk(), ahead, _known_step(step, schedule), with_plan)
 
 
 def resume_run(
@@ -130,6 +133,7 @@ def resume_run(
     background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
+    step: int | None = None,
 ) -> Opening:
     """Go on from a checkpoint, in a new attempt: whatever process held the run before can charge no more.
 
@@ -144,6 +148,7 @@ def resume_run(
         background: as in `register_run`.
         schedule: as in `register_run`.
         lease_seconds: as in `register_run`.
+        step: where `state` is an id, the number of training steps taken before, which a schedule needs.
 
     Returns:
         The run.
@@ -151,11 +156,25 @@ def resume_run(
     Raises:
         RunStateConflictError: the run has ended.
         LedgerError: there is no such run, or no answer came.
-        ValueError: this is no checkpoint of a run.
+        ValueError: this is no checkpoint of a run, it says another step, or there is a schedule and no step.
     """
     ahead = Ahead.of(authorize_every, background, schedule, lease_seconds)
-    run_id, step = checked_state(state)
-    return Opening(_next_attempt(run_id, step, steps_executed), ahead, step, with_plan=False)
+    run_id, kept = checked_state(state)
+    if None not in {kept, step} and kept != step:
+        raise ValueError(f"The checkpoint was written after {kept} steps, not {step}: leave `step` out.")
+    known = _known_step(step if kept is None else kept, schedule)
+    return Opening(_next_attempt(run_id, known, steps_executed), ahead, known, with_plan=False)
+
+
+def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> int | None:
+    """Refuse to guess where a schedule goes on: the ledger's numbers leave out steps that were forfeited."""
+    if step is None and schedule is not None:
+        raise ValueError(
+            "A schedule goes on at the step that the training has reached, which the ledger cannot know: it charges "
+            "steps that were granted to a process that died without numbering them. Resume from what "
+            "run.state_dict() returned, or give the number of training steps taken as `step`."
+        )
+    return None if step is None else whole("step", step, 0)
 
 
 def _next_attempt(run_id: str, step: int | None, steps_executed: int | None) -> Talk[RunState]:

@@ -39,14 +39,14 @@ class Run(RunFacts):
         transport: how to reach the ledger.
         state: the run as the ledger described it.
         ahead: how far to ask ahead.
-        taken: how many steps of the training were taken before, in all attempts together.
+        step: how many steps of the training were taken before, in all attempts together; None: unknown.
         with_plan: whether the run's active reservation, if any, is this trainer's own.
     """
 
     def __init__(
-        self, transport: Transport, state: RunState, ahead: Ahead, *, taken: int, with_plan: bool = False
+        self, transport: Transport, state: RunState, ahead: Ahead, *, step: int | None, with_plan: bool = False
     ) -> None:
-        super().__init__(RunDialogue(state, ahead, time.monotonic, taken=taken, with_plan=with_plan))
+        super().__init__(RunDialogue(state, ahead, time.monotonic, step=step, with_plan=with_plan))
         self._transport = transport
         self._background = ahead.background
         self._flight: Future[Reply] | None = None
@@ -118,6 +118,7 @@ class Run(RunFacts):
                 bar.show(self.authorize())
                 yield batch
 
+    settle = carried(RunDialogue.settle)
     preview = carried(RunDialogue.preview)
     report = carried(RunDialogue.report)
     reserve = carried(RunDialogue.reserve)

@@ -1,7 +1,9 @@
 """The trials of a sweep that is charged at once: counted here against what was declared, asked of nobody."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from threading import Lock
+from typing import NoReturn, TypeVar
 
 from epsilon_ledger._running.run import Run
 from epsilon_ledger._wire.errors import TrialExceededError
@@ -18,6 +20,8 @@ class Trial:
     The sweep is paid for as long as no trial does more than was declared, exactly as many trials are run as the ledger
     drew, and nothing but the best of them is looked at or released (Papernot, Steinke 2022, arXiv 2110.03620).
 
+    A trial is used by one process; threads may share it. It cannot be copied or pickled.
+
     Args:
         state: the run that pays for the sweep.
         number: of the trial, from 0.
@@ -29,6 +33,12 @@ class Trial:
         self.number = number
         self._left = [(item["event"], whole("count", item["count"])) for item in each]
         self._taken = 0
+        self._process = os.getpid()
+        self._lock = Lock()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to copy or pickle the trial: each copy would count the same steps once more."""
+        raise TypeError("A trial cannot be copied or pickled: its steps are counted in one process only.")
 
     def __repr__(self) -> str:
         """Name the sweep's run and the trial."""
@@ -62,8 +72,18 @@ class Trial:
 
         Raises:
             TrialExceededError: more than was declared; release nothing of it.
+            RuntimeError: this is not the process that the trial was made in.
         """
         count = whole("count", count)
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self.id} belongs to process {self._process}, and a forked one would count the same steps once more. "
+                "Take all steps of a trial in the process that made it."
+            )
+        with self._lock:
+            self._take(count, event)
+
+    def _take(self, count: int, event: Event | None) -> None:
         if event is None:
             if len(self._left) > 1:
                 raise TrialExceededError(

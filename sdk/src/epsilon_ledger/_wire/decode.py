@@ -91,10 +91,17 @@ def _scalar(wanted: type, raw: object) -> object:
     if wanted is datetime and isinstance(raw, str):
         return _moment(raw)
     if wanted is float and isinstance(raw, int) and not isinstance(raw, bool):
-        return float(raw)
+        return _real(raw)
     if not isinstance(raw, wanted) or (isinstance(raw, bool) and wanted is not bool):
         raise MalformedError(f"expected {wanted.__name__}, got {type(raw).__name__}")
     return raw
+
+
+def _real(raw: int) -> float:
+    try:
+        return float(raw)
+    except OverflowError:
+        raise MalformedError("expected a number that a float can hold") from None
 
 
 def _moment(raw: str) -> datetime:

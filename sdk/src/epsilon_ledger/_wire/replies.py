@@ -61,9 +61,9 @@ def read_json(response: httpx.Response) -> object:
     """
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnexpectedResponseError(
-            f"{response.request.url} answered {response.status_code} without JSON: is this the ledger?",
+            f"{response.request.url} answered {response.status_code} without readable JSON: is this the ledger?",
             status=response.status_code,
         ) from None
 
@@ -133,7 +133,7 @@ def _problem(response: httpx.Response) -> Problem | None:
         return None
     try:
         members = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(members, dict):
         return None

@@ -32,7 +32,8 @@ class GaussianNoise(ClippedSumMechanism):
     z / (1 + k t), `step` z (1 - k)^t, `exp` z exp(-k t).
 
     The random numbers are secure unless a seed is given: see `randomness`. Sum and noise are added on a lattice,
-    without rounding: see `lattice`. For that the noise is larger than stated by some millionths.
+    without rounding: see `lattice`. For that the noise on d coordinates is larger than stated, by at most
+    sqrt(d) max(1, z) 2^-28 of itself.
 
     Args:
         noise_multiplier: z of release 0, standard deviation over clipping norm, in [1e-3, 1e6].
