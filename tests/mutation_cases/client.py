@@ -1,8 +1,151 @@
-"""Rules of the trainers' client."""
+"""Rules of the client: one sample for each release, and its charge before it."""
 
 from tests.mutation_cases.case import Mutation
 
+SOURCE = "sdk/src/epsilon_ledger"
+SAMPLES = "tests/sdk/ecosystems/test_opacus_samples.py"
+LATE = "tests/sdk/ecosystems/test_opacus_late.py"
+STEPS = "tests/sdk/ecosystems/test_opacus_steps.py"
+MACHINE = "tests/sdk/ecosystems/test_opacus_machine.py"
+LIGHTNING = "tests/sdk/ecosystems/test_lightning.py"
+
+
 CASES = (
+    Mutation(
+        "a sample is released twice",
+        f"{SOURCE}/_opacus/guard.py",
+        "if self.amplified and draw.unreleased is not None and not draw.unreleased.get(self._optimizer):",
+        "if False:",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "what is left of a batch is added to the next iteration's",
+        f"{SOURCE}/_opacus/samples.py",
+        "            consumer.require_nothing_open()\n",
+        "            pass\n",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "a sum of several draws is released",
+        f"{SOURCE}/_opacus/guard.py",
+        "elif draw is not self._open:",
+        "elif False:",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "a gradient may be of fewer records than were drawn",
+        f"{SOURCE}/_opacus/guard.py",
+        "if self._rows > most or (releasing and self._rows < draw.size):",
+        "if self._rows > most:",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "a gradient may be of more records than were drawn",
+        f"{SOURCE}/_opacus/guard.py",
+        "if self._rows > most or (releasing and self._rows < draw.size):",
+        "if releasing and self._rows < draw.size:",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "pieces are left out and stepped again",
+        f"{SOURCE}/_opacus/guard.py",
+        "if piece.split and piece.index != self._pieces:",
+        "if False:",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "the clipping norm moves between the pieces of a batch",
+        f"{SOURCE}/_opacus/guard.py",
+        "if clipped_to != self._clipped_to:",
+        "if False:",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "what workers drew ahead counts as handed out",
+        f"{SOURCE}/_opacus/loaders.py",
+        "            if self._by_hand:\n",
+        "            if True:\n",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "a sample's charge covers one of its releases",
+        f"{SOURCE}/_opacus/hook.py",
+        "[mechanism_of(member)] * self._releases for member in self._members",
+        "[mechanism_of(member)] for member in self._members",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "noise moves after its sample was charged",
+        f"{SOURCE}/_opacus/hook.py",
+        "        if left[0] != step:\n",
+        "        if False:\n",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "the module's norm is not compared with the noise",
+        f"{SOURCE}/_opacus/guard.py",
+        "if last[1] != float(expected):",
+        "if False:",
+        (LATE,),
+    ),
+    Mutation(
+        "steps before a late attach are passed over",
+        f"{SOURCE}/opacus.py",
+        'if not steps or terms.earlier_steps == "charged":',
+        "if True:",
+        (LATE,),
+    ),
+    Mutation(
+        "a stated sampling probability is believed when it is attached",
+        f"{SOURCE}/opacus.py",
+        "if stated is not None and stated < rate:",
+        "if False:",
+        (STEPS,),
+    ),
+    Mutation(
+        "a stated sampling probability is believed at each step",
+        f"{SOURCE}/_opacus/hook.py",
+        "if known is not None and stated is not None and stated < known:",
+        "if False:",
+        (STEPS,),
+    ),
+    Mutation(
+        "Lightning's optimizers are charged apart",
+        f"{SOURCE}/lightning.py",
+        "        attach(private, self.run, **how)\n",
+        "        for one in private:\n            attach(one, self.run, **how)\n",
+        (LIGHTNING,),
+    ),
+    Mutation(
+        "Lightning cuts batches in pieces off",
+        f"{SOURCE}/lightning.py",
+        '        _require_whole_batches(how["data_loader"])\n',
+        "",
+        (LIGHTNING,),
+    ),
+    Mutation(
+        "a rank leaves its empty parts out",
+        f"{SOURCE}/_opacus/loaders.py",
+        "    if isinstance(sampler, DistributedUniformWithReplacementSampler):\n",
+        "    if False:\n",
+        (MACHINE,),
+        "two_processes",
+    ),
+    Mutation(
+        "ranks release parts of different draws",
+        f"{SOURCE}/_opacus/ranks.py",
+        "if any(verdict.needed for verdict in verdicts) and (None in places or len(set(places)) > 1):",
+        "if False:",
+        (MACHINE,),
+        "two_processes",
+    ),
+    Mutation(
+        "two threads step one numpy sample",
+        f"{SOURCE}/mechanisms/training.py",
+        "if not lock.acquire(blocking=False):",
+        "if not (lock.acquire(blocking=False) or True):",
+        ("tests/sdk/mechanisms/test_training.py",),
+    ),
     Mutation(
         "the monitor counts the steps of its own process only",
         "sdk/src/epsilon_ledger/monitor.py",
@@ -20,8 +163,8 @@ CASES = (
     Mutation(
         "a noise scheduler stops a training whose answer was lost",
         "sdk/src/epsilon_ledger/_opacus/hook.py",
-        '            cast("Run", self.run).settle()',
-        "            raise",
+        '                cast("Run", self.run).settle()',
+        "                raise",
         ("tests/sdk/ecosystems/test_opacus_steps.py",),
     ),
     Mutation(

@@ -6,33 +6,57 @@
 
 `optimizer.step()` raises what `run.authorize` raises, a BudgetExceededError for instance. The parameters are then as
 they were, and the noisy gradient is gone. Needs `pip install "epsilon-ledger-client[opacus]"`.
+
+One draw of the sampler goes with one release: each batch that the loader hands out is stepped once, whole, before the
+next one is fetched. What several steps share is charged as one event: `attach((first, second), ...)` for optimizers,
+`releases_per_sample=` for steps. A loop that ends within a batch leaves a part of it behind: see `discard_batch`.
 """
 
 import functools
-import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from opacus import PrivacyEngine
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from torch.utils.data import DataLoader
 
-from epsilon_ledger import Event, Run, Trial
+from epsilon_ledger import Event, EventCount, Run, Trial, adaptive_clipping, gaussian, poisson_sampled
 from epsilon_ledger._opacus.accountant import LedgerAccountant
-from epsilon_ledger._opacus.hook import LedgerHook, checked_run, workers
-from epsilon_ledger._opacus.steps import StepReader, UnsupportedTrainingError, check_unsampled, sampling_probability_of
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of, present_guard
+from epsilon_ledger._opacus.hook import LedgerHook, accountant_of, checked_run, uncharged_steps
+from epsilon_ledger._opacus.loaders import kind_of, observe, sampler_of
+from epsilon_ledger._opacus.ranks import workers
+from epsilon_ledger._opacus.samples import SampleSource, drawn_probability
+from epsilon_ledger._opacus.steps import GHOST, StepReader, check_unsampled
 
-__all__ = ["LedgerAccountant", "LedgerHook", "UnsupportedTrainingError", "attach"]
+__all__ = ["LedgerAccountant", "LedgerHook", "UnsupportedTrainingError", "attach", "discard_batch"]
 
 
-def attach(
-    target: PrivacyEngine | DPOptimizer,
+@dataclass(frozen=True)
+class _Terms:
+    """What `attach` is told of the steps."""
+
+    data_loader: DataLoader | None = None
+    sampling_probability: float | None = None
+    event: Callable[[DPOptimizer], Event] | None = None
+    module: Any = None
+    releases_per_sample: int = 1
+    earlier_steps: Literal["refuse", "report", "charged"] = "refuse"
+
+
+def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
+    target: PrivacyEngine | DPOptimizer | Sequence[DPOptimizer],
     run: Run | Trial | None,
     *,
     data_loader: DataLoader | None = None,
     sampling_probability: float | None = None,
     event: Callable[[DPOptimizer], Event] | None = None,
+    module: Any = None,  # noqa: ANN401 - a module, or Opacus' hooks of one
+    releases_per_sample: int = 1,
+    earlier_steps: Literal["refuse", "report", "charged"] = "refuse",
 ) -> None:
     """Make every noisy step ask the ledger first.
 
@@ -41,15 +65,21 @@ def attach(
 
     The event is read at each step: the noise multiplier as a scheduler left it, the probability with which the sampler
     drew, the count by which adaptive clipping moves. Virtual steps of a BatchMemoryManager release nothing and are not
-    asked for. In distributed training rank 0 asks and tells the others; they give None for the run.
+    asked for. In distributed training rank 0 asks and tells the others; they give None for the run, and all else alike.
 
     Args:
-        target: a PrivacyEngine, or a DPOptimizer that `make_private` returned.
+        target: a PrivacyEngine, or a DPOptimizer that `make_private` returned; or several that step the same batches,
+            whose steps with one batch are charged as one event.
         run: whom the steps are charged to.
         data_loader: with an optimizer: what `make_private` returned beside it, which says how records are drawn.
-        sampling_probability: in (0, 1], for a Poisson sampler of your own; 1.0 claims no sampling, which is right for
-            one batch of all the data, and for shuffled batches where neighbours have the same size.
-        event: what a step does, instead of all that is read here, for optimizers that this adapter does not know.
+        sampling_probability: in (0, 1], for a loader with a Poisson sampler of your own; 1.0 claims no sampling, which
+            is right for one batch of all the data, and for shuffled batches where neighbours have the same size.
+        event: what a step does, instead of all that is read and checked here, for training that this adapter does not
+            know; whether the samples are what the event says is then yours to know.
+        module: with an optimizer that uses ghost clipping: what `make_private` returned first, which clips.
+        releases_per_sample: how many steps each optimizer takes with one batch.
+        earlier_steps: if Opacus' accountant shows steps that this optimizer took before it was attached and that nobody
+            was charged for: "refuse" to attach, "report" them to the run, or take them for "charged" elsewhere.
 
     Raises:
         UnsupportedTrainingError: the cost of such steps is not known: the loader does not draw Poisson samples, for
@@ -59,74 +89,155 @@ def attach(
     """
     if sampling_probability is not None and not 0.0 < sampling_probability <= 1.0:
         raise ValueError(f"sampling_probability must be in (0, 1], not {sampling_probability}.")
+    if releases_per_sample < 1:
+        raise ValueError(f"releases_per_sample must be at least 1, not {releases_per_sample}.")
+    terms = _Terms(data_loader, sampling_probability, event, module, releases_per_sample, earlier_steps)
     if isinstance(target, PrivacyEngine):
         if data_loader is not None:
             raise ValueError("A privacy engine gets its loader in make_private: attach it without data_loader.")
-        _attach_engine(target, run, {"sampling_probability": sampling_probability, "event": event})
-    elif isinstance(target, DPOptimizer):
-        asks = workers(target) == 1 or target.rank == 0
-        if run is None:
-            if asks:
-                raise ValueError("The run is missing: who is charged?")
-            _install(target, LedgerHook(None, None, target.step_hook))
-        elif not asks:
-            raise ValueError(f"Rank 0 asks for all: on rank {target.rank} give None for the run.")
-        elif not _is_attached(target, run) or (data_loader, sampling_probability, event) != (None, None, None):
-            read = event or StepReader(target, _probability(target, run, data_loader, sampling_probability))
-            _install(target, LedgerHook(checked_run(run), read, target.step_hook))
-    else:
+        _attach_engine(target, run, terms)
+        return
+    optimizers = tuple(target) if isinstance(target, Sequence) else (target,)
+    if not optimizers or not all(isinstance(optimizer, DPOptimizer) for optimizer in optimizers):
         raise TypeError(
             f"attach takes a PrivacyEngine, or the optimizer that its make_private returned, not {type(target)}."
         )
+    attached = [_is_attached(optimizer, run) for optimizer in optimizers]
+    if not (all(attached) and len(optimizers) == 1 and terms == _Terms()):
+        _attach_optimizers(optimizers, run, terms)
 
 
-def _is_attached(optimizer: DPOptimizer, run: Run | Trial) -> bool:
+def _is_attached(optimizer: DPOptimizer, run: Run | Trial | None) -> bool:
+    asks = workers(optimizer) == 1 or optimizer.rank == 0
+    if run is None and asks:
+        raise ValueError("The run is missing: who is charged?")
+    if run is not None and not asks:
+        raise ValueError(f"Rank 0 asks for all: on rank {optimizer.rank} give None for the run.")
     present = optimizer.step_hook
     if not isinstance(present, LedgerHook):
         return False
-    if present.run is None or present.run.id != run.id:
+    if (present.run and present.run.id) != (run and run.id):
         raise ValueError(f"This optimizer is charged to {present.run and present.run.id}: one run pays for a step.")
     return True
 
 
-def _install(optimizer: DPOptimizer, hook: LedgerHook) -> None:
-    if isinstance(hook.then, LedgerHook):
-        hook.then = hook.then.then
-    # Opacus keeps one hook, and another one that is attached later would silently replace the ledger.
-    DPOptimizer.attach_step_hook(optimizer, hook)
-    optimizer.attach_step_hook = hook.chain
+def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, terms: _Terms) -> None:
+    """Look through everything first, so that what is refused has changed nothing."""
+    checked = None if run is None else checked_run(run)
+    readers = [terms.event or StepReader(optimizer) for optimizer in optimizers]
+    sources = [None if terms.event else _source(optimizer, checked, terms) for optimizer in optimizers]
+    clippings = [None if terms.event else _clipping(optimizer, terms) for optimizer in optimizers]
+    for optimizer in optimizers:
+        _settle_earlier_steps(optimizer, checked, terms)
+    for optimizer, read, source, module in zip(optimizers, readers, sources, clippings, strict=True):
+        guard = guard_of(optimizer)
+        if guard.source is not source:
+            # Signals for batches of which nothing is known: the next iteration begins without them.
+            optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it
+            if guard.source is not None:
+                guard.source.consumers.discard(guard)
+        guard.source, guard.trusted = source, terms.event is not None
+        guard.amplified = terms.sampling_probability != 1.0
+        guard.clipping = None if module is None else clipping_of(module)
+        if source is not None:
+            source.consumers.add(guard)
+        then = optimizer.step_hook
+        hook = LedgerHook(
+            checked,
+            read,
+            optimizers,
+            stated=terms.sampling_probability,
+            releases=terms.releases_per_sample,
+            then=then.then if isinstance(then, LedgerHook) else then,
+        )
+        # Opacus keeps one hook, and another one that is attached later would silently replace the ledger.
+        DPOptimizer.attach_step_hook(optimizer, hook)
+        optimizer.attach_step_hook = hook.chain
 
 
-def _probability(
-    optimizer: DPOptimizer, run: Run | Trial, data_loader: DataLoader | None, sampling_probability: float | None
-) -> Callable[[], float]:
-    """Find what says how records are drawn: the caller, the loader, or the event of which the run was registered."""
-    if sampling_probability is not None:
-        if sampling_probability == 1.0 and data_loader is not None:
-            check_unsampled(data_loader, run.state.neighboring_relation)
-        return lambda: sampling_probability
-    if data_loader is not None:
-        return sampling_probability_of(data_loader)
-    event = run.state.event or {}
-    stated = event.get("sampling_probability") if event.get("type") == "poisson_sampled" else None
-    if stated is None:
+def _source(optimizer: DPOptimizer, run: Run | Trial | None, terms: _Terms) -> SampleSource | None:
+    """Find what tells the optimizer's samples: the loader that is given, or the one of an earlier attach."""
+    loader, stated = terms.data_loader, terms.sampling_probability
+    if loader is None:
+        guard = present_guard(optimizer)
+        source = None if guard is None else guard.source
+    else:
+        if stated == 1.0 and run is not None:
+            check_unsampled(loader, run.state.neighboring_relation)
+        source = _observed(loader, stated)
+    if source is None and stated != 1.0:
         raise ValueError(
             "How are records drawn? Give data_loader=..., the one that make_private returned, or attach the privacy "
-            "engine before make_private, or register the run with a poisson_sampled event."
+            "engine before make_private: each step is held to a draw of its own."
         )
-    probability = float(str(stated))
-    # The hook of Opacus' accountant, if it is still there, knows what make_private did.
+    return source
+
+
+def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
+    sampler = sampler_of(loader)
+    source = observe(loader)
+    if source is not None:
+        source.random_if_empty = bool(getattr(loader.collate_fn, "rand_on_empty", False))
+    if source is not None and source.poisson:
+        rate = drawn_probability(sampler)
+        if stated is not None and stated < rate:
+            raise UnsupportedTrainingError(
+                f"sampling_probability={stated:g} is stated, but the loader's sampler draws with {rate:g}. Leave "
+                f"sampling_probability out: the sampler says what it draws with, at each step."
+            )
+    elif stated is None:
+        raise UnsupportedTrainingError(
+            f"{type(loader).__name__} with {kind_of(sampler).__name__} does not draw Poisson samples, so its batch "
+            f"size over n is no sampling probability, and the usual accounting does not hold. Let make_private do it "
+            f"(poisson_sampling=True, its default), and give its data loader. Or say how to charge it: with "
+            f"sampling_probability=1.0 every step is charged as if it saw all the data; event=... takes a function "
+            f"from the optimizer to the event of the step that it is about to take."
+        )
+    return source
+
+
+def _clipping(optimizer: DPOptimizer, terms: _Terms) -> Any:  # noqa: ANN401 - a module, or Opacus' hooks of one
+    """Find the module that clips, where it is not the optimizer."""
+    if type(optimizer) not in GHOST:
+        return None
+    guard = present_guard(optimizer)
+    module = terms.module if terms.module is not None else guard and guard.clipping and guard.clipping.module
+    if module is None:
+        raise UnsupportedTrainingError(
+            "With ghost clipping it is the module that clips, so its norm must be known. Give module=..., what "
+            "make_private returned first, or attach the privacy engine before make_private."
+        )
+    return module
+
+
+def _settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, terms: _Terms) -> None:
+    """Find steps that were taken before the optimizer was attached, as far as Opacus' accountant has seen them."""
     hook = optimizer.step_hook
-    rate = inspect.getclosurevars(hook).nonlocals.get("sample_rate") if inspect.isfunction(hook) else None
-    if rate is not None and rate > probability:
-        raise ValueError(
-            f"The run was registered with a sampling probability of {probability:g}, but make_private draws with "
-            f"{rate:g}. Give data_loader=..., the one that make_private returned."
+    accountant = accountant_of(hook)
+    if run is None or accountant is None or isinstance(accountant, LedgerAccountant):
+        return
+    steps = uncharged_steps(accountant, run)
+    if not steps or terms.earlier_steps == "charged":
+        return
+    whole = sum(int(count) for *_, count in accountant.history)
+    if terms.earlier_steps == "report" and steps == whole and not isinstance(run, Trial):
+        of = adaptive_clipping if type(optimizer) is AdaClipDPOptimizer else gaussian
+        run.report(
+            events=[
+                EventCount(event=poisson_sampled(rate, of(noise)), count=int(count))
+                for noise, rate, count in accountant.history
+            ]
         )
-    return lambda: probability
+        return
+    raise UnsupportedTrainingError(
+        f"Opacus' accountant shows {whole} steps, and {steps} of them were charged to nobody: they were taken before "
+        f"this attach. Attach before the first step. If what Opacus shows is what was done, earlier_steps='report' "
+        f"reports it to a Run that has no other steps of this training; else report it with run.report(events=...). "
+        f"earlier_steps='charged' takes them for charged, by run.report or to another run."
+    )
 
 
-def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, how: dict[str, Any]) -> None:
+def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, terms: _Terms) -> None:
     if isinstance(engine, PrivacyEngineAdaptiveClipping):
         raise UnsupportedTrainingError(
             "PrivacyEngineAdaptiveClipping moves the clipping norm before a step can be asked for, by a count whose "
@@ -147,7 +258,8 @@ def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, how: dict[str
     def make_private_and_attach(**arguments: Any) -> Any:  # noqa: ANN401 - Opacus' own signature
         made = make_private(**arguments)
         # The module, the optimizer, with ghost clipping the criterion, and the loader.
-        attach(made[1], run, data_loader=None if run is None else made[-1], **how)
+        _is_attached(made[1], run)
+        _attach_optimizers((made[1],), run, replace(terms, data_loader=made[-1], module=made[0]))
         return made
 
     engine.make_private = make_private_and_attach

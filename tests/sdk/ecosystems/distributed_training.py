@@ -39,10 +39,9 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
     )
     assert isinstance(optimizer, DistributedDPOptimizer)
     told: dict[str, Any] = {"stopped": None}
-    for _ in range(capacity + 1):
+    for (batch, _), _ in zip(loader, range(capacity + 1), strict=False):
         told["before"] = [p.tolist() for p in model.parameters()]
         optimizer.zero_grad()
-        batch = x[torch.rand(32) < loader.sample_rate]
         nn.functional.cross_entropy(model(batch), torch.zeros(len(batch), dtype=torch.long)).backward()
         try:
             optimizer.step()

@@ -89,7 +89,7 @@ def test_the_adapted_norm_tells_the_noisy_count_and_not_the_private_size_of_the_
     engine: PrivacyEngine, fake_run: FakeRun, size: int
 ) -> None:
     training = make_private(engine, **ADAPTIVE)
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    attach(training.optimizer, fake_run.as_run, sampling_probability=1.0)
     optimizer = training.optimizer
     noisy: list[tuple[float, int]] = []
     asked = optimizer.step_hook.read
@@ -160,7 +160,7 @@ def test_ghost_clipping_with_a_private_count_is_turned_away(fake_run: FakeRun) -
     with pytest.raises(UnsupportedTrainingError, match="private size of the batch"):
         attach(engine, fake_run.as_run)
     training = make_private(engine, grad_sample_mode="ghost", noise_multiplier=0.1, target_unclipped_quantile=0.5)
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader, module=training.model)
     with pytest.raises(UnsupportedTrainingError, match="private"):
-        training.step((torch.randn(9, 4), torch.zeros(9, dtype=torch.long)))
+        training.step(next(iter(training.loader)))
     assert fake_run.asked == []

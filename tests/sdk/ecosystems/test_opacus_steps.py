@@ -59,20 +59,29 @@ def test_an_optimizer_is_attached_after_it_was_made(engine: PrivacyEngine, fake_
     assert engine.accountant.history == [(1.0, Q, N // BATCH)]
 
 
-def test_the_event_of_the_run_can_say_how_records_are_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    fake_run.state.event = poisson_sampled(Q, gaussian(3.0))
+def test_a_probability_below_the_samplers_is_not_believed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
-    attach(training.optimizer, fake_run.as_run)
-    training.epoch()
-    assert fake_run.asked[0] == STEP
+    with pytest.raises(
+        UnsupportedTrainingError, match=r"=0\.001 is stated, but the loader's sampler draws with 0\.125"
+    ):
+        attach(training.optimizer, fake_run.as_run, data_loader=training.loader, sampling_probability=0.001)
+    # It may be stated too high, and is held against the sampler at each step.
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader, sampling_probability=0.2)
+    training.step(next(iter(training.loader)))
+    training.loader.batch_sampler.sample_rate = 0.5
+    with pytest.raises(UnsupportedTrainingError, match=r"=0\.2 was stated, but this sample was drawn with 0\.5"):
+        training.step(next(iter(training.loader)))
+    assert fake_run.asked == [poisson_sampled(0.2, gaussian(1.0))]
 
 
-def test_an_event_that_claims_rarer_draws_than_make_private_made_is_turned_away(
-    engine: PrivacyEngine, fake_run: FakeRun
+@pytest.mark.parametrize("stated", [None, 0.125])
+def test_without_a_loader_no_step_is_charged_as_a_sample(
+    engine: PrivacyEngine, fake_run: FakeRun, stated: float | None
 ) -> None:
-    fake_run.state.event = poisson_sampled(Q / 2, gaussian(1.0))
-    with pytest.raises(ValueError, match=r"probability of 0\.0625, but make_private draws with 0\.125"):
-        attach(make_private(engine).optimizer, fake_run.as_run)
+    fake_run.state.event = STEP
+    training = make_private(engine)
+    with pytest.raises(ValueError, match=r"Give data_loader=.*: each step is held to a draw of its own"):
+        attach(training.optimizer, fake_run.as_run, sampling_probability=stated)
 
 
 def test_a_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None:
@@ -152,10 +161,7 @@ def test_a_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: Privac
     training = make_private(engine)
     attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
     training.loader.batch_sampler.sample_rate = 1e-8
-    training.optimizer.zero_grad()
-    x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
-    training.criterion(training.model(x), y).backward()
-    training.optimizer.step()
+    training.step(next(iter(training.loader)))
     assert fake_run.asked == [poisson_sampled(2**-24, gaussian(1.0))]
 
 
@@ -311,5 +317,8 @@ def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_ru
 def test_an_empty_batch_is_a_step(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(engine, fake_run.as_run)
     training = make_private(engine)
-    training.step((torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)))
-    assert fake_run.asked == [STEP]
+    training.loader.batch_sampler.sample_rate = 1e-9
+    x, y = batch = next(iter(training.loader))
+    assert len(x) == len(y) == 0
+    training.step(batch)
+    assert fake_run.asked == [poisson_sampled(2**-24, gaussian(1.0))]

@@ -4,6 +4,8 @@ import copy
 import math
 import os
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,6 +157,51 @@ def test_copies_forks_and_checkpoints_do_not_take_the_sample_along() -> None:
     made.load_state_dict(made.state_dict())
     with pytest.raises(RuntimeError, match="call sample"):
         made.step(gradients)
+
+
+@dataclass
+class Slow(Asked):
+    """Answers when four threads are waiting for it, or have been turned away."""
+
+    turned: threading.Barrier = field(default_factory=lambda: threading.Barrier(4))
+
+    def authorize(self, count: int = 1, *, event: Event | None = None) -> str:
+        self.turned.wait(10)
+        return super().authorize(count, event=event)
+
+
+def test_threads_do_not_step_one_sample_twice() -> None:
+    run = Slow()
+    made = optimizer(run=run)
+    gradients = pulls(made.sample())
+
+    def step() -> str:
+        try:
+            made.step(gradients)
+        except RuntimeError as error:
+            run.turned.wait(10)
+            return str(error)
+        return "stepped"
+
+    with ThreadPoolExecutor(4) as threads:
+        told = [future.result() for future in [threads.submit(step) for _ in range(4)]]
+    assert sorted(answer.split(" ", 1)[0] for answer in told) == ["Another"] * 3 + ["stepped"]
+    assert (made.steps, len(run.events)) == (1, 1)
+
+
+def test_a_release_is_drawn_by_one_thread() -> None:
+    run = Asked()
+    release = GaussianNoise(1.0, clipping_norm=1.0).prepare([np.zeros((3, 100_000))])
+    release.authorize(run)
+
+    def draw(_: int) -> int:
+        try:
+            return release.draw().size
+        except RuntimeError:
+            return 0
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(draw, range(4))) == [0, 0, 0, 100_000]
 
 
 def test_a_step_that_was_charged_and_then_failed_does_not_use_its_sample_again(

@@ -7,8 +7,8 @@ from opacus.accountants import IAccountant, RDPAccountant, register_accountant
 from opacus.optimizers import DPOptimizer
 
 from epsilon_ledger import Event, EventCount, LedgerClient, NeighboringRelation, Run, Trial, gaussian, poisson_sampled
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.hook import LedgerHook, checked_run
-from epsilon_ledger._opacus.steps import UnsupportedTrainingError
 
 MECHANISM: Final = "ledger"
 
@@ -79,7 +79,8 @@ class LedgerAccountant(IAccountant):
                     "This accountant's optimizer does not ask the ledger. Call attach(privacy_engine, run) before "
                     "make_private, or attach(optimizer, run, data_loader=data_loader) after it."
                 )
-            self._write_down(hook.event, optimizer.noise_multiplier, sample_rate)
+            if hook.charged:
+                self._write_down(hook.event, optimizer.noise_multiplier, sample_rate)
 
         return write_down
 

@@ -1,11 +1,9 @@
-"""What one step of an Opacus optimizer does to the data, read off the optimizer and its loader at that step."""
+"""What one step of an Opacus optimizer does to its sample, read off the optimizer at that step."""
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
 from opacus.optimizers import (
     AdaClipDPOptimizer,
     DistributedDPOptimizer,
@@ -15,58 +13,16 @@ from opacus.optimizers import (
     DPPerLayerOptimizer,
     SimpleDistributedPerLayerOptimizer,
 )
-from opacus.utils.batch_memory_manager import BatchSplittingSampler
-from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import DataLoader
 
-from epsilon_ledger import Event, LedgerError, adaptive_clipping, gaussian, poisson_sampled
+from epsilon_ledger import Event, adaptive_clipping, gaussian
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.loaders import kind_of, sampler_of
+from epsilon_ledger._opacus.samples import POISSON
 
 _FLAT: Final = (DPOptimizer, DistributedDPOptimizer)
 _PER_LAYER: Final = (DPPerLayerOptimizer, SimpleDistributedPerLayerOptimizer)
-_GHOST: Final = (DPOptimizerFastGradientClipping, DistributedDPOptimizerFastGradientClipping)
-_POISSON: Final = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
-
-_SAY_HOW: Final = (
-    "Say how to charge it: with sampling_probability=1.0 every step is charged as if it saw all the data; event=... "
-    "takes a function from the optimizer to the event of the step that it is about to take."
-)
-
-
-class UnsupportedTrainingError(LedgerError):
-    """Opacus was set up to do something of which the cost is not known; nothing was charged, release nothing."""
-
-
-def sampling_probability_of(data_loader: DataLoader) -> Callable[[], float]:
-    """Find out how a loader samples.
-
-    The sampler draws a record if a random number of torch's default type is below its rate. Such numbers are multiples
-    of 2^-24 (for float32), so a record is drawn a little more often than the rate says, which counts at tiny rates.
-
-    Args:
-        data_loader: what `make_private` returned, or what a BatchMemoryManager made of it.
-
-    Returns:
-        A function that is called once a step and answers with the probability, in (0, 1], with which each record was
-        drawn; where workers draw batches ahead, the largest of those that the step's batch may have been drawn with.
-
-    Raises:
-        UnsupportedTrainingError: the loader does not draw Poisson samples.
-    """
-    sampler = _sampler(data_loader)
-    if type(sampler) not in _POISSON:
-        raise UnsupportedTrainingError(
-            f"{type(data_loader).__name__} with {type(sampler).__name__} does not draw Poisson samples, so its batch "
-            f"size over n is no sampling probability, and the usual accounting does not hold. Let make_private do it "
-            f"(poisson_sampling=True, its default), and give its data loader. {_SAY_HOW}"
-        )
-    drawn: deque[float] = deque(maxlen=1 + data_loader.num_workers * (data_loader.prefetch_factor or 0))
-
-    def largest() -> float:
-        grain = torch.finfo(torch.get_default_dtype()).eps / 2
-        drawn.append(min(1.0, math.ceil(sampler.sample_rate / grain) * grain))
-        return max(drawn)
-
-    return largest
+GHOST: Final = (DPOptimizerFastGradientClipping, DistributedDPOptimizerFastGradientClipping)
 
 
 def check_unsampled(data_loader: DataLoader, neighboring_relation: str) -> None:
@@ -82,7 +38,7 @@ def check_unsampled(data_loader: DataLoader, neighboring_relation: str) -> None:
     Raises:
         UnsupportedTrainingError: a step may cost more than without sampling.
     """
-    poisson = type(_sampler(data_loader)) in _POISSON
+    poisson = kind_of(sampler_of(data_loader)) in POISSON
     if neighboring_relation == "add_or_remove_one" and not poisson and len(data_loader) > 1:
         raise UnsupportedTrainingError(
             f"This loader has {len(data_loader)} batches that are no Poisson samples, and the population is under "
@@ -93,20 +49,18 @@ def check_unsampled(data_loader: DataLoader, neighboring_relation: str) -> None:
 
 
 class StepReader:
-    """Reads the event of the step that an optimizer is about to take.
+    """Reads what the step that an optimizer is about to take does to its sample.
 
     Args:
         optimizer: the optimizer, as `make_private` made it.
-        probability: called once a step: the probability, in (0, 1], with which each record was drawn.
 
     Raises:
         UnsupportedTrainingError: an optimizer of this kind has no known cost.
     """
 
-    def __init__(self, optimizer: DPOptimizer, probability: Callable[[], float]) -> None:
-        self._probability = probability
-        self._clipping_norm = optimizer.max_grad_norm
-        self._noise = self._reader_for(type(optimizer))
+    def __init__(self, optimizer: DPOptimizer) -> None:
+        self.mechanism = self._reader_for(type(optimizer))
+        """From an optimizer to its next release: with the noise that it has now."""
 
     def __call__(self, optimizer: DPOptimizer) -> Event:
         """Read the event of the next release.
@@ -115,51 +69,34 @@ class StepReader:
             optimizer: its batch is clipped and summed, and its parameters have not moved.
 
         Returns:
-            The event, with the noise and the sampling that hold now.
+            The event, without the sampling.
 
         Raises:
             UnsupportedTrainingError: this step is not what its accounting assumes.
         """
-        if optimizer.accumulated_iterations != 1:
+        if type(optimizer) is AdaClipDPOptimizer and optimizer._is_last_step_skipped:  # noqa: SLF001 - not public
             raise UnsupportedTrainingError(
-                f"{optimizer.accumulated_iterations} batches were accumulated for one step: a record may be in several "
-                f"of them, which its clipping norm does not bound. Use a larger batch, and Opacus' BatchMemoryManager "
-                f"if it does not fit into memory."
+                "AdaClipDPOptimizer forgets the count of all but the last piece of a batch that a BatchMemoryManager "
+                "has split, and which records are in that piece depends on all others. Use batches that fit into "
+                "memory."
             )
-        noise = self._noise(optimizer)
-        probability = self._probability()
-        return noise if probability == 1.0 else poisson_sampled(probability, noise)
+        return self.mechanism(optimizer)
 
-    def _reader_for(self, kind: type) -> Callable[[Any], Event]:
+    @staticmethod
+    def _reader_for(kind: type) -> Callable[[Any], Event]:
         """Choose by the very type: a subclass may add its noise in another way."""
         if kind in _FLAT:
             return lambda optimizer: gaussian(optimizer.noise_multiplier)
         if kind in _PER_LAYER:
             return _per_layer
-        if kind in _GHOST:
-            return self._ghost
+        if kind in GHOST:
+            return _ghost
         if kind is AdaClipDPOptimizer:
             return _adaptive
         raise UnsupportedTrainingError(
             f"What a step of {kind.__module__}.{kind.__qualname__} costs is not known here. Give event=..., a function "
             f"from the optimizer to the event of the step that it is about to take."
         )
-
-    def _ghost(self, optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
-        """The module clips and the optimizer adds the noise: they must mean the same norm."""
-        if hasattr(optimizer, "_adjusted_noise_multiplier"):
-            raise UnsupportedTrainingError(
-                "PrivacyEngineAdaptiveClipping sets its noise by the size of the batch, which Poisson sampling makes "
-                "private, and moves the clipping norm before the step is asked for. Use clipping='adaptive' without "
-                "ghost clipping."
-            )
-        if optimizer.max_grad_norm != self._clipping_norm:
-            raise UnsupportedTrainingError(
-                f"The optimizer's clipping norm went from {self._clipping_norm} to {optimizer.max_grad_norm}, but with "
-                f"ghost clipping it is the module that clips, to its own: the noise would not fit. Keep the norm "
-                f"constant, or use grad_sample_mode='hooks'."
-            )
-        return gaussian(optimizer.noise_multiplier)
 
 
 def publish_fixed_fraction(optimizer: AdaClipDPOptimizer) -> None:
@@ -181,12 +118,6 @@ def publish_fixed_fraction(optimizer: AdaClipDPOptimizer) -> None:
     optimizer.sample_size = expected
 
 
-def _sampler(data_loader: DataLoader) -> Any:  # noqa: ANN401 - any iterable will do for torch
-    """Find what draws the batches, before a BatchMemoryManager splits them."""
-    sampler = data_loader.batch_sampler
-    return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
-
-
 def _per_layer(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
     """Each layer is clipped to a norm of its own; the noise follows `max_grad_norm`, which a scheduler may move."""
     together = math.hypot(*optimizer.max_grad_norms)
@@ -199,9 +130,15 @@ def _adaptive(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opa
     """Opacus adds more noise to the gradients, so that they and the count together have `noise_multiplier`."""
     if optimizer.expected_batch_size is None:
         raise UnsupportedTrainingError("Adaptive clipping needs expected_batch_size: the actual size is private.")
-    if optimizer._is_last_step_skipped:  # noqa: SLF001 - nothing public says that a batch comes in pieces
-        raise UnsupportedTrainingError(
-            "AdaClipDPOptimizer forgets the count of all but the last piece of a batch that a BatchMemoryManager has "
-            "split, and which records are in that piece depends on all others. Use batches that fit into memory."
-        )
     return adaptive_clipping(optimizer.noise_multiplier)
+
+
+def _ghost(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
+    """The module clips and the optimizer adds the noise; the guard has seen that they mean the same norm."""
+    if hasattr(optimizer, "_adjusted_noise_multiplier"):
+        raise UnsupportedTrainingError(
+            "PrivacyEngineAdaptiveClipping divides its noise by the size of the batch, which Poisson sampling makes "
+            "private, and moves the clipping norm before the step is asked for. Use clipping='adaptive' without "
+            "ghost clipping."
+        )
+    return gaussian(optimizer.noise_multiplier)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from inspect import isawaitable, iscoroutinefunction
+from threading import Lock
 from typing import Protocol, Self
 
 import numpy as np
@@ -56,6 +57,7 @@ class PreparedRelease:
         self._event = event
         self._draw = draw
         self._state = "new"
+        self._lock = Lock()
 
     def joined(self, event: Event, then: Callable[[], None]) -> Self:
         """Return this release together with another one from the same summands.
@@ -100,9 +102,10 @@ class PreparedRelease:
         Raises:
             RuntimeError: it was not admitted, or it was drawn already.
         """
-        if self._state != "admitted":
-            raise RuntimeError("This release was not admitted, or it was drawn before: authorize a new one.")
-        self._state = "drawn"
+        with self._lock:
+            if self._state != "admitted":
+                raise RuntimeError("This release was not admitted, or it was drawn before: authorize a new one.")
+            self._state = "drawn"
         return self._draw()
 
 

@@ -2,7 +2,9 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Final, Generic
 
 import numpy as np
@@ -30,6 +32,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
 
     A sample is stepped once, with as many gradients as it has members, and is kept until then: throwing samples away
     until one pleases would not be Poisson sampling. A copy, a pickle, a fork or a checkpoint does not take it along.
+    One thread uses an optimizer at a time; a call during another thread's is turned away.
 
     Args:
         params: a float array, or a list or dictionary of float arrays; they are changed in place.
@@ -76,6 +79,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
         self.learning_rate = learning_rate
         self._steps = 0
         self._pending: tuple[int, Sample_co] | None = None
+        self._guard = os.getpid(), Lock()
 
     @property
     def params(self) -> Arrays:
@@ -108,9 +112,10 @@ class DpOptimizer(ABC, Generic[Sample_co]):
             What the sampler draws: the indices of the examples, or of each micro-batch's examples. Perhaps empty: such
             a step is taken like any other, with no gradients.
         """
-        if self._pending is None or self._pending[0] != os.getpid():
-            self._pending = (os.getpid(), self._sampler.sample())
-        return self._pending[1]
+        with self._alone():
+            if self._pending is None or self._pending[0] != os.getpid():
+                self._pending = (os.getpid(), self._sampler.sample())
+            return self._pending[1]
 
     def step(self, gradients: Rows | None) -> None:
         """Ask for one step, and take it.
@@ -121,11 +126,16 @@ class DpOptimizer(ABC, Generic[Sample_co]):
                 anything empty, or None. A gradient whose norm is not a finite number counts as zero.
 
         Raises:
-            RuntimeError: there is no sample, or it was stepped already: call `sample()` first.
+            RuntimeError: there is no sample, or it was stepped already: call `sample()` first; or another thread is
+                stepping it.
             ValueError: the shapes do not fit, a parameter is not finite, or the noise multiplier has shrunk below 1e-3.
             Exception: whatever the run raises; nothing was released and nothing has changed, and the same call may be
                 repeated.
         """
+        with self._alone():
+            self._step(gradients)
+
+    def _step(self, gradients: Rows | None) -> None:
         if self._pending is None or self._pending[0] != os.getpid():
             raise RuntimeError("There is no sample to step: call sample(), and step its gradients once.")
         parts = parts_of(self._params)
@@ -182,7 +192,28 @@ class DpOptimizer(ABC, Generic[Sample_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the sample out of copies and pickles: one sample must not be stepped twice."""
-        return self.__dict__ | {"_pending": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_guard"} | {"_pending": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be used by one thread at a time, as every optimizer."""
+        self.__dict__.update(state)
+        self._guard = os.getpid(), Lock()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one thread at a time see and step the sample."""
+        if self._guard[0] != os.getpid():  # another thread may have held it when the process was forked
+            self._guard = os.getpid(), Lock()
+        _, lock = self._guard
+        if not lock.acquire(blocking=False):
+            raise RuntimeError(
+                "Another call of this optimizer is under way, of another thread or from within: a sample is stepped "
+                "once. Give each thread an optimizer of its own."
+            )
+        try:
+            yield
+        finally:
+            lock.release()
 
     @abstractmethod
     def _direction(self, gradient: Floats) -> tuple[Floats, list[Floats]]:

@@ -1,0 +1,298 @@
+"""Holds each release of an optimizer to one sample: its gradient stems from all of one draw, and of no other."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from opacus.optimizers import DPOptimizer
+
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.ranks import agree, workers
+from epsilon_ledger._opacus.samples import Draw, Piece, SampleSource
+
+_FETCH_AND_STEP: Final = (
+    "Iterate the loader that make_private returned, or that a BatchMemoryManager made of it, and step each batch once, "
+    "before the next one is fetched."
+)
+_DISCARD: Final = "epsilon_ledger.opacus.discard_batch(optimizer) gives up what was not released"
+
+
+class GradientGuard:
+    """Watches the steps of an optimizer, the virtual ones too; `guard_of` makes it.
+
+    Args:
+        optimizer: whose `pre_step` it replaces.
+    """
+
+    def __init__(self, optimizer: DPOptimizer) -> None:
+        self._optimizer = optimizer
+        self._pre_step: Callable[[], Any] = optimizer.pre_step
+        self.source: SampleSource | None = None
+        """Where its batches come from; None: nobody knows."""
+        self.amplified = True
+        """Whether steps are charged as samples, so that a sample is used up by its release."""
+        self.trusted = False
+        """Whether the user says what a step is, whatever its gradient stems from."""
+        self.clipping: GhostClipping | None = None
+        """The module that clips, where it is not the optimizer."""
+        self._open: Draw | None = None
+        self._pieces = 0
+        self._rows = 0
+        self._clipped_to: object = None
+        optimizer.pre_step = self.pre_step
+
+    @property
+    def draw(self) -> Draw | None:
+        """The sample that the step at hand is made of."""
+        return self._open
+
+    def pre_step(self, closure: object = None) -> Any:  # noqa: ANN401, ARG002 - as Opacus has it
+        """Clip and add up, and before a release add noise and ask; in the place of the optimizer's own.
+
+        Args:
+            closure: Opacus has evaluated it already.
+
+        Returns:
+            What Opacus' own returns: whether the parameters may move.
+
+        Raises:
+            LedgerError: the step was not admitted; its gradients are gone.
+        """
+        signals = self._optimizer._step_skip_queue  # noqa: SLF001 - nothing public says that a batch comes in pieces
+        left = max(0, len(signals) - 1)
+        try:
+            self._check()
+            released = self._pre_step()
+        except BaseException:
+            self.wipe()
+            del signals[: max(0, len(signals) - left)]
+            raise
+        if released:
+            self._open = None
+        return released
+
+    def require_nothing_open(self) -> None:
+        """Let a new iteration begin.
+
+        Raises:
+            UnsupportedTrainingError: the optimizer holds the sum of a batch that was not released, or signals for
+                batches that have not come.
+        """
+        if self._open is not None:
+            raise UnsupportedTrainingError(
+                f"The optimizer holds {self._rows} of the {self._open.size} records of a batch whose other pieces were "
+                f"not stepped, and a new iteration would add other batches to them. {_DISCARD}; then begin."
+            )
+        if self._optimizer._step_skip_queue:  # noqa: SLF001 - as above
+            raise UnsupportedTrainingError(
+                f"The optimizer waits for steps that signal_skip_step announced and that were not taken; in a new "
+                f"iteration they would fall upon other batches. {_DISCARD}; then begin the iteration."
+            )
+
+    def wipe(self) -> None:
+        """Forget all gradients and sums."""
+        for parameter in self._optimizer.params:
+            parameter.grad = parameter.grad_sample = parameter.summed_grad = None
+        self._optimizer._is_last_step_skipped = False  # noqa: SLF001 - or zero_grad would keep the next sum
+        self._open = None
+
+    def _check(self) -> None:
+        """Check the gradient at hand, and on all ranks together if it is to be released."""
+        error: UnsupportedTrainingError | None = None
+        try:
+            if not self.trusted:
+                self._take_piece()
+        except UnsupportedTrainingError as found:
+            error = found
+        if workers(self._optimizer) > 1 and not self._optimizer._check_skip_next_step(pop_next=False):  # noqa: SLF001
+            agree(self._optimizer, error, self._open, needed=self.source is not None and not self.trusted)
+        elif error is not None:
+            raise error
+
+    def _take_piece(self) -> None:
+        accumulated = max((_batches(p.grad_sample) for p in self._optimizer.params), default=1)
+        if self.clipping is None and accumulated > 1:
+            raise UnsupportedTrainingError(
+                f"{accumulated} batches were accumulated for one step: a record may be in "
+                f"several of them, which its clipping norm does not bound. Use a larger batch, and Opacus' "
+                f"BatchMemoryManager if it does not fit into memory."
+            )
+        rows, clipped_to = self._clipped()
+        if self._open is None and any(_unreleased(parameter.summed_grad) for parameter in self._optimizer.params):
+            raise UnsupportedTrainingError(
+                f"The optimizer holds a sum of batches that were added up before it was attached. {_DISCARD}."
+            )
+        if self.source is None:
+            if self._optimizer._check_skip_next_step(pop_next=False):  # noqa: SLF001 - as above
+                raise UnsupportedTrainingError(
+                    "It is not known which batch this piece is of. Attach the optimizer with data_loader=..., the "
+                    "loader that make_private returned."
+                )
+            return
+        piece = self.source.iteration.current
+        if piece is None:
+            raise UnsupportedTrainingError(
+                f"No batch was drawn for this step since the optimizer was attached and an iteration began. "
+                f"{_FETCH_AND_STEP}"
+            )
+        self._add(piece, rows, clipped_to)
+        if piece.split:
+            self._optimizer._step_skip_queue[:] = [not piece.last]  # noqa: SLF001 - as above
+
+    def _add(self, piece: Piece, rows: int, clipped_to: object) -> None:
+        """Take a piece for the next one of the open sample, or for the first one of a new sample."""
+        draw = piece.draw
+        if self._open is None:
+            self._require_unused(draw)
+            self._pieces, self._rows, self._clipped_to = 0, 0, clipped_to
+        elif draw is not self._open:
+            raise UnsupportedTrainingError(
+                f"The optimizer holds a part of an earlier batch, and this step is of another one: a record may be in "
+                f"both, which its clipping norm does not bound. All that was added up is gone. {_FETCH_AND_STEP}"
+            )
+        if piece.split and piece.index != self._pieces:
+            raise UnsupportedTrainingError(
+                f"This is piece {piece.index + 1} of its batch, and {self._pieces} were stepped. Which records are in "
+                f"a piece depends on all others, so a batch is released with all of its pieces, each stepped once, or "
+                f"not at all. {_FETCH_AND_STEP}"
+            )
+        if clipped_to != self._clipped_to:
+            raise UnsupportedTrainingError(
+                f"The clipping norm went from {self._clipped_to} to {clipped_to} between two pieces of one batch: the "
+                f"noise would not fit. Move it after a release."
+            )
+        self._open, self._pieces, self._rows = draw, self._pieces + 1, self._rows + rows
+        releasing = piece.last if piece.split else not self._optimizer._check_skip_next_step(pop_next=False)  # noqa: SLF001
+        assert self.source is not None
+        # Opacus' loader can put a random record into an empty batch.
+        most = draw.size or int(self.source.random_if_empty)
+        if self._rows > most or (releasing and self._rows < draw.size):
+            raise UnsupportedTrainingError(
+                f"The gradient is of {self._rows} records, but the batch that was drawn has {draw.size}: it is another "
+                f"batch's, or a record is in it more than once, or some were left out by their place, which depends on "
+                f"all others. {_FETCH_AND_STEP}"
+            )
+
+    def _require_unused(self, draw: Draw) -> None:
+        if self.amplified and draw.unreleased is not None and not draw.unreleased.get(self._optimizer):
+            raise UnsupportedTrainingError(
+                f"This batch was released already: a second release of one sample is not charged as a sample of its "
+                f"own. {_FETCH_AND_STEP} Where several optimizers step each batch, attach them together: "
+                f"attach((first, second), run, data_loader=...). Where one steps it several times, say how often: "
+                f"releases_per_sample=... Then a sample is charged once for all of its releases."
+            )
+
+    def _clipped(self) -> tuple[int, object]:
+        """Tell how many records the gradient is of, and to what they are clipped."""
+        if self.clipping is not None:
+            return self.clipping.take(self._optimizer.max_grad_norm)
+        norms = getattr(self._optimizer, "max_grad_norms", None)
+        rows = next((len(p.grad_sample) for p in self._optimizer.params if p.grad_sample is not None), 0)
+        return rows, tuple(norms) if norms is not None else float(self._optimizer.max_grad_norm)
+
+
+class GhostClipping:
+    """Watches a module that clips while it goes backward, as with ghost clipping; `clipping_of` makes it.
+
+    Args:
+        module: whose `get_clipping_coef` it replaces.
+    """
+
+    def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or Opacus' hooks of one
+        self.module = module
+        self._coefficients: Callable[[], Any] = module.get_clipping_coef
+        self._last: tuple[int, float] | None = None
+        module.get_clipping_coef = self.get_clipping_coef
+
+    def get_clipping_coef(self) -> Any:  # noqa: ANN401 - a tensor
+        """Return what each record's gradient is multiplied by, and remember the norm that it is for."""
+        coefficients = self._coefficients()
+        self._last = len(coefficients), float(self.module.max_grad_norm)
+        return coefficients
+
+    def take(self, expected: float) -> tuple[int, float]:
+        """Tell what the last backward pass clipped, once.
+
+        Args:
+            expected: the norm that the noise is for.
+
+        Returns:
+            The number of records, and the norm.
+
+        Raises:
+            UnsupportedTrainingError: it clipped nothing, or to another norm.
+        """
+        last, self._last = self._last, None
+        if last is None:
+            raise UnsupportedTrainingError(
+                "No gradient was clipped for this step. With ghost clipping the loss must come from the criterion that "
+                "make_private returned, and one backward pass goes with one step."
+            )
+        if last[1] != float(expected):
+            raise UnsupportedTrainingError(
+                f"The optimizer's clipping norm is {float(expected)}, but with ghost clipping it is the module that "
+                f"clips, and it did so to {last[1]}: the noise would not fit. Keep both norms equal, or use "
+                f"grad_sample_mode='hooks'."
+            )
+        return last
+
+
+def present_guard(optimizer: DPOptimizer) -> GradientGuard | None:
+    """Return the guard that an optimizer has.
+
+    Args:
+        optimizer: one of Opacus'.
+
+    Returns:
+        The guard; None: it was never attached.
+    """
+    present = getattr(optimizer.pre_step, "__self__", None)
+    return present if isinstance(present, GradientGuard) else None
+
+
+def guard_of(optimizer: DPOptimizer) -> GradientGuard:
+    """Return the guard of an optimizer; it gets one if it has none.
+
+    Args:
+        optimizer: one of Opacus'.
+
+    Returns:
+        The guard.
+    """
+    return present_guard(optimizer) or GradientGuard(optimizer)
+
+
+def clipping_of(module: Any) -> GhostClipping:  # noqa: ANN401 - a module, or Opacus' hooks of one
+    """Return the watch over a module that clips; it gets one if it has none.
+
+    Args:
+        module: what `make_private` returned first.
+
+    Returns:
+        The watch.
+    """
+    present = getattr(module.get_clipping_coef, "__self__", None)
+    return present if isinstance(present, GhostClipping) else GhostClipping(module)
+
+
+def discard_batch(optimizer: DPOptimizer) -> None:
+    """Give up what an optimizer holds of a batch that was not released, after a loop that ended in the midst of it.
+
+    Nothing of the batch is released, and nothing is charged. The rest of a loader's iteration is given up with it:
+    begin a new one.
+
+    Args:
+        optimizer: one that is attached.
+    """
+    guard = guard_of(optimizer)
+    guard.wipe()
+    optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it
+
+
+def _batches(grad_sample: Any) -> int:  # noqa: ANN401 - a tensor, a list of tensors, or None
+    """Count the batches that a parameter's gradients stem from."""
+    return len(grad_sample) if isinstance(grad_sample, list) else 1
+
+
+def _unreleased(total: Any) -> bool:  # noqa: ANN401 - a tensor, or None
+    """Whether a sum waits for its release; Opacus marks those that it has released."""
+    return total is not None and not hasattr(total, "_processed")

@@ -1,0 +1,221 @@
+"""Observes the samplers and loaders of a training, wherever they are iterated: each draw, and each batch handed out.
+
+A sampler that is observed stays the object that it was, and its class becomes a subclass that reports its draws. So
+all loaders that are made of it, by a BatchMemoryManager for instance, are observed with it.
+"""
+
+import functools
+import inspect
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
+from torch.utils.data import DataLoader
+
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.guard import present_guard
+from epsilon_ledger._opacus.samples import Draw, Iteration, Piece, SampleSource, drawn_probability
+
+_SOURCES: Final[weakref.WeakKeyDictionary[Any, SampleSource]] = weakref.WeakKeyDictionary()
+
+
+def observe(data_loader: DataLoader) -> SampleSource | None:
+    """Observe what a loader draws, from its next iteration on.
+
+    Args:
+        data_loader: what `make_private` returned, or what a BatchMemoryManager made of it, or one of the user's own.
+
+    Returns:
+        What is known of its draws; None: its batches come from something that cannot be observed.
+    """
+    sampler = sampler_of(data_loader)
+    if isinstance(sampler, _ObservedSampler) and sampler in _SOURCES:
+        return _SOURCES[sampler]
+    kind: type = type(sampler)
+    try:
+        source = _SOURCES.setdefault(sampler, SampleSource(kind))
+        sampler.__class__ = _derived(_ObservedSampler, kind)
+    except TypeError:  # a list of batches, or none
+        return None
+    if DataLoader.__iter__ is not _observed_iteration:
+        DataLoader.__iter__ = _observed_iteration
+    return source
+
+
+def sampler_of(data_loader: DataLoader) -> Any:  # noqa: ANN401 - any iterable will do for torch
+    """Find what draws the batches of a loader, before a BatchMemoryManager splits them.
+
+    Args:
+        data_loader: any.
+
+    Returns:
+        Its batch sampler; None if it has none.
+    """
+    sampler = data_loader.batch_sampler
+    return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
+
+
+def kind_of(observed: Any) -> type:  # noqa: ANN401 - any sampler
+    """Return the class that a sampler had before it was observed.
+
+    Args:
+        observed: a sampler, observed or not.
+
+    Returns:
+        The class.
+    """
+    kind: type = type(observed)
+    return kind.__mro__[1] if issubclass(kind, _ObservedSampler) else kind
+
+
+class _ObservedSampler:
+    """What a sampler is besides, when it reports what it draws."""
+
+    def __iter__(self) -> Iterator[Any]:
+        source = _SOURCES.get(self)
+        return _indices(self) if source is None else _Drawing(self, source, split=False)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # noqa: ANN401 - as the protocol has it
+        """Leave copies and pickles unobserved: what they draw is not what this one drew."""
+        kind: Any = kind_of(self)
+        made, (_, *arguments), *state = kind.__reduce_ex__(self, protocol)
+        return made, (kind, *arguments), *state
+
+
+class _Drawing:
+    """The draws of one iteration."""
+
+    def __init__(self, sampler: _ObservedSampler, source: SampleSource, *, split: bool) -> None:
+        self._sampler = sampler
+        self._split = split
+        self._poisson = source.poisson
+        self._indices = _indices(sampler)
+        # Iterated by hand, without a loader, a draw is handed out as it is made.
+        self._by_hand = source.opening is None
+        self.iteration: Iteration = source.opening or source.begin()
+        self.draw: Draw | None = None
+        self._count = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - a list or a tensor of indices
+        probability = drawn_probability(self._sampler) if self._poisson else None
+        indices = next(self._indices)
+        self.draw = Draw(len(indices), probability, (getattr(self._sampler, "epoch", 0), self._count))
+        self._count += 1
+        if not self._split:
+            self.iteration.add(Piece(self.draw, index=0, last=True, split=False))
+            if self._by_hand:
+                self.iteration.hand()
+        return indices
+
+
+class _ObservedSplitting(BatchSplittingSampler):
+    """Splits batches as its base does, and notes the pieces instead of telling an attached optimizer in advance.
+
+    Opacus queues a signal for each piece when it is drawn. A piece that is drawn and not stepped, because a loop ended
+    or a worker had drawn ahead, leaves its signal behind, and all later ones go to the wrong pieces.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        source = _SOURCES.get(self.sampler)
+        return super().__iter__() if source is None else self._pieces(_Drawing(self.sampler, source, split=True))
+
+    def _pieces(self, drawing: _Drawing) -> Iterator[list[int]]:
+        for indices in drawing:
+            assert drawing.draw is not None
+            count = max(1, math.ceil(len(indices) / self.max_batch_size))
+            for index, part in enumerate(np.array_split(np.asarray(indices, dtype=np.intp), count)):
+                last = index == count - 1
+                drawing.iteration.add(Piece(drawing.draw, index, last=last, split=True))
+                if present_guard(self.optimizer) is None:  # it is not attached, and skips steps as Opacus has it
+                    self.optimizer.signal_skip_step(do_skip=not last)
+                yield part.tolist()
+
+
+class UnsizedSplitting(_ObservedSplitting):
+    """One that does not claim to know how many pieces there will be."""
+
+    def __len__(self) -> int:
+        """Raise: the number of pieces depends on what will be drawn."""
+        raise TypeError("The number of pieces depends on the batches that will be drawn.")
+
+
+class _HandingIterator:
+    """What a loader's iterator is besides, when it reports each batch that it hands out."""
+
+    source: SampleSource
+    iteration: Iteration
+
+    def __next__(self) -> Any:  # noqa: ANN401 - a batch
+        kind: Any = type(self).__mro__[1]
+        batch = kind.__next__(self)
+        if not self.source.handed_by_trainer:
+            self.iteration.hand()
+        return batch
+
+
+_PLAIN_ITERATION: Final[Callable[[DataLoader], Any]] = DataLoader.__iter__
+
+
+@functools.wraps(_PLAIN_ITERATION)
+def _observed_iteration(loader: DataLoader) -> Any:  # noqa: ANN401 - torch's iterator
+    sampler = loader.batch_sampler
+    source = _SOURCES.get(sampler_of(loader)) if isinstance(sampler_of(loader), _ObservedSampler) else None
+    if source is None:
+        return _PLAIN_ITERATION(loader)
+    if loader.num_workers and not getattr(loader, "in_order", True):
+        raise UnsupportedTrainingError(
+            "With in_order=False the workers' batches arrive in another order than they were drawn in, so it is not "
+            "known which sample a step releases. Leave in_order=True."
+        )
+    if type(sampler) is BatchSplittingSampler:
+        sampler.__class__ = _ObservedSplitting
+    source.opening = source.begin()
+    try:
+        iterator = _PLAIN_ITERATION(loader)
+        if not isinstance(iterator, _HandingIterator):
+            kind: type = type(iterator)
+            iterator.__class__ = _derived(_HandingIterator, kind)
+        iterator.source, iterator.iteration = source, source.opening
+        return iterator
+    finally:
+        source.opening = None
+
+
+def _indices(sampler: Any) -> Iterator[Any]:  # noqa: ANN401 - any sampler
+    """Draw as the sampler does; but the parts of a rank that are empty are parts, too."""
+    if isinstance(sampler, DistributedUniformWithReplacementSampler):
+        return _parts_of_rank(sampler)
+    kind: Any = kind_of(sampler)
+    drawn: Iterator[Any] = iter(kind.__iter__(sampler))
+    return drawn
+
+
+def _parts_of_rank(sampler: Any) -> Iterator[list[int]]:  # noqa: ANN401 - mypy does not read Opacus
+    """Draw this rank's parts of the samples, the empty ones too.
+
+    Opacus leaves empty parts out. The rank then goes on to its part of the next sample, and a record that is alone at
+    its rank would be in every batch.
+    """
+    order = torch.arange(sampler.total_size)
+    if sampler.shuffle:
+        order = torch.randperm(
+            sampler.total_size, generator=torch.Generator().manual_seed(sampler.shuffle_seed + sampler.epoch)
+        )
+    own = order[sampler.rank :: sampler.num_replicas]
+    for _ in range(sampler.num_batches):
+        yield own[torch.rand(len(own), generator=sampler.generator) < sampler.sample_rate].tolist()
+
+
+@functools.cache
+def _derived(mixin: type, kind: type) -> type:
+    """Derive a class that does what another one does, and reports it; only so may an object change its class."""
+    methods = {name: method for name, method in vars(mixin).items() if inspect.isfunction(method)}
+    return type(kind.__name__, (kind, mixin), methods | {"__module__": kind.__module__, "__doc__": kind.__doc__})

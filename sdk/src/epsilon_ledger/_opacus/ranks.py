@@ -1,0 +1,101 @@
+"""Distributed training: the ranks take each step together, and rank 0 asks for all."""
+
+import pickle
+from typing import NamedTuple
+
+import torch
+from opacus.optimizers import DPOptimizer
+
+from epsilon_ledger import LedgerError
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.samples import Draw
+
+
+class _Verdict(NamedTuple):
+    error: bytes | None
+    place: tuple[int, int] | None
+    sampling_probability: float
+    needed: bool
+
+
+def workers(optimizer: DPOptimizer) -> int:
+    """Count the processes that take an optimizer's steps together.
+
+    Args:
+        optimizer: one of Opacus'.
+
+    Returns:
+        At least 1.
+    """
+    return int(getattr(optimizer, "world_size", 1))
+
+
+def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: Draw | None, *, needed: bool) -> None:
+    """Let a step go on if it may on every rank, and each rank's part is of the same draw.
+
+    Args:
+        optimizer: this rank's.
+        error: what this rank has against it.
+        draw: what this rank's part is of; it gets the largest probability of all ranks.
+        needed: whether each rank must know its draw.
+
+    Raises:
+        UnsupportedTrainingError: on all ranks.
+    """
+    own = _Verdict(
+        None if error is None else pickled(error),
+        None if draw is None else draw.place,
+        0.0 if draw is None else draw.sampling_probability or 0.0,
+        needed,
+    )
+    verdicts: list[_Verdict] = [own] * workers(optimizer)
+    torch.distributed.all_gather_object(verdicts, own)
+    if error is not None:
+        raise error
+    for verdict in verdicts:
+        if verdict.error is not None:
+            raise pickle.loads(verdict.error)  # noqa: S301 - from a rank of this very training
+    places = [verdict.place for verdict in verdicts]
+    if any(verdict.needed for verdict in verdicts) and (None in places or len(set(places)) > 1):
+        raise UnsupportedTrainingError(
+            f"The ranks step different draws (epoch and number of each: {places}). Attach the optimizer of every rank "
+            f"with its own data_loader, and let all ranks step each batch that they are handed, the empty ones too."
+        )
+    if draw is not None and draw.sampling_probability is not None:
+        draw.sampling_probability = max(verdict.sampling_probability for verdict in verdicts)
+
+
+def tell(error: BaseException | None) -> None:
+    """Tell the other ranks what rank 0 was answered.
+
+    Args:
+        error: what stops the step, or None.
+    """
+    torch.distributed.broadcast_object_list([None if error is None else pickled(error)], src=0)
+
+
+def hear() -> None:
+    """Wait for what rank 0 was answered.
+
+    Raises:
+        LedgerError: the step was not admitted.
+    """
+    answer: list[bytes | None] = [None]
+    torch.distributed.broadcast_object_list(answer, src=0)
+    if answer[0] is not None:
+        raise pickle.loads(answer[0])  # noqa: S301 - from rank 0 of this very training
+
+
+def pickled(error: BaseException) -> bytes:
+    """Pickle an error for the other ranks, or what it says.
+
+    Args:
+        error: any.
+
+    Returns:
+        The bytes.
+    """
+    try:
+        return pickle.dumps(error)
+    except Exception:  # noqa: BLE001 - whatever an exception may hold, the other ranks must hear of it
+        return pickle.dumps(LedgerError(f"{type(error).__name__} on rank 0: {error}"))
