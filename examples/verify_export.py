@@ -81,6 +81,7 @@ class Export:
         self.chains: dict[str, Chain] = {}
         self.limits: dict[str, list[Any]] = {}
         self.opened: dict[str, Line] = {}
+        self.withdrawn: dict[str, Counter[str]] = defaultdict(Counter)
         self.acts = 0
         self.ended = False
         readers: dict[str, Callable[[Line], None]] = {
@@ -248,6 +249,8 @@ class Export:
             self.opened[entry["subject"]] = after
         elif entry["action"].endswith(".limit_changed"):
             self.limits[entry["subject"]].append(after["limit"])
+            for plan in after.get("withdrawn", ()):
+                self.withdrawn[plan["reservation"]].update(plan["steps"])
 
     def _check_acts(self) -> None:
         """Compare the limits of the accounts, and their places in the tree, with those that the acts gave them."""
@@ -278,6 +281,12 @@ class Export:
         left = {event: planned[event] - used[event] for event in planned}
         if Counter(used) != chain.used[reservation["id"]]:
             raise BadRowError(f"{name}: what it says to be used is not what was charged under it")
+        withdrawn = Counter({item["fingerprint"]: item["withdrawn"] for item in reservation["items"]})
+        if self.acts and withdrawn != self.withdrawn[reservation["id"]]:
+            raise BadRowError(f"{name}: what it says to be withdrawn is not what lowered limits have withdrawn")
+        asked = Counter(used) - chain.unasked[reservation["id"]]
+        if any(asked[event] + withdrawn[event] > planned[event] for event in planned if withdrawn[event]):
+            raise BadRowError(f"{name}: steps were let through that a lowered limit had withdrawn")
         forfeited = Counter(left) if reservation["status"] == "forfeited" else Counter[str]()
         if forfeited != chain.forfeited[reservation["id"]]:
             raise BadRowError(f"{name}: what is left of it is not what was forfeited")
@@ -323,8 +332,14 @@ class Chain:
         self.attempt = 1
         self.next_step: int = self.attempts[1]
         self.charged: dict[str | None, Counter[str]] = defaultdict(Counter)
-        self.used: dict[str, Counter[str]] = defaultdict(Counter)
-        self.forfeited: dict[str, Counter[str]] = defaultdict(Counter)
+        self.used: dict[str | None, Counter[str]] = defaultdict(Counter)
+        self.forfeited: dict[str | None, Counter[str]] = defaultdict(Counter)
+        self.unasked: dict[str | None, Counter[str]] = defaultdict(Counter)
+        self.taken = {
+            "admitted": [self.used],
+            "reported": [self.used, self.unasked],
+            "forfeited": [self.forfeited],
+        }
 
     def add(self, entry: Line, kept: str) -> None:
         """Check the next decision, and count its charges."""
@@ -349,8 +364,7 @@ class Chain:
                 raise BadRowError(f"{where}: it does not follow the steps before it, which end at {self.next_step}")
             self.next_step += entry["step_count"]
         self.charged[entry["reservation_id"]] += items
-        if entry["reservation_id"] is not None:
-            taken = self.forfeited if entry["outcome"] == "forfeited" else self.used
+        for taken in self.taken[entry["outcome"]]:
             taken[entry["reservation_id"]] += items
 
     def check_end(self) -> None:

@@ -104,6 +104,7 @@ ON_BOTH = {
             "history",
             "idempotent_creates",
             "lists",
+            "lowered_limits",
             "own_delta",
             "policies",
             "problems",

@@ -12,6 +12,7 @@ import numpy as np
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, total_cost, zero_curve
+from app.ledger.limits import LimitChange
 from app.ledger.noise import noise_that_fits
 from app.ledger.room import fewest, fits
 
@@ -63,6 +64,8 @@ class Refusal:
         max_count_that_fits: how many of the requested steps, from the first, would be admitted.
         noise_multiplier_that_fits: with which the whole request would be admitted; None where no noise
             is enough, or as `noise_that_fits` says.
+        limit_change: how the limit of the binding account came into force; None: it has always been this one, or
+            nobody has looked.
     """
 
     reading: Reading
@@ -78,6 +81,7 @@ class Refusal:
     delta_left: float
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
+    limit_change: LimitChange | None = None
 
 
 NoiseSearch = Callable[[Sequence[Account], Sequence[PricedStep]], float | None]

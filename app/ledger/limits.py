@@ -1,6 +1,7 @@
 """Changing a limit while the account goes on (ADR 0020): what was spent stays bounded by a filter fixed before."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from app.ledger.accounts import Account
 from app.ledger.filters import FilterWeights, Limit
@@ -9,9 +10,29 @@ SLACK = 1.0 - 1e-12
 """Parts of a new delta are rounded by less than this, so that together they stay within it."""
 
 
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """The change that brought an account's limit into force.
+
+    Args:
+        before: the limit until then.
+        at: when, in UTC.
+        actor: who lowered it, or approved that it is raised.
+    """
+
+    before: Limit
+    at: datetime
+    actor: str
+
+
 def is_raised(before: Limit, after: Limit) -> bool:
     """Whether a change of the limit lets anything through that the limit before did not."""
     return after.epsilon > before.epsilon or after.delta > before.delta
+
+
+def is_lowered(before: Limit, after: Limit) -> bool:
+    """Whether a change of the limit may stop anything that the limit before let through; a raise may, too."""
+    return after.epsilon < before.epsilon or after.delta < before.delta
 
 
 def limited(account: Account, limit: Limit) -> Account:

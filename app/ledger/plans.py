@@ -19,20 +19,29 @@ class PlannedItem:
         event: what the mechanism does to the data, once.
         count: planned, in [1, 1e9].
         used: authorised so far, in [0, count].
+        withdrawn: no longer authorised since a limit was lowered, in [0, count]; they stay reserved until the trainer
+            says whether they were executed (ADR 0026).
     """
 
     event: DpEvent
     count: int
     used: int = 0
+    withdrawn: int = 0
 
     def __post_init__(self) -> None:
         """Hold what no closing could put right."""
         assert 1 <= self.count <= MAX_COUNT, "a plan holds at least one repetition of each of its events"
         assert 0 <= self.used <= self.count, "no more is used than planned"
+        assert 0 <= self.withdrawn <= self.count, "no more is withdrawn than planned"
 
     @property
     def left(self) -> int:
-        """How many repetitions are planned and not yet authorised."""
+        """How many repetitions may still be authorised."""
+        return max(0, self.unused - self.withdrawn)
+
+    @property
+    def unused(self) -> int:
+        """How many repetitions are reserved: planned, and neither authorised nor charged."""
         return self.count - self.used
 
 

@@ -61,6 +61,11 @@ class Reservation:
         """How many steps its plan stands for."""
         return sum(item.count for item in self.items)
 
+    @property
+    def steps_withdrawn(self) -> int:
+        """How many of them a lowered limit has withdrawn."""
+        return sum(item.withdrawn for item in self.items)
+
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
@@ -86,6 +91,7 @@ class Closing:
     Args:
         reservation: as it is afterwards.
         charged: further steps that were executed, in plan order; they are charged with the closing.
+        reported: further steps that were executed although they had been withdrawn; they are charged, too.
         returned: what is set aside no longer.
         forfeited: what is charged because nobody can say that it was not released.
         replayed: whether it was closed in the same way before; then nothing is to be done, and `charged` is empty.
@@ -93,13 +99,14 @@ class Closing:
 
     reservation: Reservation
     charged: tuple[StepEvent, ...] = ()
+    reported: tuple[StepEvent, ...] = ()
     returned: tuple[StepEvent, ...] = ()
     forfeited: tuple[StepEvent, ...] = ()
     replayed: bool = False
 
 
 def remaining_items(reservation: Reservation) -> tuple[StepEvent, ...]:
-    """What is planned and not yet authorised.
+    """What is reserved: planned, and neither authorised nor charged; withdrawn steps are part of it.
 
     Args:
         reservation: in any state.
@@ -107,7 +114,7 @@ def remaining_items(reservation: Reservation) -> tuple[StepEvent, ...]:
     Returns:
         In plan order; empty if all was used.
     """
-    return tuple(StepEvent(item.event, item.left) for item in reservation.items if item.left)
+    return tuple(StepEvent(item.event, item.unused) for item in reservation.items if item.unused)
 
 
 def has_lapsed(reservation: Reservation, now: datetime) -> bool:
@@ -146,6 +153,32 @@ def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) ->
     )
 
 
+def first_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
+    """Count the steps that a plan covers, from the first.
+
+    Args:
+        reservation: under which they would be taken.
+        steps: of one request.
+
+    Returns:
+        0 if not even the first one is covered.
+    """
+    left = {item.event: item.left for item in reservation.items}
+    covered = 0
+    for step in steps:
+        taken = min(step.count, left.get(step.event, 0))
+        covered += taken
+        if taken < step.count:
+            break
+        left[step.event] -= taken
+    return covered
+
+
+def is_withdrawn(reservation: Reservation, step: StepEvent) -> bool:
+    """Whether a lowered limit has withdrawn what a plan had left of a step's event."""
+    return any(item.event == step.event and item.withdrawn and not item.left for item in reservation.items)
+
+
 def extend(reservation: Reservation, now: datetime) -> Reservation:
     """Answer a heartbeat.
 
@@ -158,8 +191,16 @@ def extend(reservation: Reservation, now: datetime) -> Reservation:
 
     Raises:
         ReservationTerminalError: it has ended, or its lease has run out.
+        ReservationConflictError: all that was left of its plan was withdrawn: there is nothing to keep it for.
     """
     _require_active(reservation, now)
+    if reservation.steps_withdrawn and not any(item.left for item in reservation.items):
+        raise ReservationConflictError(
+            f"A limit above this run was lowered, and the {reservation.steps_withdrawn} steps that were left of the "
+            "plan were withdrawn. Commit the reservation with the number of steps executed; the rest is returned.",
+            steps_authorized=reservation.steps_used,
+            steps_withdrawn=reservation.steps_withdrawn,
+        )
     until = now + timedelta(seconds=reservation.lease_seconds)
     return replace(reservation, expires_at=max(reservation.expires_at, until))
 
@@ -172,7 +213,8 @@ def commit(reservation: Reservation, steps_executed: int) -> Closing:
         steps_executed: all steps of the plan that were executed, authorised or not.
 
     Returns:
-        The rest of the plan is returned; what was executed beyond what was authorised is charged, in plan order.
+        The rest of the plan is returned; what was executed beyond what was authorised is charged, in plan order:
+        first what could still have been authorised, then what was withdrawn.
 
     Raises:
         ReservationTerminalError: it ended before, in another way.
@@ -193,15 +235,25 @@ def commit(reservation: Reservation, steps_executed: int) -> Closing:
             f"{steps_executed} steps are more than the {reservation.steps_planned} of the plan. Commit those of the "
             "plan, and report the others as steps of the run."
         )
-    items, charged = [], []
-    for item in reservation.items:
-        taken = min(item.left, further)
-        further -= taken
-        items.append(replace(item, used=item.used + taken))
-        if taken:
-            charged.append(StepEvent(item.event, taken))
-    closed = replace(reservation, status=ReservationStatus.COMMITTED, items=tuple(items), steps_executed=steps_executed)
-    return Closing(closed, charged=tuple(charged), returned=remaining_items(closed))
+    items, charged = _first(reservation.items, further, [item.left for item in reservation.items])
+    further -= sum(step.count for step in charged)
+    items, reported = _first(items, further, [item.unused for item in items])
+    closed = replace(reservation, status=ReservationStatus.COMMITTED, items=items, steps_executed=steps_executed)
+    return Closing(closed, charged=charged, reported=reported, returned=remaining_items(closed))
+
+
+def _first(
+    items: Sequence[PlannedItem], count: int, most: Sequence[int]
+) -> tuple[tuple[PlannedItem, ...], tuple[StepEvent, ...]]:
+    """Use so many further steps of a plan, in its order, of each item at the most so many."""
+    used, taken = [], []
+    for item, left in zip(items, most, strict=True):
+        now = min(left, count)
+        count -= now
+        used.append(replace(item, used=item.used + now))
+        if now:
+            taken.append(StepEvent(item.event, now))
+    return tuple(used), tuple(taken)
 
 
 def void(reservation: Reservation) -> Closing:

@@ -19,7 +19,7 @@ from app.persistence.repositories import reservations
 from app.service.asking.call import Call
 from app.service.charging.ending import end
 from app.service.charging.loading import load_for
-from app.service.charging.refusing import facts_of, not_made
+from app.service.charging.refusing import facts_of, not_made, with_limit_change
 from app.service.charging.saving import save
 from app.service.charging.watching import deviating
 from app.service.charging.working import WorkingSet
@@ -193,7 +193,7 @@ def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepare
     priced = work.quote(organisation_id, path[0], [StepEvent(item.event, item.count) for item in items], ready)
     holding = hold(path, priced, ready.noise_that_fits)
     if isinstance(holding, Refusal):
-        return holding
+        return with_limit_change(work.tx, organisation_id, holding)
     reservation = Reservation(
         id=new_id("res", call.now),
         run_id=request.run_id,

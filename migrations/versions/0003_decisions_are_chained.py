@@ -269,10 +269,14 @@ def _create_tables() -> None:
         sa.Column("item", sa.Integer(), nullable=False),
         sa.Column("event_fingerprint", sa.String(length=64), nullable=False),
         sa.Column("count", sa.BigInteger(), nullable=False),
+        sa.Column("withdrawn", sa.BigInteger(), nullable=False, server_default="0"),
         sa.Column("used", sa.BigInteger(), nullable=False),
         sa.CheckConstraint("item >= 0", name=op.f("ck_reservation_items_item_counts")),
         sa.CheckConstraint("count >= 1 AND count <= 1000000000", name=op.f("ck_reservation_items_count_in_range")),
         sa.CheckConstraint("used >= 0 AND used <= count", name=op.f("ck_reservation_items_used_in_range")),
+        sa.CheckConstraint(
+            "withdrawn >= 0 AND withdrawn <= count", name=op.f("ck_reservation_items_withdrawn_in_range")
+        ),
         sa.ForeignKeyConstraint(
             ["organisation_id", "event_fingerprint"],
             ["dp_events.organisation_id", "dp_events.fingerprint"],

@@ -17,7 +17,7 @@ REFUSED = {
     *("decision", "run", "first_step", "count", "binding_account", "binding_account_path", "epsilon"),
     *("epsilon_requested", "epsilon_requested_infinite", "epsilon_limit", "delta", "order", "spent", "held"),
     *("requested", "requested_infinite", "limit", "delta_requested", "delta_left"),
-    *("max_count_that_fits", "noise_multiplier_that_fits", "dry_run"),
+    *("max_count_that_fits", "noise_multiplier_that_fits", "limit_change", "dry_run"),
     *("attempt", "epsilon_infinite", "spent_infinite", "held_infinite"),
 }
 

@@ -40,7 +40,10 @@ def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer)
     after = trainer.rows()
     tables = {"accounts", "balances", "runs", "reservations", "reservation_items", "dp_events", "event_curves"}
     assert changed(before, after) == tables
-    assert made["plan"] == [{"event": LOUD, "count": 7, "used": 0}, {"event": QUIET, "count": 3, "used": 0}]
+    assert made["plan"] == [
+        {"event": LOUD, "count": 7, "used": 0, "withdrawn": 0},
+        {"event": QUIET, "count": 3, "used": 0, "withdrawn": 0},
+    ]
     assert (made["status"], made["steps_planned"]) == ("active", 10)
     assert (made["steps_authorized"], made["steps_executed"]) == (0, None)
     assert trainer.ledger.get(f"/v1/reservations/{made['id']}").json().items() <= made.items()

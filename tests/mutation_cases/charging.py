@@ -6,6 +6,7 @@ SEQUENCE = "tests/api/test_sequence.py"
 STEPS = "tests/api/test_steps.py"
 REPLICAS = "tests/reliability/test_replicas.py"
 MODEL = "tests/reliability/test_state_machine.py"
+LOWERED = "tests/api/test_lowered_limits.py"
 
 
 CASES = (
@@ -100,5 +101,109 @@ CASES = (
         "    require_allowed(work, command, run, path, steps)\n",
         "    path = tuple(path)\n",
         ("tests/api/test_policies.py",),
+    ),
+    Mutation(
+        "a lowered limit leaves plans as they are",
+        "app/service/governance/limits.py",
+        "withdraw_plans(tx, call, after, ready) if is_lowered(record.account.limit, limit) else []",
+        "[]",
+        (LOWERED,),
+        "refused_from_the_moment and not postgresql",
+    ),
+    Mutation(
+        "the oldest plans give way first",
+        "app/service/governance/withdrawal.py",
+        "sorted(found, key=lambda each: order[each.id])",
+        "sorted(found, key=lambda each: -order[each.id])",
+        (LOWERED,),
+        "newest_plans and not postgresql",
+    ),
+    Mutation(
+        "withdrawn steps are taken out of a plan",
+        "app/ledger/plans.py",
+        "return max(0, self.unused - self.withdrawn)",
+        "return self.unused",
+        (LOWERED,),
+        "refused_from_the_moment and not postgresql",
+    ),
+    Mutation(
+        "what a plan has used is not counted when a limit is lowered",
+        "app/ledger/withdrawal.py",
+        "(0 if own else item.used) + (item.unused if plan.lapsed else 0)",
+        "(item.unused if plan.lapsed else 0)",
+        (LOWERED,),
+        "refused_from_the_moment and not postgresql",
+    ),
+    Mutation(
+        "a lapsed plan does not count when a limit is lowered",
+        "app/ledger/withdrawal.py",
+        "(item.unused if plan.lapsed else 0)",
+        "0",
+        (LOWERED,),
+        "lease_has_run_out and not postgresql",
+    ),
+    Mutation(
+        "a process believes a plan that it remembers from before a limit was lowered",
+        "app/service/governance/withdrawal.py",
+        "        keeping.add_version(tx, call.organisation_id, [each.run_id for each in changed])\n",
+        "",
+        (LOWERED,),
+        "refused_from_the_moment and not postgresql",
+    ),
+    Mutation(
+        "what a plan held beyond a lowered limit is not returned with the refusal",
+        "app/service/charging/deciding.py",
+        "and is_withdrawn(reservation, steps[0]) and command.end_plan is not None:",
+        "and False:",
+        (LOWERED,),
+        "refused_from_the_moment and not postgresql",
+    ),
+    Mutation(
+        "executed steps that were withdrawn are dropped",
+        "app/service/charging/ending.py",
+        "        Outcome.REPORTED: closing.reported,\n",
+        "        Outcome.REPORTED: (),\n",
+        (LOWERED,),
+        "never_dropped and not postgresql",
+    ),
+    Mutation(
+        "a run that has executed withdrawn steps over its limit goes on",
+        "app/service/charging/ending.py",
+        "run = replace(run, status=RunStatus.OVERDRAWN)",
+        "run = replace(run)",
+        (LOWERED,),
+        "never_dropped and not postgresql",
+    ),
+    Mutation(
+        "a heartbeat keeps a plan of which nothing is left",
+        "app/ledger/reservations.py",
+        "if reservation.steps_withdrawn and not any(item.left for item in reservation.items):",
+        "if False:",
+        (LOWERED,),
+        "heartbeat and not postgresql",
+    ),
+    Mutation(
+        "verification does not ask whether plans fit under a lowered limit",
+        "app/service/verification/balances.py",
+        "    yield from _plan_problems(audit, key, balance)\n",
+        "",
+        ("tests/service/test_reservation_verification.py",),
+        "lowered and not postgresql",
+    ),
+    Mutation(
+        "verification does not hold withdrawn steps against the limits that were lowered",
+        "app/service/verification/chains.py",
+        "if told is not None and reservation.withdrawn != told:",
+        "if False:",
+        ("tests/service/test_reservation_verification.py",),
+        "lowered and not postgresql",
+    ),
+    Mutation(
+        "verification does not find withdrawn steps that were let through",
+        "app/service/verification/chains.py",
+        "if asked[event] + count > reservation.items[event][0]:",
+        "if False:",
+        ("tests/service/test_reservation_verification.py",),
+        "lowered and not postgresql",
     ),
 )

@@ -313,6 +313,8 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("reservation_items", ITEM, {"item": 2, "count": 1_000_000_001}, "ck_reservation_items_count_in_range"),
     ("reservation_items", ITEM, {"item": 2, "used": 4}, "ck_reservation_items_used_in_range"),
     ("reservation_items", ITEM, {"item": 2, "used": -1}, "ck_reservation_items_used_in_range"),
+    ("reservation_items", ITEM, {"item": 2, "withdrawn": 4}, "ck_reservation_items_withdrawn_in_range"),
+    ("reservation_items", ITEM, {"item": 2, "withdrawn": -1}, "ck_reservation_items_withdrawn_in_range"),
     ("reservation_items", ITEM, {"item": 2, "event_fingerprint": SHA}, "FOREIGN KEY"),
     ("reservation_items", ITEM, {"reservation_id": "res_2"}, "FOREIGN KEY"),
     ("reservation_items", ITEM, {"organisation_id": "clinic"}, "FOREIGN KEY"),

@@ -32,13 +32,26 @@ class Plan:
     lease: int
     until: datetime
     used: Counter[DpEvent] = field(default_factory=Counter)
+    withdrawn: Counter[DpEvent] = field(default_factory=Counter)
+    reported: Counter[DpEvent] = field(default_factory=Counter)
+    further: Counter[DpEvent] = field(default_factory=Counter)
     forfeited: Counter[DpEvent] = field(default_factory=Counter)
     status: str = "active"
     executed: int | None = None
 
     @property
     def left(self) -> Counter[DpEvent]:
+        """What may still be taken."""
+        return self.planned - self.used - self.withdrawn
+
+    @property
+    def unused(self) -> Counter[DpEvent]:
+        """What is held of the run's own account."""
         return self.planned - self.used
+
+    def covers(self, event: DpEvent) -> bool:
+        """Whether a step is let through by the plan, or not withdrawn from it."""
+        return bool(self.left[event]) or not self.withdrawn[event]
 
     def said_before(self, how: str, number: int) -> bool:
         """Whether it has ended in just this way."""
@@ -47,16 +60,18 @@ class Plan:
         )
 
     def commit(self, number: int) -> None:
-        """Further steps are taken in the order of the plan."""
+        """Further steps are taken in the order of the plan, first those that may be, then those that were withdrawn."""
         further = number - self.used.total()
-        for event in self.planned:
-            taken = min(further, self.planned[event] - self.used[event])
-            self.used[event] += taken
-            further -= taken
+        for left, asked in ((self.left, True), (self.unused, False)):
+            for event in self.planned:
+                taken = min(further, self.unused[event], left[event])
+                self.used[event] += taken
+                self.reported[event] += 0 if asked else taken
+                further -= taken
         self.status, self.executed = "committed", number
 
     def forfeit(self) -> None:
-        self.status, self.forfeited = "forfeited", self.left
+        self.status, self.forfeited = "forfeited", self.unused
 
 
 @dataclass
@@ -70,10 +85,16 @@ class Trained:
     next_step: int = 0
     direct: Counter[DpEvent] = field(default_factory=Counter)
     plans: list[Plan] = field(default_factory=list)
+    reports: int = 0
 
     @property
     def active(self) -> Plan | None:
         return next((plan for plan in self.plans if plan.status == "active"), None)
+
+    def further_reports(self) -> bool:
+        """Whether withdrawn steps were executed all the same since this was asked last."""
+        before, self.reports = self.reports, sum(plan.reported.total() for plan in self.plans)
+        return self.reports > before
 
     @property
     def settled(self) -> Counter[DpEvent]:
@@ -90,7 +111,8 @@ class Trained:
         """What becomes of the active plan at the end of the run or an attempt; whether that end may be."""
         plan = self.active
         if plan is None:
-            return number is None
+            last = [plan.executed for plan in self.plans if plan.executed is not None][-1:]
+            return number is None or last == [number]
         if now >= plan.until:
             plan.forfeit()
         elif number is None:

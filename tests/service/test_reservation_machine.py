@@ -2,17 +2,21 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from app.accounting.events import DpEvent
-from app.ledger.accounts import StepEvent
+from app.ledger.accounts import Account, StepEvent
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationConflictError, ReservationTerminalError
+from app.ledger.filters import Limit
 from app.ledger.reservations import Reservation
 from app.ledger.roles import Role
 from app.ledger.runs import RunAction
@@ -22,7 +26,10 @@ from app.persistence.repositories.decisions import Outcome
 from app.service import lifecycle, reservations, reserving, upkeep
 from app.service.asking import access
 from app.service.charging.requests import Answered
+from app.service.charging.withdrawn import end_withdrawn
+from app.service.governance import limits, proposals
 from app.service.governance.keys import create_key
+from app.service.governance.limits import LimitRequest
 from app.service.idempotency import Identity, Pinned
 from app.service.pricing import UnpreparedError
 from app.service.reserving import Before, PlanRequest
@@ -37,6 +44,7 @@ START = datetime(2100, 1, 1, tzinfo=UTC)
 """The service forfeits by the real clock what has lapsed meanwhile: that one must not overtake this one."""
 
 items = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 6) | st.just(80)), min_size=1, max_size=3)
+large = st.lists(st.tuples(st.sampled_from(EVENTS[:2]), st.sampled_from([10, 20, 40, 80])), min_size=1, max_size=2)
 places = st.integers(0, 2)
 executed = st.none() | st.integers(0, 14)
 sides = st.booleans()
@@ -71,6 +79,7 @@ WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         },
     ),
     "wait": (2, {"seconds": st.sampled_from([1, 59, 60, 601]), "sweep": sides}),
+    "limit": (2, {"place": places, "account": places, "epsilon": st.sampled_from([0.05, 0.2, 0.4, 0.6, 0.8])}),
     "open_attempt": (1, {"place": places, "back": st.none() | st.integers(0, 6), "number": executed}),
     "end": (1, {"place": places, "action": st.sampled_from(["complete", "abort"]), "number": executed}),
 }
@@ -86,7 +95,9 @@ class Reserving(RuleBasedStateMachine):
     """An organisation of its own for each example, in one ledger."""
 
     ledger: Ledger
+    ways = WAYS
     changes = 0
+    limited = False
 
     @initialize(
         kind=st.sampled_from(["adaptive", "declared"]), own=st.booleans(), planned=st.sampled_from([True, True, False])
@@ -104,8 +115,11 @@ class Reserving(RuleBasedStateMachine):
         self.terms: dict[str, Any] = {"filter": kind, "planned": workload}
         limit = {"epsilon": 1.0, "delta": 1e-5}
         unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
-        self.made("populations", name="people", limit=limit, **unit)
-        self.made("budgets", name="team", parent="people", limit={"epsilon": 0.8, "delta": 1e-5})
+        population = self.made("populations", name="people", limit=limit, **unit)
+        self.above = [
+            population,
+            self.made("budgets", name="team", parent="people", limit={"epsilon": 0.8, "delta": 1e-5}),
+        ]
         self.own = {"limit": {"epsilon": 0.6, "delta": 1e-5}} if own else {}
         self.runs = [self.registered() for _ in range(2)]
 
@@ -125,8 +139,12 @@ class Reserving(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def something(self, data: st.DataObject) -> None:
-        what = data.draw(st.sampled_from([name for name, (weight, _) in WAYS.items() for _ in range(weight)]))
-        getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in WAYS[what][1].items()})
+        what = data.draw(st.sampled_from([name for name, (weight, _) in self.ways.items() for _ in range(weight)]))
+        self.now += timedelta(milliseconds=1)  # of two plans one is older
+        getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in self.ways[what][1].items()})
+        for run in self.runs:
+            if run.further_reports():
+                run.overdrawn = run.overdrawn or not fits(self.offices[0].path(run.id), Counter())
 
     def steps(self, place: int, asked: list[tuple[DpEvent, int]], mode: str, share: int, *, number: bool) -> None:
         run = self.runs[place % len(self.runs)]
@@ -137,14 +155,18 @@ class Reserving(RuleBasedStateMachine):
             total[event] += count
         plan = run.active
         covered = mode == "authorize" and plan is not None and self.now < plan.until and total <= plan.left
-        bearable = fits(self.offices[0].path(run.id), total)
         frozen = mode == "authorize" and (run.ended or run.overdrawn)
+        usable = mode == "authorize" and not frozen and plan is not None and self.now < plan.until
+        if usable and plan is not None and not plan.covers(asked[0][0]):  # it ends, and what it held is returned
+            run.commit(plan, plan.used.total())
+        bearable = fits(self.expected(run), total)
         before = self.offices[0].path(run.id)[:-1]
         office = self.office
         command = office.command(
             request(run.id, *asked, first=run.next_step if number else None, attempt=run.attempt, mode=mode)
         )
         command.call = office.call(self.now)
+        command.end_plan = partial(end_withdrawn, self.ledger.database, command.call, run.id)
         [outcome] = office.once(command)
         while isinstance(outcome, UnpreparedError):
             outcome.compute(command.organisation_id)
@@ -160,18 +182,86 @@ class Reserving(RuleBasedStateMachine):
             assert plan is not None
             plan.used += total
             assert self.offices[0].path(run.id)[:-1] == before
+            assert self.unasked or all(self.bears_plans(account) for account in self.offices[0].path(run.id))
         elif decision.admitted:
             run.direct += total
             run.overdrawn = run.overdrawn or not bearable
+            assert run.overdrawn or fits(self.offices[0].path(run.id), Counter())
         if decision.admitted:
             run.next_step += total.total()
+
+    def expected(self, run: Trained) -> list[Account]:
+        """A run's path as the model has it: a plan that is to be ended first is still active in the ledger."""
+        above = sum((each.settled for each in self.runs), Counter())
+        held = sum((each.active.planned for each in self.runs if each.active is not None), Counter())
+        used, unused = (run.active.used, run.active.unused) if run.active else (Counter(), Counter())
+        *ancestors, own = self.offices[0].path(run.id)
+        return [
+            *(replace(account, spent=cost(above), held=cost(held)) for account in ancestors),
+            replace(own, spent=cost(run.settled + used), held=cost(unused)),
+        ]
+
+    @property
+    def unasked(self) -> bool:
+        """Whether anything was charged that no limit let through: reports, and what a silent trainer forfeited."""
+        plans = [plan for run in self.runs for plan in run.plans]
+        return any(run.overdrawn for run in self.runs) or any(
+            plan.reported or (plan.withdrawn and plan.status == "forfeited") for plan in plans
+        )
+
+    def bears_plans(self, account: Account, *more: Counter[DpEvent], but: Sequence[Plan] = ()) -> bool:
+        """Whether what active plans may still take fits, or nothing may; lapsed ones are forfeited as a whole."""
+        plans = [run.active for run in self.runs if run.active is not None and account.id in {run.id, *self.above}]
+        own = account.id not in self.above
+        going = [plan for plan in plans if self.now < plan.until and plan not in but]
+        if not more and not any(plan.left for plan in going):
+            return True
+        taken = [plan.left + (Counter() if own else plan.used) for plan in going]
+        taken += [plan.used for plan in but if plan in plans and not own]
+        taken += [plan.unused if own else plan.planned for plan in plans if self.now >= plan.until]
+        return fits([replace(account, held=cost(sum([*taken, *more], Counter())))], Counter())
+
+    def limit(self, place: int, account: int, epsilon: float) -> None:
+        """Lower or raise a limit; what plans may no longer take is read, and judged by itself."""
+        run = self.runs[place % len(self.runs)]
+        own = [run.id] if self.own else []
+        subject = ([*self.above, *own])[account % (2 + len(own))]
+        asked = LimitRequest(subject, Limit(epsilon, 1e-5), "as the office wishes", "*")
+        call = self.office.call(self.now, Role.ADMIN)
+        answer = self.attempted(
+            lambda: limits.change_limit(call, asked, NOTHING, lambda _: "", lambda proposal: proposal.id)
+        )
+        if not isinstance(answer, LedgerError) and answer.status == 201:
+            other = replace(call, caller=replace(call.caller, actor="key_of_another_person"))
+            self.attempted(lambda: proposals.approve(other, answer.body, "as well"))
+        for plan in (run.active for run in self.runs if run.active is not None):
+            kept = reservations.get_reservation(call, plan.id)
+            withdrawn = Counter({item.event: item.withdrawn for item in kept.items if item.withdrawn})
+            assert all(withdrawn[event] >= count for event, count in plan.withdrawn.items())
+            plan.further, plan.withdrawn = withdrawn - plan.withdrawn, withdrawn
+        if isinstance(answer, LedgerError):
+            return
+        self.limited = True
+        [changed] = [each for each in self.offices[0].path(run.id) if each.id == subject]
+        assert self.unasked or self.bears_plans(changed)
+        self.kept_as_much_as_fits(changed)
+
+    def kept_as_much_as_fits(self, account: Account) -> None:
+        """The oldest plan that gave way could not have kept one step more, whatever the newer ones give up."""
+        reached = [run.active for run in self.runs if run.active is not None and account.id in {run.id, *self.above}]
+        plans = sorted((plan for plan in reached if self.now < plan.until), key=lambda plan: plan.id)
+        for place, plan in enumerate(plans):
+            first = next((event for event in plan.planned if plan.further[event]), None)
+            if first is not None:
+                assert not self.bears_plans(account, plan.left, Counter({first: 1}), but=plans[place:])
+                return
 
     def reserve(self, place: int, plan: list[tuple[DpEvent, int]], lease: int, follows: tuple[int, int] | None) -> None:
         run = self.runs[place % len(self.runs)]
         before, word = None, 0
         if follows is not None and run.plans:  # mostly on the last plan, maybe on one that ended long ago
             before = run.plans[-1] if follows[0] else run.plans[0]
-            word = max(0, before.used.total() + follows[1] * before.left.total() // 3)
+            word = max(0, before.used.total() + follows[1] * before.unused.total() // 3)
         asked = PlanRequest(
             run.id,
             tuple(StepEvent(*item) for item in plan),
@@ -222,12 +312,14 @@ class Reserving(RuleBasedStateMachine):
         if not plans:
             return
         plan, call = plans[place % len(plans)], self.office.call(self.now)
-        number = max(0, plan.used.total() + (further * plan.left.total() // 3 if further > 0 else further))
+        number = max(0, plan.used.total() + (further * plan.unused.total() // 3 if further > 0 else further))
         lapsed = plan.status == "active" and self.now >= plan.until
         expected: type[LedgerError] | None = None
         if lapsed or (plan.status != "active" and not plan.said_before(how, number)):
             expected = ReservationTerminalError
-        elif plan.status == "active" and how == "void" and plan.used:
+        elif (plan.status == "active" and how == "void" and plan.used) or (
+            plan.status == "active" and how == "heartbeat" and plan.withdrawn and not plan.left
+        ):
             expected = ReservationConflictError
         elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():
             expected = InvalidInputError
@@ -307,9 +399,9 @@ class Reserving(RuleBasedStateMachine):
             path = office.path(run.id)
             *ancestors, own = path
             assert all((each.spent, each.held) == (spent_above, held_above) for each in ancestors)
-            used, left = (active.used, active.left) if active else (Counter(), Counter())
-            assert (own.spent, own.held) == (cost(run.settled + used), cost(left))
-            assert overdrawn or fits(path, Counter())
+            used, unused = (active.used, active.unused) if active else (Counter(), Counter())
+            assert (own.spent, own.held) == (cost(run.settled + used), cost(unused))
+            assert overdrawn or self.limited or fits(path, Counter())
 
     @invariant()
     def the_ledger_verifies(self) -> None:
@@ -335,20 +427,32 @@ class Reserving(RuleBasedStateMachine):
                 assert kept.reservation_id == (run.active and run.active.id)
                 entries = decisions.at_positions(tx, office.organisation_id, run.id, range(kept.decisions))
                 for plan in run.plans:
-                    assert said(entries, plan, Outcome.ADMITTED) == plan.used
+                    assert said(entries, plan, Outcome.ADMITTED) == plan.used - plan.reported
+                    assert said(entries, plan, Outcome.REPORTED) == plan.reported
                     assert said(entries, plan, Outcome.FORFEITED) == plan.forfeited
                     found = reservations.get_reservation(office.call(), plan.id)
                     assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
-                    rest = plan.left - plan.forfeited  # still held while the plan is active, returned afterwards
+                    rest = plan.unused - plan.forfeited  # still held while the plan is active, returned afterwards
                     assert cost(plan.planned) == cost(plan.used + plan.forfeited + rest)
 
 
-def test_no_sequence_breaks_a_balance_or_a_limit(ledger: Ledger) -> None:
+class Lowering(Reserving):
+    """Plans that fill their budgets, and limits that change all the time."""
+
+    ways = WAYS | {
+        "reserve": (8, WAYS["reserve"][1] | {"plan": large, "lease": st.just(600), "follows": st.none()}),
+        "limit": (8, WAYS["limit"][1]),
+        "settle": (2, WAYS["settle"][1]),
+    }
+
+
+@pytest.mark.parametrize(("machine", "examples"), [(Reserving, 20), (Lowering, 8)])
+def test_no_sequence_breaks_a_balance_or_a_limit(ledger: Ledger, machine: type[Reserving], examples: int) -> None:
     Reserving.ledger = ledger
     run_state_machine_as_test(
-        Reserving,
+        machine,
         settings=settings(
-            max_examples=20 * ROUNDS,
+            max_examples=examples * ROUNDS,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -8,10 +8,13 @@ from sqlalchemy import Connection, delete, update
 
 from app.accounting.events import Gaussian, fingerprint
 from app.ledger.accounts import StepEvent
+from app.ledger.plans import PlannedItem
 from app.ledger.reservations import commit, forfeit, void
 from app.persistence.engine import EVERYONE
 from app.persistence.tables import decisions, reservation_items, reservations
 from app.service.verification import verify
+from tests.api.trainer import LOUD as WIRED
+from tests.api.trainer import Trainer, hired
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.reserving import Reserver
@@ -158,3 +161,34 @@ def test_a_forfeit_taken_back_is_named(reserved: Reserved) -> None:
         set_reservation(tx, status="committed", steps_executed=2)
     [problem] = verify(reserved.ledger.database).problems
     assert "is not what was forfeited" in problem
+
+
+@pytest.fixture
+def lowered(ledger: Ledger) -> Trainer:
+    """A run with a plan of which a lowered limit has withdrawn a part."""
+    trainer = hired(ledger)
+    trainer.reserved((WIRED, 160))
+    headers = {"If_Match": "*"}
+    body = {"limit": {"epsilon": 0.5, "delta": 1e-5}, "reason": "the study was narrowed"}
+    assert ledger.post(f"/v1/accounts/{trainer.path()[1].id}/limit", body, **headers).status_code == 200
+    assert verify(ledger.database).problems == ()
+    return trainer
+
+
+def test_what_a_lowered_limit_has_withdrawn_is_proven(lowered: Trainer) -> None:
+    with tampering(lowered.ledger.database) as tx:
+        set_plan(tx, withdrawn=0)
+    problems = verify(lowered.ledger.database).problems
+    assert any(problem.endswith("is not what lowered limits have withdrawn.") for problem in problems)
+    assert any(
+        "mimic/icu-team (bud_" in problem and "active plans may take more than its limit allows" in problem
+        for problem in problems
+    )
+
+
+def test_a_step_that_a_lowered_limit_had_withdrawn_is_named(lowered: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a service would have let it through that takes no notice of it."""
+    monkeypatch.setattr(PlannedItem, "left", PlannedItem.unused)
+    assert lowered.steps(count=160).json()["reservation"] is not None
+    [problem] = verify(lowered.ledger.database).problems
+    assert problem.endswith("that a lowered limit had withdrawn.")

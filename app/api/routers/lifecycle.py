@@ -175,10 +175,13 @@ def void_reservation(reservation_id: str, call: Asked) -> ReservationOut:
     operation_id="renewReservation",
     summary="Begin a reservation's lease anew",
     tags=["reservations"],
-    responses=responses(*_SETTLING),
+    responses=responses(*_SETTLING, "reservation_conflict"),
 )
 def renew_reservation(reservation_id: str, call: Asked) -> ReservationOut:
-    """The trainer is alive: what is left of the plan is not forfeited before the lease has run out once more."""
+    """The trainer is alive: what is left of the plan is not forfeited before the lease has run out once more.
+
+    A plan whose last steps were withdrawn, since a limit was lowered, is kept no longer: 409 `reservation_conflict`.
+    """
     return ReservationOut.of(reservations.renew_reservation(call, reservation_id))
 
 

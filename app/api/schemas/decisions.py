@@ -15,7 +15,7 @@ from app.service.numbers import finite
 _FACTS = (
     *("detail", "epsilon", "epsilon_infinite", "epsilon_requested", "epsilon_requested_infinite", "epsilon_limit"),
     *("delta", "order", "spent", "spent_infinite", "held", "held_infinite", "requested", "requested_infinite", "limit"),
-    *("delta_requested", "delta_left", "max_count_that_fits", "noise_multiplier_that_fits"),
+    *("delta_requested", "delta_left", "max_count_that_fits", "noise_multiplier_that_fits", "limit_change"),
 )
 DECISION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,

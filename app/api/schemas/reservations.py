@@ -52,16 +52,17 @@ RESERVATION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,
     "attempt": 1,
     "status": "committed",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 812}],
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 812, "withdrawn": 0}],
     "steps_planned": 1000,
     "steps_authorized": 812,
+    "steps_withdrawn": 0,
     "steps_executed": 812,
     "lease_seconds": DEFAULT_LEASE_SECONDS,
     "expires_at": "2026-11-21T10:00:00Z",
 }
 HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
     "status": "active",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 0}],
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 0, "withdrawn": 0}],
     "steps_authorized": 0,
     "steps_executed": None,
     "next_step": 420,
@@ -163,6 +164,7 @@ class PlannedOut(Output):
     event: dict[str, Any]
     count: int
     used: int
+    withdrawn: int = Field(description="How many a lowered limit has withdrawn: they may no longer be taken.")
 
 
 class ReservationOut(Output):
@@ -177,6 +179,9 @@ class ReservationOut(Output):
     plan: list[PlannedOut]
     steps_planned: int
     steps_authorized: int = Field(description="Steps that were asked for one by one, or charged at the end.")
+    steps_withdrawn: int = Field(
+        description="Steps that a lowered limit has withdrawn; the end of the plan returns them."
+    )
     steps_executed: int | None = Field(default=None, description="What the trainer attested; null unless committed.")
     lease_seconds: int
     expires_at: datetime
@@ -225,10 +230,12 @@ def _members(reservation: Reservation) -> dict[str, Any]:
         "attempt": reservation.attempt,
         "status": reservation.status,
         "plan": [
-            PlannedOut(event=event_to_dict(item.event), count=item.count, used=item.used) for item in reservation.items
+            PlannedOut(event=event_to_dict(item.event), count=item.count, used=item.used, withdrawn=item.withdrawn)
+            for item in reservation.items
         ],
         "steps_planned": reservation.steps_planned,
         "steps_authorized": reservation.steps_used,
+        "steps_withdrawn": reservation.steps_withdrawn,
         "steps_executed": reservation.steps_executed,
         "lease_seconds": reservation.lease_seconds,
         "expires_at": reservation.expires_at,

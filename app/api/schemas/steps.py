@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -66,6 +67,7 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "delta_left": 1e-7,
     "max_count_that_fits": 0,
     "noise_multiplier_that_fits": 1.182,
+    "limit_change": None,
     "dry_run": False,
 }
 
@@ -224,6 +226,13 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
         )
     fits = f"The first {fitting} of the {count} requested steps would fit."
     sentences = [spent, fits if fitting else "None of the requested steps fits."]
+    change = facts["limit_change"]
+    if change is not None:
+        at = datetime.fromisoformat(change["at"])
+        sentences.append(
+            f"Its limit was changed from epsilon {change['epsilon_before']:g} (delta {change['delta_before']:g}) at "
+            f"{at:%Y-%m-%d %H:%M:%S} UTC by {change['actor']}."
+        )
     if noise is not None:
         sentences.append(f"With a noise multiplier of {noise:g} the request would fit.")
     return " ".join(sentences)

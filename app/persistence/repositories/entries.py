@@ -87,6 +87,7 @@ class KeptReservation:
         status: as it is kept.
         steps_executed: as attested.
         items: (planned, used) of each event, by fingerprint, in plan order.
+        withdrawn: repetitions of each event that a lowered limit has withdrawn; only where there are some.
     """
 
     organisation_id: str
@@ -96,6 +97,7 @@ class KeptReservation:
     status: str
     steps_executed: int | None
     items: dict[str, tuple[int, int]] = field(default_factory=dict)
+    withdrawn: dict[str, int] = field(default_factory=dict)
 
 
 # Fields of an entry that are columns of the same name.
@@ -226,10 +228,12 @@ def kept_reservations(tx: Connection, organisation_id: str | None = None) -> dic
     }
     plans = select(reservation_items).where(_of(reservation_items, organisation_id))
     for row in tx.execute(plans.order_by(*reservation_items.primary_key)):
-        owner, reservation_id, _, fingerprint, count, used = row
+        owner, reservation_id, _, fingerprint, count, withdrawn, used = row
         reservation = found.get((owner, reservation_id))
         if reservation is not None:
             reservation.items[fingerprint] = (count, used)
+            if withdrawn:
+                reservation.withdrawn[fingerprint] = withdrawn
     return found
 
 

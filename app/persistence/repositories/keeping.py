@@ -110,6 +110,18 @@ def set_limit(tx: Connection, organisation_id: str, account: Account, now: datet
     )
 
 
+def add_version(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> None:
+    """Give accounts a new version, so that nothing that is remembered of them is believed; the caller has locked them.
+
+    Their time of change stays: nothing was heard of them.
+    """
+    tx.execute(
+        update(accounts)
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id.in_(account_ids))
+        .values(version=accounts.c.version + 1)
+    )
+
+
 def set_policy(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
     """Write an account's policies and their revision; the caller has locked its path."""
     tx.execute(

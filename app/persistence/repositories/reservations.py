@@ -21,6 +21,7 @@ _RESERVATIONS = select(
     *(column for column in reservations.c if column not in {reservations.c.reserved, reservations.c.reserved_delta})
 )
 _USED = Bulk(reservation_items, ["used"])
+_WITHDRAWN = Bulk(reservation_items, ["withdrawn"])
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
@@ -149,6 +150,30 @@ def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = Non
     ]
 
 
+def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[tuple[str, str]]:
+    """List the active reservations of the runs at or under an account.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose ledger.
+        account_id: of any kind.
+
+    Returns:
+        Run and reservation, the oldest reservation first.
+    """
+    found = (
+        select(reservations.c.run_id, reservations.c.id)
+        .join(
+            account_paths,
+            (account_paths.c.organisation_id == reservations.c.organisation_id)
+            & (account_paths.c.account_id == reservations.c.run_id),
+        )
+        .where(reservations.c.organisation_id == organisation_id, ACTIVE, account_paths.c.ancestor_id == account_id)
+        .order_by(reservations.c.created_at, reservations.c.id)
+    )
+    return [(row.run_id, row.id) for row in tx.execute(found)]
+
+
 def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
     """What the active reservations beneath an account planned: what its held curve is the sum of.
 
@@ -233,6 +258,23 @@ def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterabl
         _USED.execute(tx, rows)
 
 
+def save_withdrawn(tx: Connection, organisation_id: str, changed: Sequence[Reservation]) -> None:
+    """Write how much of plans a lowered limit has withdrawn; the caller has locked the accounts of their runs."""
+    _WITHDRAWN.execute(
+        tx,
+        [
+            {
+                "organisation_id": organisation_id,
+                "reservation_id": reservation.id,
+                "item": place,
+                "withdrawn": item.withdrawn,
+            }
+            for reservation in changed
+            for place, item in enumerate(reservation.items)
+        ],
+    )
+
+
 def save_lease(tx: Connection, organisation_id: str, reservation: Reservation) -> None:
     """Write until when a reservation's trainer may be silent."""
     tx.execute(_this(organisation_id, reservation).values(expires_at=reservation.expires_at))
@@ -274,6 +316,7 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
             reservation_items.c.reservation_id,
             reservation_items.c.count.label("planned"),
             reservation_items.c.used,
+            reservation_items.c.withdrawn,
             dp_events.c.canonical,
             dp_events.c.fingerprint,
         )
@@ -290,7 +333,7 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
     )
     plans: dict[str, list[PlannedItem]] = {}
     for row in tx.execute(found):
-        item = PlannedItem(events.read_event(row.canonical, row.fingerprint), row.planned, row.used)
+        item = PlannedItem(events.read_event(row.canonical, row.fingerprint), row.planned, row.used, row.withdrawn)
         plans.setdefault(row.reservation_id, []).append(item)
     return {reservation_id: tuple(items) for reservation_id, items in plans.items()}
 

@@ -151,6 +151,7 @@ reservation_items = Table(
     Column("item", Integer, nullable=False),
     Column("event_fingerprint", String(64), nullable=False),
     Column("count", BigInteger, nullable=False),
+    Column("withdrawn", BigInteger, nullable=False, server_default="0"),
     Column("used", BigInteger, nullable=False),
     PrimaryKeyConstraint("organisation_id", "reservation_id", "item"),
     UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
@@ -161,6 +162,7 @@ reservation_items = Table(
     CheckConstraint("item >= 0", name="item_counts"),
     CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
     CheckConstraint("used >= 0 AND used <= count", name="used_in_range"),
+    CheckConstraint("withdrawn >= 0 AND withdrawn <= count", name="withdrawn_in_range"),
 )
 
 decisions = Table(

@@ -7,13 +7,22 @@ from dataclasses import replace
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
 from app.ledger.errors import SequenceConflictError
-from app.ledger.reservations import Reservation, Shortfall, has_lapsed, is_exact, take, taken_out
+from app.ledger.reservations import (
+    Reservation,
+    Shortfall,
+    first_covered,
+    has_lapsed,
+    is_exact,
+    is_withdrawn,
+    take,
+    taken_out,
+)
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.ledger.windows import require_open
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.alerts.telling import exhausted, overdrawn
 from app.service.calculating.calculators import Calculation
-from app.service.charging.refusing import facts_of
+from app.service.charging.refusing import facts_of, with_limit_change
 from app.service.charging.requests import Answered, Command, Mode, OnExceed
 from app.service.charging.watching import flagged, require_allowed
 from app.service.charging.working import WorkingSet
@@ -61,9 +70,9 @@ def decide(work: WorkingSet, command: Command) -> Answered:
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
     path = work.path(command.organisation_id, request.run_id)
-    taken = _taken(work, command, steps)
+    taken, covered = _taken(work, command, steps)
     if taken is not None:
-        decision = _under_reservation(work, command, run, taken, steps, asked)
+        decision = _under_reservation(work, command, run, taken, covered, asked)
     elif path is None:
         raise UnpreparedError(Calculation(command.ask_for_path, ()))
     else:
@@ -105,13 +114,41 @@ def _earlier(work: WorkingSet, command: Command, run: Run, asked: str) -> Decisi
     )
 
 
-def _taken(work: WorkingSet, command: Command, steps: Sequence[StepEvent]) -> Reservation | None:
-    """The run's reservation with these steps taken out of its plan, if it covers all of them."""
+def _taken(
+    work: WorkingSet, command: Command, steps: tuple[StepEvent, ...]
+) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
+    """The run's reservation with these steps taken out of its plan, if it covers all of them; and the steps.
+
+    Raises:
+        UnpreparedError: a lowered limit has withdrawn them, and the plan is to be ended first.
+    """
+    reservation = _usable(work, command)
+    taken = None if reservation is None else take(reservation, steps, command.now)
+    if isinstance(taken, Shortfall) and reservation is not None and reservation.steps_withdrawn:
+        covered = first_covered(reservation, steps)
+        if not covered and is_withdrawn(reservation, steps[0]) and command.end_plan is not None:
+            raise UnpreparedError(Calculation(command.end_plan, (reservation.id,)))
+        if covered and command.request.on_exceed is OnExceed.TRUNCATE:
+            steps = _first(steps, covered)
+            taken = take(reservation, steps, command.now)
+    return (None if isinstance(taken, Shortfall) else taken), steps
+
+
+def _usable(work: WorkingSet, command: Command) -> Reservation | None:
+    """The run's reservation, if steps may be taken out of its plan."""
     reservation = work.reservations.get((command.organisation_id, command.request.run_id))
     if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.now):
         return None
-    taken = take(reservation, steps, command.now)
-    return None if isinstance(taken, Shortfall) else taken
+    return reservation
+
+
+def _explained(work: WorkingSet, command: Command, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
+    """A refusal that names the change of the limit, and counts the steps that a plan still covers."""
+    reservation = _usable(work, command)
+    if reservation is not None and reservation.steps_withdrawn:
+        covered = first_covered(reservation, steps)
+        refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
+    return with_limit_change(work.tx, command.organisation_id, refusal)
 
 
 def _under_reservation(
@@ -124,7 +161,7 @@ def _under_reservation(
     own = path[-1]
     priced = work.quote(organisation_id, own, steps, command.ready)
     cost = total_cost(priced)
-    left = [StepEvent(item.event, 1) for item in taken.items if item.left]
+    left = [StepEvent(item.event, 1) for item in taken.items if item.unused]
     exact = is_exact(own.held, (work.quote(organisation_id, own, [each], command.ready)[0].curve for each in left))
     held = taken_out(own.held, cost) if exact else work.held_by(organisation_id, taken, own, command.ready)
     after = own.settled(cost, held)
@@ -165,6 +202,8 @@ def _by_the_accounts(
             steps = _first(steps, fitting)
             priced = work.quote(organisation_id, path[0], steps, ready)
         outcome = admit(path, priced, ready.noise_that_fits)
+        if isinstance(outcome, Refusal):
+            outcome = _explained(work, command, outcome, steps)
     decision = _decision(command, run, steps, asked, outcome)
     if isinstance(outcome, Refusal):
         work.remember_events(organisation_id, steps)

@@ -17,10 +17,11 @@ from app.ledger.composition import of_children, through
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.exposure import without
 from app.ledger.reservations import Closing, Reservation, has_lapsed, is_exact, taken_out
-from app.ledger.runs import Run
+from app.ledger.room import fits
+from app.ledger.runs import TERMINAL, Run, RunStatus
 from app.persistence.repositories import accounts, parts, reservations
 from app.persistence.repositories.decisions import Decision, Outcome
-from app.service.alerts.telling import forfeited
+from app.service.alerts.telling import exhausted, forfeited, overdrawn
 from app.service.charging.working import WorkingSet
 from app.service.pricing import Prepared, UnpreparedError
 
@@ -52,19 +53,19 @@ def end(
     run = work.run(organisation_id, before.run_id)
     used = [StepEvent(item.event, item.used) for item in before.items if item.used]
     spent_before = _cost(work, organisation_id, path[0], used)
-    further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.forfeited))
+    further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.reported, *closing.forfeited))
     reserved = _cost(work, organisation_id, path[0], [StepEvent(item.event, item.count) for item in before.items])
     above = _above(work, organisation_id, path, before.id, spent_before + further, reserved)
     own = path[-1].settled(further, zero_curve(path[-1].grid_version))
     work.change(organisation_id, (*above, own), now)
-    for outcome, steps in ((Outcome.ADMITTED, closing.charged), (Outcome.FORFEITED, closing.forfeited)):
+    outcomes = {
+        Outcome.ADMITTED: closing.charged,
+        Outcome.REPORTED: closing.reported,
+        Outcome.FORFEITED: closing.forfeited,
+    }
+    for outcome, steps in outcomes.items():
         if steps:
-            priced = _priced(work, organisation_id, path[0], steps)
-            after = work.path(organisation_id, before.run_id)
-            assert after is not None, "it has not been unlocked"
-            ended = _Ended(before.id, asker, now)
-            work.append(organisation_id, run, _decision(after, run, ended, outcome, priced))
-            run = work.run(organisation_id, before.run_id)
+            run = _append(work, organisation_id, run, _Ended(before.id, asker, now), outcome, steps)
     work.move(organisation_id, replace(run, reservation_id=None))
     if closing.forfeited:
         lost = sum(step.count for step in closing.forfeited)
@@ -72,6 +73,28 @@ def end(
     del work.reservations[organisation_id, before.run_id]
     work.taken.pop((organisation_id, before.run_id), None)
     reservations.close(work.tx, organisation_id, closing.reservation, now)
+
+
+def _append(
+    work: WorkingSet,
+    organisation_id: str,
+    run: Run,
+    ended: _Ended,
+    outcome: Outcome,
+    steps: Sequence[StepEvent],
+) -> Run:
+    """Append what was executed or forfeited to the run's chain, and freeze a run that has executed too much."""
+    path = work.path(organisation_id, run.account_id)
+    assert path is not None, "it has not been unlocked"
+    priced = _priced(work, organisation_id, path[0], steps)
+    # Withdrawn steps that were executed are recorded as what is reported: unasked, and whatever the limits say.
+    over = next((account for account in path if not fits(account)), None) if outcome is Outcome.REPORTED else None
+    if over is not None and run.status not in TERMINAL:
+        run = replace(run, status=RunStatus.OVERDRAWN)
+        used_up = exhausted(over, path[-1], ended.at)
+        work.tell(organisation_id, [overdrawn(path[-1], over, ended.at), used_up])
+    work.append(organisation_id, run, _decision(path, run, ended, outcome, priced, over))
+    return work.run(organisation_id, run.account_id)
 
 
 def _cost(work: WorkingSet, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> RdpCurve:
@@ -159,11 +182,16 @@ def _planned_beneath(work: WorkingSet, organisation_id: str, account: Account, e
 
 
 def _decision(
-    path: Sequence[Account], run: Run, ended: _Ended, outcome: Outcome, steps: Sequence[PricedStep]
+    path: Sequence[Account],
+    run: Run,
+    ended: _Ended,
+    outcome: Outcome,
+    steps: Sequence[PricedStep],
+    over: Account | None,
 ) -> Decision:
-    """An entry of the run's chain; the accounts are as they are afterwards."""
-    remaining, binding = None, path[-1]
-    if outcome is Outcome.ADMITTED:
+    """An entry of the run's chain; the accounts are as they are afterwards, one of them maybe over its limit."""
+    remaining, binding = None, over or path[-1]
+    if outcome is not Outcome.FORFEITED and over is None:
         remaining, binding = repetitions_left(path, steps[-1])
     count = sum(priced.step.count for priced in steps)
     asked = json.dumps([ended.id, str(outcome), count])
@@ -186,5 +214,5 @@ def _decision(
         reservation_id=ended.id,
         created_at=ended.at,
         asker=ended.by,
-        opens_attempt=outcome is Outcome.ADMITTED and run.next_step == run.attempt_first_step,
+        opens_attempt=outcome is not Outcome.FORFEITED and run.next_step == run.attempt_first_step,
     )

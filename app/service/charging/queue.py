@@ -18,6 +18,7 @@ from app.service.asking.call import Call
 from app.service.charging.group import Outcome, commit_group, preview
 from app.service.charging.memory import Memory
 from app.service.charging.requests import Answered, Command, StepRequest
+from app.service.charging.withdrawn import end_withdrawn
 from app.service.measuring import counters
 from app.service.measuring.traces import TRACES
 from app.service.pricing import Prepared, UnpreparedError
@@ -85,6 +86,7 @@ class CommitQueue:
             SQLAlchemyError: the database failed; it is safe to ask again.
         """
         command = _command(call, request)
+        command.end_plan = partial(end_withdrawn, self.db, call, request.run_id)
         asked_at = perf_counter()
         while True:
             with TRACES.span("admission"):

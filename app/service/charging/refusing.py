@@ -1,9 +1,16 @@
 """What a refusal says."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import Connection
+
 from app.ledger.admission import Refusal
+from app.ledger.filters import Limit
+from app.ledger.limits import LimitChange
+from app.persistence.repositories import acts
 from app.service.acts import Act
 from app.service.numbers import finite
 
@@ -19,6 +26,26 @@ def not_made(what: str, subject: str, count: int, binding: str, facts: Mapping[s
         facts: of the refusal, as `facts_of` gives them.
     """
     return Act(f"{what}.refused", subject, after={"count": count, "binding_account": binding, **facts})
+
+
+def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) -> Refusal:
+    """Let a refusal name the change that brought the limit into force by which it refuses.
+
+    Args:
+        tx: the caller's transaction; it is asked only where the limit was ever changed.
+        organisation_id: whose ledger.
+        refusal: of steps, or of a plan.
+    """
+    binding = refusal.binding
+    if not binding.limit_revision:
+        return refusal
+    wanted = acts.Wanted(action=f"{binding.kind}.limit_changed", subject=binding.id)
+    last = next(iter(acts.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
+    if last is None or last.entry.before is None:
+        return refusal  # the chain is cut: that is for a verification to say
+    before = json.loads(last.entry.before)["limit"]
+    change = LimitChange(Limit(before["epsilon"], before["delta"]), last.entry.created_at, last.entry.actor)
+    return replace(refusal, limit_change=change)
 
 
 def facts_of(refusal: Refusal) -> dict[str, Any]:
@@ -43,4 +70,14 @@ def facts_of(refusal: Refusal) -> dict[str, Any]:
         "delta_left": refusal.delta_left,
         "max_count_that_fits": refusal.max_count_that_fits,
         "noise_multiplier_that_fits": refusal.noise_multiplier_that_fits,
+        "limit_change": None if refusal.limit_change is None else _change_facts(refusal.limit_change),
+    }
+
+
+def _change_facts(change: LimitChange) -> dict[str, Any]:
+    return {
+        "epsilon_before": change.before.epsilon,
+        "delta_before": change.before.delta,
+        "at": change.at.isoformat(),
+        "actor": change.actor,
     }

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -85,12 +86,15 @@ class Command:
         request: what is asked.
         ready: what was computed for it outside the transaction.
         needs_path: whether the accounts above the run must be locked although a reservation is believed to cover it.
+        end_plan: ends a reservation whose next steps were withdrawn, by its id, so that the rest of it is returned
+            before the steps are decided; None: nothing is to be changed.
     """
 
     call: Call
     request: StepRequest
     ready: Prepared
     needs_path: bool = False
+    end_plan: Callable[[str], None] | None = None
 
     @property
     def organisation_id(self) -> str:

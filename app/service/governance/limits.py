@@ -14,7 +14,7 @@ from app.ledger.errors import (
     VersionConflictError,
 )
 from app.ledger.filters import Limit
-from app.ledger.limits import is_raised, limited
+from app.ledger.limits import is_lowered, is_raised, limited
 from app.ledger.policies import effective
 from app.ledger.roles import PERMISSIONS, Permission
 from app.ledger.thresholds import reached
@@ -30,6 +30,7 @@ from app.service.governance.conforming import needs_approval
 from app.service.governance.preconditions import require_seen
 from app.service.governance.proposing import propose, require_none_open
 from app.service.governance.unapproved import find_excess
+from app.service.governance.withdrawal import withdraw_plans
 from app.service.idempotency import CREATED, Answer, Identity, Pinned, create_once
 from app.service.pricing import Prepared
 from app.service.terms import checked
@@ -175,8 +176,10 @@ def apply(
     record, after = path[-1], _limited(path, limit, ready)
     keeping.set_limit(tx, call.organisation_id, after, call.now)
     now = replace(record, account=after, updated_at=call.now)
-    action = f"{after.kind}.limit_changed"
-    call.record(tx, Act(action, after.id, limit_facts(record), limit_facts(now), reason))
+    assert record.account.limit is not None, "only a limit can be changed"
+    withdrawn = withdraw_plans(tx, call, after, ready) if is_lowered(record.account.limit, limit) else []
+    facts = limit_facts(now) | ({"withdrawn": withdrawn} if withdrawn else {})
+    call.record(tx, Act(f"{after.kind}.limit_changed", after.id, limit_facts(record), facts, reason))
     thresholds = record.tells.thresholds
     crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
     alerts.add(tx, call.organisation_id, thresholds_reached(after, crossed, call.now))

@@ -266,7 +266,12 @@ def _reservation(reservation: KeptReservation, reserved: tuple[bytes, int]) -> d
         "reserved": _base64(curve),
         "reserved_delta": delta,
         "items": [
-            {"fingerprint": fingerprint, "count": count, "used": used}
+            {
+                "fingerprint": fingerprint,
+                "count": count,
+                "used": used,
+                "withdrawn": reservation.withdrawn.get(fingerprint, 0),
+            }
             for fingerprint, (count, used) in reservation.items.items()
         ],
     }

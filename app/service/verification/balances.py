@@ -12,7 +12,7 @@ from app.ledger.filters import SET_ASIDE, FilterKind, adaptive_weights
 from app.ledger.limits import scaled
 from app.persistence.repositories.entries import Key
 from app.persistence.repositories.events import PriceList
-from app.service.verification.composing import value_of
+from app.service.verification.composing import current_of, value_of
 from app.service.verification.findings import Audit, Balance
 
 
@@ -92,6 +92,16 @@ def _limit_problems(audit: Audit, key: Key, balance: Balance, asked: RdpCurve) -
     # What was let through fitted under the limit then in force.
     if not any(_fits(stage, asked) for stage in audit.stages(key) if stage.weights_frozen):
         yield "more is spent and held than its limit allows."
+    yield from _plan_problems(audit, key, balance)
+
+
+def _plan_problems(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
+    """What active plans may still take must fit under the limit in force, if that was ever changed (ADR 0026)."""
+    if len(audit.stages(key)) == 1:
+        return
+    current = current_of(audit, key)
+    if current is not None and current[1] and not _fits(balance.account, current[0]):
+        yield "active plans may take more than its limit allows since that was lowered."
 
 
 def _fits(account: Account, asked: RdpCurve) -> bool:

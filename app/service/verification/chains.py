@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isclose
@@ -36,6 +37,7 @@ class _Walk:
         begun: whether the attempt has taken a step.
         used: repetitions taken under each reservation, by event.
         forfeited: as `used`.
+        unasked: those of `used` that were executed although they had been withdrawn.
         governing: the account whose limit each decision names: the run's own, or else the nearest one above.
         epsilon: as the last decision read it.
         overdrawn: whether a report went over a limit.
@@ -49,6 +51,7 @@ class _Walk:
     begun: bool = False
     used: dict[str, Counter[str]] = field(default_factory=dict)
     forfeited: dict[str, Counter[str]] = field(default_factory=dict)
+    unasked: dict[str, Counter[str]] = field(default_factory=dict)
     governing: Balance | None = None
     epsilon: float | None = None
     overdrawn: bool = False
@@ -177,10 +180,12 @@ def _count(audit: Audit, key: Key, walk: _Walk, kept: KeptEntry, closed: Counter
         else:
             taken = walk.forfeited if entry.outcome == "forfeited" else walk.used
             _add(taken.setdefault(reservation.id, Counter()), entry.items)
+            if entry.outcome == "reported":
+                _add(walk.unasked.setdefault(reservation.id, Counter()), entry.items)
     _add(audit.balances[key].spent, entry.items)
     if reservation is None or reservation.status != ReservationStatus.ACTIVE:
         _add(closed, entry.items)
-        if entry.outcome == "reported" and reservation is None:
+        if entry.outcome == "reported":
             _add(reported, entry.items)
 
 
@@ -243,8 +248,13 @@ def _balance_reservations(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> 
         if reservation.status == ReservationStatus.ACTIVE:
             active = reservation.id
             _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
+            _allow(own, reservation, {event: used for event, (_, used) in reservation.items.items()})
             for balance in audit.adding(key):
                 _add(balance.held, tuple((event, count) for event, (count, _) in reservation.items.items()))
+                _allow(balance, reservation, {})
+        elif reservation.status == ReservationStatus.FORFEITED:
+            for balance in (own, *audit.adding(key)):
+                balance.withdrawn.update(reservation.withdrawn)
     if run.reservation_id != active:
         audit.add(key, f"it names the reservation {run.reservation_id}, but its active one is {active}.")
 
@@ -255,6 +265,7 @@ def _check_plan(audit: Audit, key: Key, reservation: KeptReservation, walk: _Wal
     reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
     if reserved is None or (reserved.to_bytes(), reserved.delta) != entries.reserved(audit.tx, key[0], reservation.id):
         audit.add(key, f"the curve of {name} is not that of its plan.")
+    _check_withdrawn(audit, key, reservation, walk)
     used = {event: used for event, (_, used) in reservation.items.items() if used}
     if used != walk.used.get(reservation.id, Counter()):
         audit.add(key, f"what {name} says to be used of its plan is not what was charged under it.")
@@ -267,3 +278,22 @@ def _check_plan(audit: Audit, key: Key, reservation: KeptReservation, walk: _Wal
         audit.add(key, f"{name} is voided, and yet steps were charged under it.")
     if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
         audit.add(key, f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
+
+
+def _check_withdrawn(audit: Audit, key: Key, reservation: KeptReservation, walk: _Walk) -> None:
+    """Hold what a plan may no longer take against the acts that lowered limits, and against what it took."""
+    name, told = f"reservation {reservation.id}", audit.withdrawn(key[0], reservation.id)
+    if told is not None and reservation.withdrawn != told:
+        audit.add(key, f"what {name} says to be withdrawn of its plan is not what lowered limits have withdrawn.")
+    asked = walk.used.get(reservation.id, Counter()) - walk.unasked.get(reservation.id, Counter())
+    for event, count in reservation.withdrawn.items():
+        if asked[event] + count > reservation.items[event][0]:
+            audit.add(key, f"steps were let through under {name} that a lowered limit had withdrawn.")
+
+
+def _allow(balance: Balance, reservation: KeptReservation, spent: Mapping[str, int]) -> None:
+    """Count what an active plan may still take, and what it has taken and an account has not yet as spent."""
+    for event, (count, used) in reservation.items.items():
+        allowed = count - reservation.withdrawn.get(event, 0)
+        balance.allowed[event] += allowed - spent.get(event, 0)
+        balance.left += allowed - used

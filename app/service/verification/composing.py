@@ -67,6 +67,36 @@ def value_of(audit: Audit, key: Key) -> Value | None:
     return total
 
 
+def current_of(audit: Audit, key: Key) -> tuple[RdpCurve, bool] | None:
+    """What was let through under an account, and may still be taken by active plans.
+
+    Left out are steps that happened unasked, and withdrawn ones: they may lie over the limit that is in force.
+
+    Args:
+        audit: has replayed every run that charges the account.
+        key: of the account.
+
+    Returns:
+        The curve, and whether a plan may take anything; None if an event without a sound price is part of it.
+    """
+    balance = audit.balances[key]
+    account = balance.account
+    if account.parts_that_count is not None:
+        parts = [current_of(audit, child) for child in audit.children.get(key, ())]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        zero = zero_curve(account.grid_version)
+        return largest([zero, *(curve for curve, _ in known)], account.parts_that_count), any(may for _, may in known)
+    counts = balance.spent - balance.reported - balance.withdrawn + balance.allowed
+    total, may = audit.cost(key[0], account, counts), balance.left > 0
+    for part in _topmost(audit, key):
+        inner = current_of(audit, part)
+        total = None if total is None or inner is None else total + inner[0]
+        may = may or (inner is not None and inner[1])
+    return None if total is None else (total, may)
+
+
 def _topmost(audit: Audit, key: Key) -> list[Key]:
     """The topmost parallel accounts beneath an account that is not one."""
     found: list[Key] = []

@@ -116,6 +116,9 @@ class Balance:
         spent: charged, by the event's fingerprint.
         reported: those of them that nobody was asked for beforehand: they may lie over the limit.
         held: set aside by reservations.
+        allowed: what active plans may still take, or have taken and not settled; a lowered limit withdraws the rest.
+        left: how many steps active plans may still take.
+        withdrawn: what was forfeited of withdrawn steps: nobody let it through under the limit then in force.
         workloads: events by which the weights of its filter may have been chosen.
         limits: epsilon and delta of it that chained decisions name.
         misread: whether its filter reads an epsilon that is not the one a chained decision read.
@@ -125,6 +128,9 @@ class Balance:
     spent: Counter[str] = field(default_factory=Counter)
     reported: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
+    allowed: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+    withdrawn: Counter[str] = field(default_factory=Counter)
     workloads: set[str] = field(default_factory=set)
     limits: set[tuple[float, float]] = field(default_factory=set)
     misread: bool = False
@@ -191,6 +197,13 @@ class Audit:
         """The hash of a run's chain after so many decisions, as the organisation's chain has it."""
         told = self.told.get(key[0])
         return told.anchors.get(key[1], {}) if told is not None and told.fault is None else {}
+
+    def withdrawn(self, organisation_id: str, reservation_id: str) -> Counter[str] | None:
+        """What lowered limits have withdrawn of a plan; None: nobody knows, the chain cannot be believed."""
+        told = self.told.get(organisation_id)
+        if told is None or told.fault is not None:
+            return None
+        return told.withdrawn.get(reservation_id, Counter())
 
     def policies(self, organisation_id: str) -> Mapping[str, str]:
         """The policies that acts have set, as canonical JSON, by the id of their subject."""

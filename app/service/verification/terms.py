@@ -1,6 +1,7 @@
 """Are an organisation's acts those that were done, all of them, and are its accounts what they made of them?"""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -64,6 +65,7 @@ class Told:
         founded: whether the chain begins with the organisation itself, so that everything has an act.
         keys: that were issued, each as the last act left it, by its id.
         proposals: that were made, likewise.
+        withdrawn: repetitions that lowered limits have withdrawn, by reservation and event.
     """
 
     acts: int = 0
@@ -76,6 +78,7 @@ class Told:
     founded: bool = False
     keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     proposals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    withdrawn: dict[str, Counter[str]] = field(default_factory=dict)
     head: bytes = b""
 
 
@@ -182,6 +185,8 @@ def _note(told: Told, entry: ActEntry) -> None:
         stages = terms[entry.subject].stages
         stages[-1] = Stage(stages[-1].limit, _weights(before.get("weights")))
         stages.append(Stage(_limit(after["limit"]), _weights(after["weights"])))
+        for plan in after.get("withdrawn", ()):
+            told.withdrawn.setdefault(plan["reservation"], Counter()).update(plan["steps"])
     elif entry.action == "runs.anchored":
         for run_id, (decisions, head) in after["runs"].items():
             told.anchors.setdefault(run_id, {})[decisions] = head

@@ -82,7 +82,7 @@ from epsilon_ledger._wire.makers import (
     tree_aggregation,
     zcdp,
 )
-from epsilon_ledger._wire.problems import BudgetExceededError, Problem, ProblemError
+from epsilon_ledger._wire.problems import BudgetExceededError, LimitChange, Problem, ProblemError
 from epsilon_ledger._wire.values import (
     Admission,
     Block,
@@ -137,6 +137,7 @@ __all__ = [
     "LedgerUnavailableError",
     "Lifetime",
     "Limit",
+    "LimitChange",
     "NameTakenError",
     "NeighboringRelation",
     "NoiseMultiplierEstimate",

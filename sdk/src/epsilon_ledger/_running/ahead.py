@@ -45,6 +45,7 @@ class Granting(Handing):
             The permission; None if these steps cannot be had so, and are to be asked for on their own.
 
         Raises:
+            BudgetExceededError: a limit was lowered since the grant before was made, and these steps do not fit.
             LedgerError: no grant, and no answer that would explain it.
         """
         if not self._worth_it(event):
@@ -61,6 +62,9 @@ class Granting(Handing):
                 # One of the steps ahead, perhaps: those that are wanted now are asked for on their own.
                 return None
             if refusal is not None and refusal.max_count_that_fits < count:
+                if self._grant is not None and self._grant.precedes(refusal.limit_change):
+                    yield from self.closed()  # that may freeze the run: what was handed out is over the new limit
+                    raise refusal
                 return None
             if refusal is not None:
                 size = refusal.max_count_that_fits

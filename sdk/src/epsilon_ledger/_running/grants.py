@@ -3,9 +3,11 @@
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.problems import LimitChange
 from epsilon_ledger._wire.requests import Request
 from epsilon_ledger._wire.values import HeldPlan
 
@@ -176,6 +178,11 @@ class Grant:
     def next_step(self) -> int:
         """The number of the first step that was not handed out."""
         return self.held.next_step + self.used
+
+    def precedes(self, change: LimitChange | None) -> bool:
+        """Whether the grant was made before a limit was changed, by the ledger's clock."""
+        granted_at = self.held.expires_at - timedelta(seconds=self.held.lease_seconds)
+        return change is not None and granted_at <= change.at
 
 
 @dataclass(slots=True)

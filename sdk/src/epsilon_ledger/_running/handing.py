@@ -158,7 +158,8 @@ class Handing:
 
         Raises:
             LedgerError: the run can go on no more, or the answer is not one of this API. After a refusal, or if no
-                answer came, it goes on with the steps that were granted before, and asks again when they are used.
+                answer came, it goes on with the steps that were granted before, and asks again when they are used;
+                but not if a limit was changed since they were granted.
         """
         wish, grant = self._wish, self._grant
         assert wish is not None, "an answer is to a wish"
@@ -171,6 +172,8 @@ class Handing:
                 grant.renew_at = self._clock() + self.ahead.lease_seconds / _RENEWALS
         elif isinstance(outcome, (BudgetExceededError, InvalidRequestError, RequestTooLargeError)):
             self._enough = True
+            if grant is not None and isinstance(outcome, BudgetExceededError) and grant.precedes(outcome.limit_change):
+                grant.closing = True  # its steps may have been withdrawn: what was handed out is told first
         elif isinstance(outcome, ReservationTerminalError):
             self._expire()
         else:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar
 
 from epsilon_ledger._wire.decode import members
@@ -53,6 +54,16 @@ class ProblemError(LedgerError):
 
 
 @dataclass(frozen=True, slots=True)
+class LimitChange:
+    """How a limit came into force: what it was before, when it was changed (by the ledger's clock), and by whom."""
+
+    epsilon_before: float
+    delta_before: float
+    at: datetime
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Refusal:
     run: str | None
     first_step: int | None
@@ -72,6 +83,7 @@ class _Refusal:
     delta_left: float | None
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
+    limit_change: LimitChange | None
     dry_run: bool | None
 
 
@@ -116,6 +128,8 @@ class BudgetExceededError(ProblemError):
         # What would have been admitted instead.
         self.max_count_that_fits = refusal.max_count_that_fits
         self.noise_multiplier_that_fits = refusal.noise_multiplier_that_fits
+        # How the limit of the binding account came into force; None if it was never changed.
+        self.limit_change = refusal.limit_change
 
     def __str__(self) -> str:
         """Say who is out of budget, by how much, and what would still fit."""
@@ -135,4 +149,14 @@ class BudgetExceededError(ProblemError):
             f"{what} refused: {self.binding_account_path} has spent epsilon "
             f"{self.epsilon:.6g} of {self.epsilon_limit:.6g} at delta {self.delta:g}, and this would make it "
             f"{self.epsilon_requested:.6g}. What still fits: {', or '.join(fits) or 'nothing of this kind'}."
+            f"{self._changed()}"
+        )
+
+    def _changed(self) -> str:
+        change = self.limit_change
+        if change is None:
+            return ""
+        return (
+            f" The limit was changed from epsilon {change.epsilon_before:g} at {change.at:%Y-%m-%d %H:%M:%S %Z} "
+            f"by {change.actor}."
         )

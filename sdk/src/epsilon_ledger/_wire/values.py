@@ -163,11 +163,12 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSteps:
-    """How often an event is planned, and how many of these steps were authorised."""
+    """How often an event is planned, and how many of these steps were authorised, or withdrawn by a lowered limit."""
 
     event: Event
     count: int
     used: int
+    withdrawn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ class Reservation:
     plan: tuple[PlannedSteps, ...]
     steps_planned: int
     steps_authorized: int
+    steps_withdrawn: int
     steps_executed: int | None
     lease_seconds: int
     expires_at: datetime
@@ -196,6 +198,8 @@ class HeldPlan:
     id: str
     plan: tuple[PlannedSteps, ...]
     steps_planned: int
+    lease_seconds: int
+    expires_at: datetime
     next_step: int
     epsilon: float
     epsilon_planned: float

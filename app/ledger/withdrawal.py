@@ -1,0 +1,101 @@
+"""Which steps of active plans a lowered limit withdraws: the newest plans give way first (ADR 0026)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent
+from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.composition import exposed
+from app.ledger.plans import PlannedItem
+from app.ledger.reservations import Reservation
+from app.ledger.room import fewest
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePlan:
+    """An active reservation under an account whose limit was lowered.
+
+    Args:
+        reservation: active by its row.
+        path: ids of the account and of those between it and the run, by depth and id, the run's own last.
+        lapsed: whether its lease has run out: it takes no further steps, and all of it is about to be forfeited.
+    """
+
+    reservation: Reservation
+    path: tuple[str, ...]
+    lapsed: bool
+
+
+def withdrawn_plans(
+    limited: Account, under: Sequence[Account], plans: Sequence[ActivePlan], curves: Mapping[DpEvent, RdpCurve]
+) -> list[Reservation]:
+    """Withdraw what plans hold beyond a limit.
+
+    Args:
+        limited: the account, under its new limit.
+        under: every account of the plans' paths under it, and every part of those that are parallel.
+        plans: all active ones of the runs at or under the account, the oldest first.
+        curves: of one repetition of each event of the plans.
+
+    Returns:
+        The reservations of which further steps are withdrawn. From the oldest plan to the newest, each keeps as many
+        of its next steps as fit besides what is spent and what the plans before it keep.
+    """
+    tree = _Tree(limited, under)
+    own = limited.kind is AccountKind.RUN  # a run's own balance has what was used as spent; those above still hold it
+    for plan in plans:
+        items = plan.reservation.items
+        counts = [(0 if own else item.used) + (item.unused if plan.lapsed else 0) for item in items]
+        tree.hold(plan, _cost(items, counts, curves, tree.zero))
+    changed = []
+    for plan in plans:
+        items = plan.reservation.items
+        kept = [0] * len(items) if plan.lapsed else tree.fitting(plan, curves)
+        tree.hold(plan, _cost(items, kept, curves, tree.zero))
+        after = tuple(replace(item, withdrawn=item.unused - keep) for item, keep in zip(items, kept, strict=True))
+        if after != items:
+            changed.append(replace(plan.reservation, items=after))
+    return changed
+
+
+class _Tree:
+    """The account and those under it, as if nothing were held but what plans have been given so far."""
+
+    def __init__(self, limited: Account, under: Sequence[Account]) -> None:
+        self.zero = zero_curve(limited.grid_version)
+        self._accounts = {each.id: replace(each, held=self.zero, exposure=None) for each in (*under, limited)}
+        parallel = {each.id for each in self._accounts.values() if each.partitions_per_unit is not None}
+        self._parts = [each.id for each in self._accounts.values() if each.parent_id in parallel]
+
+    def hold(self, plan: ActivePlan, cost: RdpCurve) -> None:
+        """Hold something for a plan."""
+        if not cost.is_zero:
+            for account in self._path(plan):
+                self._accounts[account.id] = replace(account.holding(cost), exposure=None)
+
+    def fitting(self, plan: ActivePlan, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
+        """How many repetitions of each of a plan's items fit, in plan order up to the first that does not fit whole."""
+        limited, pending, kept = self._path(plan)[0], self.zero, []
+        full = False
+        for item in plan.reservation.items:
+            room = 0 if full else fewest((limited,), (pending,), curves[item.event])[0]
+            kept.append(min(item.left, max(0, room)))
+            full = kept[-1] < item.left
+            if kept[-1]:
+                pending = pending + curves[item.event].times(kept[-1])
+        return kept
+
+    def _path(self, plan: ActivePlan) -> tuple[Account, ...]:
+        path = [self._accounts[each] for each in plan.path]
+        return exposed(path, [self._accounts[each] for each in self._parts])
+
+
+def _cost(
+    items: Sequence[PlannedItem], counts: Sequence[int], curves: Mapping[DpEvent, RdpCurve], zero: RdpCurve
+) -> RdpCurve:
+    total = zero
+    for item, count in zip(items, counts, strict=True):
+        if count:
+            total = total + curves[item.event].times(count)
+    return total

@@ -1,0 +1,76 @@
+"""A limit was lowered: what plans hold beyond it is withdrawn, in the same transaction (ADR 0026)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.accounting.events import fingerprint
+from app.ledger.accounts import Account, StepEvent
+from app.ledger.reservations import Reservation, has_lapsed
+from app.ledger.withdrawal import ActivePlan, withdrawn_plans
+from app.persistence.repositories import accounts, keeping, locks, reservations
+from app.service.asking.call import Call
+from app.service.pricing import Prepared, quote
+
+
+def withdraw_plans(tx: Connection, call: Call, limited: Account, ready: Prepared) -> list[dict[str, Any]]:
+    """Withdraw the steps of active plans that a lowered limit has no room for.
+
+    Nothing is returned yet: a trainer may have executed them before it hears of the new limit (ADR 0026).
+
+    Args:
+        tx: a writer's transaction, which has locked the account's path: no plan under it begins or ends meanwhile.
+        call: who lowers the limit, and when.
+        limited: the account under its new limit.
+        ready: has curves that the price list may lack.
+
+    Returns:
+        What the chain keeps of it: each reservation with the steps that it may no longer take, by fingerprint.
+    """
+    active = reservations.active_under(tx, call.organisation_id, limited.id)
+    if not active:
+        return []
+    locks.lock(tx, call.organisation_id, [run_id for run_id, _ in active])
+    # Read under the locks: steps may have been taken out of the plans until now.
+    order = {reservation_id: place for place, (_, reservation_id) in enumerate(active)}
+    found = reservations.get_many(tx, call.organisation_id, dict.fromkeys(order))
+    plans = _plans(tx, call, limited, sorted(found, key=lambda each: order[each.id]))
+    events = {item.event for each in found for item in each.items}
+    priced = quote(tx, call.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
+    curves = {each.step.event: each.curve for each in priced}
+    changed = withdrawn_plans(limited, _under(tx, call, limited, plans), plans, curves)
+    if changed:
+        reservations.save_withdrawn(tx, call.organisation_id, changed)
+        keeping.add_version(tx, call.organisation_id, [each.run_id for each in changed])
+    before = {each.id: each for each in found}
+    return [_facts(before[each.id], each) for each in changed]
+
+
+def _plans(tx: Connection, call: Call, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
+    """Each plan with its part of the tree: the limited account, and those between it and the run."""
+    paths = locks.paths(tx, call.organisation_id, [each.run_id for each in found])
+    under = {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, limited.id))}
+    return [
+        ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, call.now))
+        for each in found
+    ]
+
+
+def _under(tx: Connection, call: Call, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
+    """The accounts of the plans' paths under the limited one, and every part of those that are parallel."""
+    wanted = {at for plan in plans for at in plan.path} - {limited.id}
+    found = {each.account.id: each.account for each in accounts.read_many(tx, call.organisation_id, sorted(wanted))}
+    parallel = [each.id for each in (limited, *found.values()) if each.partitions_per_unit is not None]
+    for part in accounts.children(tx, call.organisation_id, parallel) if parallel else ():
+        found.setdefault(part.account.id, part.account)
+    return list(found.values())
+
+
+def _facts(before: Reservation, after: Reservation) -> dict[str, Any]:
+    further = {
+        fingerprint(now.event): now.withdrawn - then.withdrawn
+        for then, now in zip(before.items, after.items, strict=True)
+        if now.withdrawn != then.withdrawn
+    }
+    return {"reservation": after.id, "run": after.run_id, "steps": further}

@@ -1,0 +1,305 @@
+"""A limit that is lowered holds at once, also for plans that were set aside before (ADR 0026)."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.service.upkeep import forfeit_lapsed
+from tests.api.trainer import LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
+from tests.conftest import Ledger
+
+MANY = 160
+"""Steps of a plan for which most of the budget is set aside: 199 would fit."""
+
+
+def lower(trainer: Trainer, place: int, epsilon: float) -> str:
+    """Lower the limit of an account of a trainer's path; return its id."""
+    account = trainer.path()[place].id
+    body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "the study was narrowed"}
+    reply = trainer.ledger.post(f"/v1/accounts/{account}/limit", body, "budget_admin", If_Match="*")
+    assert reply.status_code == 200, reply.text
+    return account
+
+
+def another(trainer: Trainer, budget: str = "mimic/icu-team", **terms: Any) -> Trainer:  # noqa: ANN401 - JSON is anything
+    return Trainer(trainer.ledger, trainer.ledger.run(budget, **({"name": "other", "event": LOUD} | terms)))
+
+
+def until_refused(trainer: Trainer) -> tuple[int, dict[str, Any]]:
+    """Take steps one by one; return how many were admitted, and the refusal."""
+    count = 0
+    while (reply := trainer.steps()).status_code == 200:
+        count += 1
+        assert count < MANY, "a lowered limit holds"
+    return count, is_refused(reply, 403, "budget_exceeded")
+
+
+def plan(trainer: Trainer, of: str) -> dict[str, Any]:
+    found: dict[str, Any] = trainer.ledger.get(f"/v1/reservations/{of}").json()
+    return found
+
+
+def changes(trainer: Trainer) -> list[dict[str, Any]]:
+    """What the chain keeps of changed limits, after each."""
+    acts = trainer.ledger.get("/v1/audit?limit=200", "admin").json()["items"]
+    return [act["after"] for act in acts if act["action"].endswith("limit_changed")]
+
+
+@pytest.fixture
+def trainer(ledger: Ledger) -> Trainer:
+    """Whose population has little more than its budget: a filter tuned for far more would let nothing through."""
+    trainer = hired(ledger, limit={"epsilon": 0.95, "delta": 1e-5})
+    lower(trainer, 0, 1.05)
+    return trainer
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_steps_of_a_plan_are_refused_from_the_moment_they_pass_a_lowered_limit(trainer: Trainer, place: int) -> None:
+    """Whichever account of the path was limited; the refusal names the change, and what was held is returned."""
+    held = trainer.reserved((LOUD, MANY))
+    assert trainer.steps(count=10).status_code == 200
+    before = datetime.now(UTC)
+    account = lower(trainer, place, 0.5)
+    assert trainer.sound()
+    taken, refused = until_refused(trainer)
+    assert 0 < taken < MANY - 10
+    assert within_limits(trainer.path())
+    change = refused["limit_change"]
+    assert refused["binding_account"] == account
+    assert (change["epsilon_before"], change["delta_before"]) == ([1.05, 1.0, 0.95][place], 1e-5)
+    assert before <= datetime.fromisoformat(change["at"]) <= datetime.now(UTC)
+    assert f"from epsilon {change['epsilon_before']:g}" in refused["detail"]
+    assert change["actor"].startswith("key_")
+    assert change["actor"] in refused["detail"]
+    cost = trainer.price((LOUD, 10 + taken))
+    assert [account.spent for account in trainer.path()] == [cost] * 3
+    assert all(account.held.is_zero for account in trainer.path())
+    ended = plan(trainer, held)
+    assert (ended["status"], ended["steps_executed"]) == ("committed", 10 + taken)
+    assert ended["steps_withdrawn"] == MANY - 10 - taken
+    _, changed = changes(trainer)
+    [withdrawn] = changed["withdrawn"]
+    assert (withdrawn["reservation"], withdrawn["run"]) == (held, trainer.run)
+    assert list(withdrawn["steps"].values()) == [MANY - 10 - taken]
+    assert trainer.steps(count=1).status_code == 403
+    assert trainer.act("complete", {"steps_executed": 10 + taken}).status_code == 200
+    assert trainer.sound()
+
+
+def test_as_many_steps_are_kept_as_a_plan_without_the_change_would_have_fitted(trainer: Trainer) -> None:
+    trainer.reserved((LOUD, MANY))
+    lower(trainer, 1, 0.5)
+    taken, _ = until_refused(trainer)
+    trainer.ledger.population("other")
+    trainer.ledger.budget("team", "other")
+    fresh = another(trainer, "other/team")
+    assert fresh.steps().status_code == 200
+    lower(fresh, 1, 0.5)
+    assert fresh.steps(count=taken - 1).status_code == 200
+    is_refused(fresh.steps(), 403, "budget_exceeded")
+
+
+def test_the_newest_plans_give_way_first(trainer: Trainer) -> None:
+    second, third = another(trainer, name="second"), another(trainer, name="third")
+    for each in (trainer, second, third):
+        each.reserved((LOUD, 40))
+    lower(trainer, 1, 0.55)
+    assert trainer.steps(count=40).status_code == 200
+    assert until_refused(third)[0] == 0
+    taken, _ = until_refused(second)
+    assert 0 < taken < 40
+    assert within_limits(trainer.path())
+    assert trainer.sound()
+    assert [entry["run"] for entry in changes(trainer)[-1]["withdrawn"]] == [second.run, third.run]
+
+
+def test_what_was_spent_stays_spent_and_nothing_more_fits(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, MANY))
+    assert trainer.steps(count=100).status_code == 200
+    lower(trainer, 0, 0.3)
+    assert until_refused(trainer)[0] == 0
+    assert plan(trainer, held)["steps_executed"] == 100
+    assert [account.spent for account in trainer.path()] == [trainer.price((LOUD, 100))] * 3
+    assert trainer.sound()
+
+
+def test_a_limit_that_leaves_room_for_a_plan_changes_nothing(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, 40))
+    lower(trainer, 1, 0.8)
+    assert plan(trainer, held)["steps_withdrawn"] == 0
+    assert "withdrawn" not in changes(trainer)[-1]
+    assert trainer.steps(count=40).json()["reservation"] == held
+    assert trainer.sound()
+
+
+def test_a_heartbeat_keeps_no_plan_of_which_nothing_is_left(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, MANY))
+    lower(trainer, 1, 0.5)
+    assert trainer.end(held, "heartbeat").status_code == 200
+    left = MANY - plan(trainer, held)["steps_withdrawn"]
+    assert trainer.steps(count=left).json()["reservation"] == held
+    told = is_refused(trainer.end(held, "heartbeat"), 409, "reservation_conflict")
+    assert (told["steps_authorized"], told["steps_withdrawn"]) == (left, MANY - left)
+
+
+def test_what_was_executed_all_the_same_is_never_dropped(trainer: Trainer) -> None:
+    """A trainer that takes its steps without asking one by one hears of the limit with its next call."""
+    held = trainer.reserved((LOUD, MANY))
+    lower(trainer, 1, 0.5)
+    kept = MANY - plan(trainer, held)["steps_withdrawn"]
+    told = trainer.end(held, "commit", MANY - 20).json()
+    assert (told["steps_executed"], told["steps_authorized"]) == (MANY - 20, MANY - 20)
+    decided = [(point["decision"], point["count"]) for point in trainer.history()]
+    assert decided == [("admitted", kept), ("reported", MANY - 20 - kept)]
+    assert [account.spent for account in trainer.path()] == [trainer.price((LOUD, MANY - 20))] * 3
+    assert all(account.held.is_zero for account in trainer.path())
+    assert trainer.read()["status"] == "overdrawn"
+    is_refused(another(trainer).steps(), 403, "budget_exceeded")
+    assert trainer.sound()
+
+
+def test_a_silent_trainer_may_have_executed_what_was_withdrawn(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer.reserved((LOUD, MANY), lease_seconds=60)
+    other = another(trainer)
+    other.reserved((LOUD, 5))
+    lower(trainer, 1, 0.5)
+    assert forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=61)) == 1
+    assert trainer.path()[1].spent == trainer.price((LOUD, MANY))
+    assert trainer.sound()
+
+
+def test_a_plan_whose_lease_has_run_out_counts_whole(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is about to be forfeited: a newer plan keeps only what fits besides."""
+    lapsed = trainer.reserved((LOUD, 40), lease_seconds=60)
+    other = another(trainer)
+    other.reserved((LOUD, 40), lease_seconds=3600)
+    moved(monkeypatch, seconds=61)
+    lower(trainer, 1, 0.55)
+    assert plan(trainer, lapsed)["steps_withdrawn"] == 40
+    taken, _ = until_refused(other)
+    assert 0 < taken < 40
+    forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=62))
+    assert within_limits(other.path())
+    assert trainer.sound()
+
+
+def test_what_was_withdrawn_stays_reserved_until_its_trainer_says_that_it_was_not_executed(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, MANY))
+    lower(trainer, 1, 0.5)
+    assert trainer.path()[0].held == trainer.price((LOUD, MANY))
+    other = another(trainer)
+    is_refused(other.steps(), 403, "budget_exceeded")
+    assert trainer.end(held, "void").status_code == 200
+    assert other.steps(count=10).status_code == 200
+    assert trainer.sound()
+
+
+def test_a_raise_gives_nothing_back_and_lets_steps_be_asked_anew(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, MANY))
+    account = lower(trainer, 1, 0.5)
+    left = MANY - plan(trainer, held)["steps_withdrawn"]
+    proposed = trainer.ledger.post(
+        f"/v1/accounts/{account}/limit",
+        {"limit": {"epsilon": 1.0, "delta": 1e-5}, "reason": "it goes on"},
+        "budget_admin",
+        If_Match="*",
+    )
+    approved = trainer.ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {"reason": "minutes"}, "admin")
+    assert approved.status_code == 200, approved.text
+    assert trainer.steps(count=left).json()["reservation"] == held
+    assert trainer.steps(count=MANY - left).json()["reservation"] is None
+    assert plan(trainer, held)["status"] == "committed"
+    assert trainer.sound()
+
+
+def test_a_second_change_withdraws_more(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, 60), (QUIET, 60))
+    lower(trainer, 1, 0.6)
+    first = plan(trainer, held)
+    assert first["plan"][0]["withdrawn"] < first["plan"][1]["withdrawn"] == 60
+    assert trainer.steps(count=5).status_code == 200
+    lower(trainer, 0, 0.4)
+    second = plan(trainer, held)
+    assert second["steps_withdrawn"] > first["steps_withdrawn"]
+    assert second["plan"][1]["withdrawn"] == 60
+    assert trainer.sound()
+    assert until_refused(trainer)[0] == 60 - 5 - second["plan"][0]["withdrawn"] > 0
+    assert within_limits(trainer.path())
+    assert trainer.sound()
+
+
+def test_a_request_for_more_than_is_left_is_told_how_much_that_is(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, MANY))
+    lower(trainer, 1, 0.5)
+    left = MANY - plan(trainer, held)["steps_withdrawn"]
+    before = trainer.rows()
+    told = is_refused(trainer.steps(count=left + 1, dry_run=True), 403, "budget_exceeded")
+    assert (told["max_count_that_fits"], told["dry_run"]) == (left, True)
+    assert trainer.rows() == before
+    assert is_refused(trainer.steps(count=left + 1), 403, "budget_exceeded")["max_count_that_fits"] == left
+    cut = trainer.steps(count=left + 1, on_exceed="truncate").json()
+    assert (cut["count"], cut["requested_count"], cut["reservation"]) == (left, left + 1, held)
+    before = trainer.rows()
+    assert is_refused(trainer.steps(dry_run=True), 403, "budget_exceeded")["limit_change"] is not None
+    assert trainer.rows() == before
+    assert trainer.sound()
+
+
+def test_a_plan_that_follows_on_one_that_gave_way_gets_what_fits(trainer: Trainer) -> None:
+    """As grants of the client do: the refusal says how much fits, and the next one asks for that."""
+    held = trainer.reserved((LOUD, MANY))
+    lower(trainer, 1, 0.5)
+    follows = {"reservation": held, "steps_executed": 7}
+    told = is_refused(trainer.reserve((LOUD, MANY), follows=follows), 403, "budget_exceeded")
+    assert told["limit_change"]["epsilon_before"] == 1.0
+    assert plan(trainer, held)["status"] == "active"
+    made = trainer.reserve((LOUD, told["max_count_that_fits"]), follows=follows)
+    assert made.status_code == 201, made.text
+    assert within_limits(trainer.path())
+    assert trainer.sound()
+
+
+def test_parts_give_way_only_where_they_are_the_largest(ledger: Ledger) -> None:
+    ledger.population(composition="parallel", attestation="by hospital", limit={"epsilon": 1.0, "delta": 1e-5})
+    for part in ("north", "south"):
+        ledger.budget(part)
+    north = Trainer(ledger, ledger.run("mimic/north", event=LOUD))
+    south = Trainer(ledger, ledger.run("mimic/south", event=LOUD))
+    loud, small = north.reserved((LOUD, MANY)), south.reserved((LOUD, 20))
+    lower(north, 0, 0.5)
+    assert plan(south, small)["steps_withdrawn"] == 0
+    assert plan(north, loud)["steps_withdrawn"] > 0
+    assert south.steps(count=20).json()["reservation"] == small
+    assert until_refused(north)[0] == MANY - plan(north, loud)["steps_withdrawn"]
+    assert within_limits(north.path())
+    assert north.sound()
+
+
+def test_a_run_of_several_budgets_gives_way_for_the_one_that_was_limited(trainer: Trainer) -> None:
+    ledger = trainer.ledger
+    ledger.population("eicu")
+    ledger.budget("team", "eicu")
+    made = ledger.post("/v1/runs", {"name": "both", "budgets": ["mimic/icu-team", "eicu/team"], "event": LOUD})
+    assert made.status_code == 201, made.text
+    run = Trainer(ledger, made.json()["id"])
+    run.reserved((LOUD, MANY))
+    place = [account.path for account in run.path()].index("eicu/team")
+    lower(run, place, 0.5)
+    taken, refused = until_refused(run)
+    assert refused["binding_account_path"] == "eicu/team"
+    assert 0 < taken < MANY
+    assert all(account.held.is_zero for account in run.path())
+    assert run.sound()
+
+
+def test_the_order_of_a_plan_holds_nobody_up(trainer: Trainer) -> None:
+    """Who takes its steps in another order than that of the plan is judged by the accounts, with all that it held."""
+    held = trainer.reserved((LOUD, MANY), (QUIET, 3))
+    lower(trainer, 1, 0.5)
+    assert trainer.steps(events=counted((QUIET, 1), (LOUD, 1))).json()["reservation"] is None
+    assert plan(trainer, held)["status"] == "committed"
+    assert all(account.held.is_zero for account in trainer.path())
+    assert trainer.sound()
