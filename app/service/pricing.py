@@ -9,13 +9,13 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
-from app.accounting.rdp import event_curve
 from app.accounting.work import MOST_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.noise import noise_that_fits
 from app.persistence.repositories import events
 from app.persistence.repositories.events import PriceList
 from app.service.calculating.calculators import CALCULATORS, Calculation
+from app.service.calculating.prices import price_events
 
 T = TypeVar("T")
 MAX_SEARCHES = 3
@@ -131,23 +131,6 @@ class UnpreparedError(Exception):
             await asyncio.to_thread(self.compute, organisation_id)
         else:
             self._keep(await asyncio.wrap_future(CALCULATORS.submit(_lane(organisation_id), self._calculation)))
-
-
-def price_events(events: Sequence[DpEvent], relation: NeighboringRelation, grid_version: int) -> list[RdpCurve]:
-    """Compute what events cost.
-
-    Args:
-        events: any.
-        relation: which data sets are neighbours.
-        grid_version: of the account.
-
-    Returns:
-        A curve of one repetition of each.
-
-    Raises:
-        UnsupportedEventError: an event has no sound bound under the relation.
-    """
-    return [event_curve(event, relation, grid_version) for event in events]
 
 
 def _lane(organisation_id: str) -> str:

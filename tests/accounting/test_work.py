@@ -62,8 +62,9 @@ def test_a_search_stops_before_it_computes_beyond_the_bound(search: object, monk
         with pytest.raises(PlanTooExpensiveError):
             search(SCHEDULE, target)
     monkeypatch.setattr(calibration, "curve_over", None)  # whatever is computed fails
-    with bounded(1000), pytest.raises(PlanTooExpensiveError):
-        search(SCHEDULE, target)
+    short = Decay("time", 1e-4, 10, PoissonSampled(0.5, Gaussian(5.0)))
+    with bounded(5 * curve_work(short, few=False)), pytest.raises(PlanTooExpensiveError):
+        search(short, target)
 
 
 def test_the_longest_exact_schedule_may_be_charged_and_two_may_not() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -11,17 +12,18 @@ import numpy as np
 import pytest
 
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
-from app.accounting.events import Decay, Gaussian, NeighboringRelation, PoissonSampled, Zcdp
+from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled, SampledWithoutReplacement, Zcdp
 from app.accounting.rdp import event_curve
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.service.calculating import calculators
 from app.service.calculating.calculators import Calculation, Calculators
 from app.service.calculating.fair_queue import MOST_WAITING, FairQueue
-from app.service.pricing import price_events
+from app.service.calculating.prices import price_events
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
-DEAR = [Decay("time", 1e-4 * (index + 1), 1000, PoissonSampled(0.5, Gaussian(5.0))) for index in range(2)]
+DEAR = [SampledWithoutReplacement(1000, size, Gaussian(1e-3)) for size in range(1, 100)]
+"""Counted as if their noise were more, and quickly computed."""
 
 
 def test_lanes_take_turns_and_one_task_of_a_lane_is_worked_on_at_a_time() -> None:
@@ -78,7 +80,7 @@ def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
 
 def test_too_much_work_is_stopped_there() -> None:
     with pytest.raises(PlanTooExpensiveError):
-        Calculators().submit("lane", Calculation(price_events, (DEAR, ADD, 2))).result(30)
+        Calculators().submit("lane", Calculation(price_events, (DEAR, NeighboringRelation.REPLACE_ONE, 2))).result(30)
 
 
 def test_a_process_that_dies_fails_one_task_and_the_next_gets_another_one() -> None:
@@ -95,6 +97,12 @@ def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatc
     own = Calculators()
     with pytest.raises(LedgerUnavailableError):
         own.submit("lane", Calculation(time.sleep, (60,))).result(30)
+
+
+def test_where_no_process_can_be_started_the_request_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    with pytest.raises(LedgerUnavailableError, match="could be started: No such file"):
+        Calculators().submit("lane", Calculation(os.getpid, ())).result(30)
 
 
 def test_what_was_given_up_is_not_calculated() -> None:

@@ -145,7 +145,12 @@ class _Process:
     def _asked(self, calculation: Calculation[Any]) -> tuple[bool, Any]:
         if self._process is None or self._process.poll() is not None:
             self.end()
-            self._process = _started()
+            try:
+                self._process = _started()
+            except OSError as error:
+                raise LedgerUnavailableError(
+                    f"No process that calculates could be started: {error.strerror}. Repeat the request in a moment."
+                ) from error
         streams = self._process.stdin, self._process.stdout
         to_it, from_it = (cast("BinaryIO", stream) for stream in streams)
         with suppress(BrokenPipeError):

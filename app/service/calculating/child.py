@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from types import FrameType
 from typing import Any, BinaryIO, Final
 
@@ -24,8 +25,9 @@ def main() -> None:
     """Calculate until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service is interrupted, and ends this process
     signal.signal(signal.SIGPROF, _stop)
-    while (question := receive(sys.stdin.buffer)) is not None:
-        send(sys.stdout.buffer, _answered(*question))
+    with suppress(BrokenPipeError):  # the service has ended meanwhile
+        while (question := receive(sys.stdin.buffer)) is not None:
+            send(sys.stdout.buffer, _answered(*question))
 
 
 def send(stream: BinaryIO, message: object) -> None:
