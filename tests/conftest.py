@@ -110,7 +110,7 @@ ON_BOTH = {
             "problems",
         ),
         *("refusals", "reports", "reservation_ends", "reservations", "run_states", "sequence", "steps", "stored"),
-        *("tenancy", "trees", "truncation", "unapproved", "verify", "windows"),
+        *("removal", "tenancy", "trees", "truncation", "unapproved", "verify", "windows"),
     },
 }
 """By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""

@@ -105,6 +105,7 @@ class Account:
         limit_revision: counts the changes of its limit.
         partitions_per_unit: in how many of its children, which are disjoint parts, a privacy unit may lie; None: they
             are no parts, and what they spend adds up.
+        parts_lose_units: whether a unit that is replaced may leave its part, and its replacement enter another.
         window: when something may be charged to it.
         exposure: how it grows with a charge from the place beneath it that is looked at; None: by the charge itself.
         policy: what was set for it and all beneath it; None: nothing.
@@ -130,6 +131,7 @@ class Account:
     version: int = 0
     limit_revision: int = 0
     partitions_per_unit: int | None = None
+    parts_lose_units: bool = False
     window: Window = ALWAYS
     exposure: Exposure | None = field(default=None, compare=False)
     policy: Policy | None = None

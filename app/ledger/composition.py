@@ -6,11 +6,18 @@ population: nobody loses more than those parts lose in which they are (ADR 0017)
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from app.accounting.curves import RdpCurve
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import DpEvent, type_name
+from app.accounting.removal import unbounded_on_removal
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import InvalidInputError
 from app.ledger.exposure import Exposure, largest, of_parts, without
+
+REMOVAL_IS_BOUNDED: Final = "removal_is_bounded"
+"""What may be attested of units that are replaced: they may leave their parts, and what is done there bounds that."""
 
 MAX_PARTS = 64
 """How many parts a parallel account may have."""
@@ -165,3 +172,27 @@ def require_charged_directly(account: Account, what: str) -> None:
         raise InvalidInputError(
             f"{what!r} is composed in parallel, and a run charges its parts: register the run beneath some of them."
         )
+
+
+def require_bounded_on_removal(path: Sequence[Account], events: Iterable[DpEvent]) -> None:
+    """Refuse events whose price does not bound a unit that leaves a part, where units may leave their parts.
+
+    Args:
+        path: the accounts that the events would be charged to.
+        events: charged, planned or declared.
+
+    Raises:
+        UnsupportedEventError: the price of an event holds for a unit that is replaced, and not for one that leaves.
+    """
+    above = next((account for account in path if account.parts_lose_units), None)
+    if above is None:
+        return
+    for event in events:
+        found = unbounded_on_removal(event)
+        if found is not None:
+            raise UnsupportedEventError(
+                f"{type_name(found)} is not supported under {above.path}: it was attested that removal is bounded "
+                "there, since a unit that is replaced may leave its part and enter another, and a record that is "
+                f"missing from a {type_name(found)} event shows. Use gaussian, laplace or another noisy sum, or "
+                "parallel parts for which it is attested that replaced units stay_in_their_parts."
+            )

@@ -15,9 +15,6 @@ from app.persistence.repositories.events import PriceBook
 from app.persistence.repositories.parts import Attestation, Block
 from app.service.asking.call import Call
 
-REPLACED_UNITS = ("stay_in_their_parts", "removal_is_bounded")
-"""What may be attested of a unit that is replaced; ADR 0017 says why one of them is needed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Parallel:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
+from app.ledger.composition import require_bounded_on_removal
 from app.ledger.conformity import require_declared, require_steps, sources_of
 from app.ledger.errors import NotFoundError, ReservationConflictError
 from app.ledger.plans import plan_of
@@ -184,6 +185,7 @@ def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepare
         if not account.weights_frozen:
             ready.require(account, [step.event for step in account.planned])
     items = plan_of(request.steps)
+    require_bounded_on_removal(path, [item.event for item in items])
     sources = sources_of(path)
     if sources:
         planned = [StepEvent(item.event, item.count) for item in items]

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from app.accounting.events import NeighboringRelation
 from app.accounting.orders import GRID_VERSION
 from app.ledger.accounts import Account, AccountKind, StepEvent, check_limit, zero_curve
+from app.ledger.composition import REMOVAL_IS_BOUNDED, require_bounded_on_removal
 from app.ledger.conformity import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit
@@ -90,6 +91,7 @@ def new_account(
         held=zero_curve(grid_version),
         grid_version=grid_version,
         partitions_per_unit=terms.parallel.partitions_per_unit if terms.parallel else None,
+        parts_lose_units=terms.parallel is not None and terms.parallel.replaced_units == REMOVAL_IS_BOUNDED,
         window=terms.window,
         house_policy=None if parent else tenants.policy(tx, call.organisation_id)[0],
     )
@@ -135,12 +137,15 @@ def require_opening(path: Sequence[Account], population: Population) -> None:
 
     Raises:
         PolicyViolationError: the relation, the limit's delta, or what is planned is not allowed.
+        UnsupportedEventError: a planned event has no bound where units may leave their parts.
     """
     sources, account = sources_of(path), path[-1]
     require_relation(sources, population.relation)
     if account.limit is not None:
         require_limit_allowed(sources, account.limit, population.size)
-    require_steps(sources, population.relation, [step.event for step in account.planned])
+    planned = [step.event for step in account.planned]
+    require_steps(sources, population.relation, planned)
+    require_bounded_on_removal(path, planned)
 
 
 def account_facts(account: Account, population: Population | None) -> dict[str, object]:

@@ -40,6 +40,7 @@ from app.accounting.events import (
 from app.accounting.events.base import TYPE_BY_NAME
 from app.accounting.orders import PURE
 from app.accounting.rdp import curve_over
+from app.accounting.removal import unbounded_on_removal
 
 from .small_mechanisms import (
     ABSENT,
@@ -384,14 +385,16 @@ def price(wrapper: Wrapper, leaf: Leaf, relation: NeighboringRelation) -> RdpCur
         return None
 
 
-def pairs(wrapper: Wrapper, leaf: Leaf, relation: NeighboringRelation) -> list[tuple[Output, Output]]:
-    """Get the outputs of the instances of a cell on two neighbours, in both directions."""
+def pairs(
+    wrapper: Wrapper, leaf: Leaf, relation: NeighboringRelation, differ: NeighboringRelation
+) -> list[tuple[Output, Output]]:
+    """Get the outputs of a cell's instances in both directions, on data sets that differ as by another relation."""
     found: list[tuple[Output, Output]] = []
     for reading, others in product(leaf.readings, wrapper.others):
-        if reading(leaf.event, relation) is None:
+        if reading(leaf.event, differ) is None:
             continue
         mechanism = wrapper.run(lambda event, reading=reading: reading(event, relation), leaf.event)  # type: ignore[misc]
-        for neighbours in NEIGHBOURS[relation]:
+        for neighbours in NEIGHBOURS[differ]:
             first, second = (mechanism((entry, *others)) for entry in neighbours)
             found += [(first, second), (second, first)]
     return found
@@ -421,7 +424,7 @@ def test_a_cell_is_refused_or_costs_at_least_the_truth(leaf: Leaf, wrapper: Wrap
     for relation in NeighboringRelation:
         curve = price(wrapper, leaf, relation)
         if curve is not None:
-            instances = [aligned(*pair) for pair in pairs(wrapper, leaf, relation)]
+            instances = [aligned(*pair) for pair in pairs(wrapper, leaf, relation, relation)]
             shares += [share_of_price(curve, p, q) for p, q in instances]
             assert instances, f"a price under {relation} without an instance"
             assert max(shares) <= 1, relation
@@ -433,3 +436,23 @@ def test_the_table_has_every_type_of_event_and_so_many_cells_with_a_price() -> N
     assert {type(event) for event in (*wrapped, *(leaf.event for leaf in LEAVES))} == set(TYPE_BY_NAME.values())
     cells = [price(*cell) for cell in product(WRAPPERS, LEAVES, NeighboringRelation)]
     assert sum(cell is not None for cell in cells) == PRICED
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.name)
+def test_what_is_bounded_on_removal_costs_at_least_a_removal(leaf: Leaf) -> None:
+    for wrapper in WRAPPERS:
+        curve = price(wrapper, leaf, REPLACED)
+        if curve is None or unbounded_on_removal(wrapper.event(leaf.event)) is not None:
+            continue
+        instances = [aligned(*pair) for pair in pairs(wrapper, leaf, REPLACED, ADDED)]
+        assert instances, wrapper.name
+        assert max(share_of_price(curve, p, q) for p, q in instances) <= 1, wrapper.name
+
+
+def test_a_missing_record_shows_of_these() -> None:
+    showing = {leaf.name for leaf in LEAVES if unbounded_on_removal(leaf.event) is not None}
+    assert showing == {"randomized_response", "tree_aggregation"}
+    for leaf in LEAVES:
+        if leaf.name in showing:
+            with pytest.raises(UnsupportedEventError):
+                curve_over(leaf.event, ORDERS, ADDED)

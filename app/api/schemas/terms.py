@@ -75,7 +75,10 @@ class ComposedIn(TermsIn):
     )
     replaced_units: Literal["stay_in_their_parts", "removal_is_bounded"] | None = Field(
         default=None,
-        description="Needed for parallel composition under replace_one: what becomes of a unit that is replaced.",
+        description="Needed for parallel composition under replace_one. `stay_in_their_parts`: the place of a unit "
+        "fixes its part. `removal_is_bounded`: a replaced unit may leave its part, and its replacement enter another; "
+        "randomized_response, tree_aggregation and sampled_without_replacement are refused under this account, since a "
+        "missing record shows there, and guarantees that are stated must hold for removal as well.",
     )
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from app.accounting.errors import AccountingError
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.ledger.thresholds import Watch, holds_on, watch_of
@@ -25,7 +26,7 @@ from app.persistence.repositories.indexed import NO_RUN
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
 from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
 from app.persistence.repositories.tenants import read_policy
-from app.persistence.tables import account_paths, accounts, populations
+from app.persistence.tables import account_paths, accounts, attestations, populations
 from app.persistence.tables import balances as kept_balances
 
 DAMAGED: Final = (AssertionError, IndexError, KeyError, TypeError, ValueError, AccountingError, LedgerError)
@@ -86,14 +87,26 @@ class AccountRecord:
         )
 
 
-_FACTS = (*balances.COLUMNS, populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size)
+_FACTS = (
+    *balances.COLUMNS,
+    *(populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size),
+    attestations.c.replaced_units,
+)
 _IN_POPULATION = (populations.c.organisation_id == accounts.c.organisation_id) & (
     populations.c.account_id == accounts.c.population_id
 )
 _WITH_BALANCE = (kept_balances.c.organisation_id == accounts.c.organisation_id) & (
     kept_balances.c.account_id == accounts.c.id
 )
-_RECORDS = select(accounts, *_FACTS).outerjoin(kept_balances, _WITH_BALANCE).join(populations, _IN_POPULATION)
+_AS_ATTESTED = (attestations.c.organisation_id == accounts.c.organisation_id) & (
+    attestations.c.account_id == accounts.c.id
+)
+_RECORDS = (
+    select(accounts, *_FACTS)
+    .outerjoin(kept_balances, _WITH_BALANCE)
+    .outerjoin(attestations, _AS_ATTESTED)
+    .join(populations, _IN_POPULATION)
+)
 
 _PATH = (
     _RECORDS.join(
@@ -223,6 +236,7 @@ def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[K
     rows = tx.execute(
         select(accounts, *_FACTS)
         .outerjoin(kept_balances, _WITH_BALANCE)
+        .outerjoin(attestations, _AS_ATTESTED)
         .outerjoin(populations, _IN_POPULATION)
         .where(true() if organisation_id is None else accounts.c.organisation_id == organisation_id)
         .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id)
@@ -301,6 +315,7 @@ def _decoded(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         version=row.version,
         limit_revision=row.limit_revision,
         partitions_per_unit=row.partitions_per_unit,
+        parts_lose_units=row.replaced_units == REMOVAL_IS_BOUNDED,
         window=Window(row.opens_at, row.closes_at) if row.opens_at or row.closes_at else ALWAYS,
         policy=read_policy(row.policy),
         house_policy=read_policy(row.house_policy),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
+from app.ledger.composition import require_bounded_on_removal
 from app.ledger.errors import SequenceConflictError
 from app.ledger.reservations import (
     Reservation,
@@ -187,6 +188,7 @@ def _by_the_accounts(
     """Ask every account of the path."""
     organisation_id, request, ready = command.organisation_id, command.request, command.ready
     require_allowed(work, command, run, path, steps)
+    require_bounded_on_removal(path, [step.event for step in steps])
     if request.mode is Mode.AUTHORIZE:  # what has happened is recorded whenever it is told
         require_open(path, command.now)
     for account in path:

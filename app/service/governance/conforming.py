@@ -10,6 +10,7 @@ from app.accounting.conversion import epsilon_of_curve
 from app.accounting.events import DpEvent
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
+from app.ledger.composition import require_bounded_on_removal
 from app.ledger.conformity import Size, require_run, require_steps, sources_of
 from app.ledger.policies import effective
 from app.persistence.repositories.accounts import Population
@@ -34,10 +35,12 @@ def require_conforming(
 
     Raises:
         PolicyViolationError: it is not allowed.
+        UnsupportedEventError: an event has no bound where units may leave their parts.
     """
     require_opening(path, population)
     declared = [step.event for step in plan] if event is None else [event, *(step.event for step in plan)]
     require_steps(sources_of(path), population.relation, declared)
+    require_bounded_on_removal(path, declared)
 
 
 def largest(sizes: Sequence[Size]) -> Size:

@@ -1,0 +1,143 @@
+"""Parts that units may leave: what is done there must bound that, or it is refused wherever it is asked."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.service.verification import verify
+from tests.conftest import Ledger
+
+ATTESTED: dict[str, Any] = {
+    "composition": "parallel",
+    "attestation": "each patient is treated at one site",
+    "neighboring_relation": "replace_one",
+    "limit": {"epsilon": 4.0, "delta": 1e-5},
+}
+NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
+ANSWERS = {"type": "randomized_response", "noise_parameter": 0.9, "num_buckets": 2}
+SHOWING = {
+    "randomized_response": ANSWERS,
+    "tree_aggregation": {"type": "tree_aggregation", "noise_multiplier": 60.0, "step_counts": [4]},
+    "sampled_without_replacement": {
+        "type": "sampled_without_replacement",
+        "source_dataset_size": 100,
+        "sample_size": 10,
+        "event": NOISE,
+    },
+}
+HIDING = {
+    "composed": {"type": "composed", "events": [NOISE, ANSWERS]},
+    "sampled": {"type": "poisson_sampled", "sampling_probability": 0.1, "event": ANSWERS},
+    "in a group": {
+        "type": "group_privacy",
+        "group_size": 2,
+        "event": {"type": "self_composed", "event": ANSWERS, "count": 2},
+    },
+    "selected": {"type": "repeat_and_select", "event": ANSWERS, "mean": 2.0, "shape": 1.0},
+}
+
+
+def hospital(ledger: Ledger, replaced_units: str = "removal_is_bounded") -> str:
+    """Two sites of one population, and a team under the first; a run of the team."""
+    ledger.population(**ATTESTED, replaced_units=replaced_units)
+    for name in ("north", "south"):
+        ledger.budget(name, limit=ATTESTED["limit"])
+    ledger.budget("team", "mimic/north", limit=ATTESTED["limit"])
+    return ledger.run("mimic/north/team", event=NOISE)
+
+
+def refused(ledger: Ledger, path: str, body: dict[str, Any], name: str = "randomized_response") -> None:
+    reply = ledger.post(path, body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "unsupported_event"), reply.text
+    assert f"{name} is not supported under mimic:" in reply.json()["detail"]
+    assert "stay_in_their_parts" in reply.json()["detail"]
+
+
+@pytest.mark.parametrize("name", SHOWING)
+def test_an_event_of_which_a_missing_record_shows_is_refused(ledger: Ledger, name: str) -> None:
+    run = hospital(ledger)
+    refused(ledger, f"/v1/runs/{run}/steps", {"count": 1, "event": SHOWING[name]}, name)
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 1}).json()["decision"] == "admitted"
+    assert verify(ledger.database).sound
+
+
+@pytest.mark.parametrize("where", HIDING)
+def test_it_is_refused_however_deep_it_lies(ledger: Ledger, where: str) -> None:
+    run = hospital(ledger)
+    refused(ledger, f"/v1/runs/{run}/steps", {"count": 1, "event": HIDING[where]})
+
+
+ASKED: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
+    "a run that declares it": lambda _: ("/v1/runs", {"name": "m", "budget": "mimic/south", "event": ANSWERS}),
+    "a run that plans it": lambda _: (
+        "/v1/runs",
+        {"name": "m", "budget": "mimic/south", "plan": [{"event": ANSWERS}]},
+    ),
+    "a run of several budgets": lambda _: (
+        "/v1/runs",
+        {"name": "m", "budgets": ["other/lab", "mimic/south"], "event": ANSWERS},
+    ),
+    "a run's workload": lambda _: (
+        "/v1/runs",
+        {"name": "m", "budget": "mimic/south", "limit": {"epsilon": 1, "delta": 1e-6}, "planned": [{"event": ANSWERS}]},
+    ),
+    "a budget's workload": lambda _: (
+        "/v1/budgets",
+        {"name": "b", "parent": "mimic/south", "limit": ATTESTED["limit"], "planned": [{"event": ANSWERS}]},
+    ),
+    "a reservation": lambda run: (
+        f"/v1/runs/{run}/reservations",
+        {"plan": [{"event": NOISE}, {"event": ANSWERS}]},
+    ),
+    "a preview": lambda run: (f"/v1/runs/{run}/steps?dry_run=true", {"count": 1, "event": ANSWERS}),
+    "a report": lambda run: (f"/v1/runs/{run}/steps", {"count": 1, "event": ANSWERS, "mode": "report"}),
+    "a sweep": lambda _: (
+        "/v1/experiments",
+        {
+            "name": "s",
+            "budget": "mimic/south",
+            "charged": "repeat_and_select",
+            "trials": {"each": [{"event": ANSWERS}], "mean": 2.0},
+        },
+    ),
+    "an experiment's workload": lambda _: (
+        "/v1/experiments",
+        {"name": "s", "budget": "mimic/south", "charged": "each_run", "planned": [{"event": ANSWERS}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_it_is_refused_wherever_it_is_asked(ledger: Ledger, what: str) -> None:
+    run = hospital(ledger)
+    ledger.population("other", neighboring_relation="replace_one", limit=ATTESTED["limit"])
+    ledger.budget("lab", "other", limit=ATTESTED["limit"])
+    refused(ledger, *ASKED[what](run))
+
+
+def test_the_population_itself_may_not_plan_it(ledger: Ledger) -> None:
+    terms = ATTESTED | {"replaced_units": "removal_is_bounded", "planned": [{"event": ANSWERS}]}
+    refused(ledger, "/v1/populations", {"name": "mimic", "privacy_unit": "patient"} | terms)
+
+
+def test_where_units_stay_in_their_parts_nothing_is_refused(ledger: Ledger) -> None:
+    run = hospital(ledger, "stay_in_their_parts")
+    for event in SHOWING.values():
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 1, "event": event}).json()["decision"] == "admitted"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        NOISE,
+        NOISE | {"clipped": "microbatch"},
+        {"type": "zcdp", "rho": 1e-4},
+        {"type": "group_privacy", "group_size": 2, "event": {"type": "laplace", "noise_multiplier": 90.0}},
+        {"type": "repeat_and_select", "event": NOISE, "mean": 2.0, "shape": 1.0},
+    ],
+    ids=lambda event: str(event["type"]),
+)
+def test_what_bounds_removal_is_admitted(ledger: Ledger, event: dict[str, Any]) -> None:
+    run = hospital(ledger)
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 1, "event": event}).json()["decision"] == "admitted"
