@@ -52,7 +52,7 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 test: $(TORCH) ## run every test
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-torture: $(TORCH) ## run the reliability tests long (EPSILON_LEDGER_TORTURE rounds, default 50)
+torture: $(TORCH) ## run the reliability tests and the adapters' long (EPSILON_LEDGER_TORTURE rounds, default 50)
 	@EPSILON_LEDGER_TORTURE=$${EPSILON_LEDGER_TORTURE:-50} $(BIN)/python -m pytest -x \
 		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py
 

@@ -5,7 +5,8 @@ from tests.mutation_cases.case import Mutation
 SOURCE = "sdk/src/epsilon_ledger"
 SAMPLES = "tests/sdk/ecosystems/test_opacus_samples.py"
 LATE = "tests/sdk/ecosystems/test_opacus_late.py"
-STEPS = "tests/sdk/ecosystems/test_opacus_steps.py"
+SAMPLING = "tests/sdk/ecosystems/test_opacus_sampling.py"
+SHARED = "tests/sdk/ecosystems/test_opacus_shared_samples.py"
 MACHINE = "tests/sdk/ecosystems/test_opacus_machine.py"
 LIGHTNING = "tests/sdk/ecosystems/test_lightning.py"
 
@@ -72,14 +73,14 @@ CASES = (
         f"{SOURCE}/_opacus/hook.py",
         "[mechanism_of(member)] * self._releases for member in self._members",
         "[mechanism_of(member)] for member in self._members",
-        (SAMPLES,),
+        (SHARED,),
     ),
     Mutation(
         "noise moves after its sample was charged",
         f"{SOURCE}/_opacus/hook.py",
         "        if left[0] != step:\n",
         "        if False:\n",
-        (SAMPLES,),
+        (SHARED,),
     ),
     Mutation(
         "the module's norm is not compared with the noise",
@@ -100,14 +101,14 @@ CASES = (
         f"{SOURCE}/opacus.py",
         "if stated is not None and stated < rate:",
         "if False:",
-        (STEPS,),
+        (SAMPLING,),
     ),
     Mutation(
         "a stated sampling probability is believed at each step",
         f"{SOURCE}/_opacus/hook.py",
         "if known is not None and stated is not None and stated < known:",
         "if False:",
-        (STEPS,),
+        (SAMPLING,),
     ),
     Mutation(
         "Lightning's optimizers are charged apart",

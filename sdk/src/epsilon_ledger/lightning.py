@@ -121,6 +121,19 @@ class LedgerCallback(Callback):
             pl_module: the model.
             stage: what ends.
         """
+        self._detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ANN401, ARG002 - as above
+        """Do as `teardown` does, which Lightning leaves out then.
+
+        Args:
+            trainer: the trainer.
+            pl_module: the model.
+            exception: what ends the fit.
+        """
+        self._detach()
+
+    def _detach(self) -> None:
         while self._steps:
             optimizer, step = self._steps.pop()
             optimizer.step = step

@@ -4,8 +4,6 @@ Record i has the input 1e4 e_i and a target far away, so that its gradient, clip
 before its noise is C times the number of times that the record is in it.
 """
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections import Counter
@@ -21,8 +19,8 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, Problem
-from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
+from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, Problem, gaussian
+from epsilon_ledger.opacus import attach
 from tests.sdk.ecosystems.conftest import FakeRun
 from tests.sdk.fake_ledger import REFUSAL
 
@@ -54,6 +52,7 @@ class Draws:
     """What the samplers of a training drew, seen where they throw their dice."""
 
     sets: list[frozenset[int]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
     records: list[int] = field(default_factory=lambda: list(range(RECORDS)))
     rate: Callable[[], float] = lambda: BATCH / RECORDS
 
@@ -67,6 +66,7 @@ class Draws:
             if size == (len(self.records),):
                 drawn = (thrown < self.rate()).nonzero().flatten().tolist()
                 self.sets.append(frozenset(self.records[place] for place in drawn))
+                self.rates.append(self.rate())
             return thrown
 
         torch.rand = rand
@@ -189,10 +189,26 @@ class Bench:
         ]
         if not free:
             raise WrongReleaseError(f"{sorted(held)} is no draw, or was released before; at hand was {self.draw}")
+        first = not any(self.released[other, free[0]] for other in range(self.together))
         self.released[place, free[0]] += 1
-        charged, draws = len(self.run.asked), {draw for (_, draw), count in self.released.items() if count}
-        if charged != len(draws):
-            raise WrongReleaseError(f"{len(draws)} draws released and {charged} charged")
+        self.settle()
+        if first:
+            self.compare(self.run.asked[-1], self.draws.rates[free[0]], self.optimizers[place].noise_multiplier)
+
+    def settle(self) -> None:
+        """Compare the charges with the draws of which something was released."""
+        draws = {draw for (_, draw), count in self.released.items() if count}
+        if len(self.run.asked) != len(draws):
+            raise WrongReleaseError(f"{len(draws)} draws released and {len(self.run.asked)} charged")
+
+    def compare(self, event: Event, rate: float, noise: float) -> None:
+        """Compare what was charged with how the sample was drawn, and with its noise."""
+        charged: Any = event
+        inner = charged["event"]
+        while "noise_multiplier" not in inner:
+            inner = inner["events"][0] if "events" in inner else inner["event"]
+        if abs(charged["sampling_probability"] - rate) > 1e-6 or (self.together == 1 and inner != gaussian(noise)):
+            raise WrongReleaseError(f"{event} was charged for noise {noise} on samples drawn with {rate}")
 
     # What a training loop does, and what goes wrong in one.
 
@@ -238,122 +254,3 @@ class Bench:
         self.begin(size)
         while self.fetch():
             self.step()
-
-
-EXPECTED = (UnsupportedTrainingError, LedgerUnavailableError, BudgetExceededError)
-
-
-def step_next(bench: Bench) -> None:
-    """Do what a loop does each time; without a next batch, step the last one again."""
-    bench.fetch()
-    bench.step()
-
-
-def discard(bench: Bench) -> None:
-    """Give up what is not released."""
-    for optimizer in bench.optimizers:
-        discard_batch(optimizer)
-
-
-def backward(bench: Bench) -> None:
-    """Go backward and no further, with or without clearing gradients before."""
-    if bench.batch is not None:
-        bench.backward(0, clean=bench.dice.random() < 0.5)
-
-
-def cut_by_hand(bench: Bench) -> None:
-    """Step a batch in two halves, as scripts without a BatchMemoryManager do."""
-    if bench.fetch() and bench.batch is not None:
-        x, y = bench.batch
-        half = len(x) // 2
-        bench.optimizers[0].signal_skip_step(do_skip=True)
-        for part in ((x[:half], y[:half]), (x[half:], y[half:])):
-            bench.batch = part
-            bench.backward(0)
-            bench.optimizers[0].step()
-
-
-def one_of_two(bench: Bench) -> None:
-    """Step one optimizer only, as alternating trainings do."""
-    place = bench.dice.randrange(bench.together)
-    if bench.fetch():
-        bench.backward(place)
-        bench.optimizers[place].step()
-
-
-def two_at_once(bench: Bench) -> None:
-    """Step two batches as if they were one."""
-    first = bench.batch if bench.fetch() else None
-    second = bench.batch if bench.fetch() else None
-    if first is not None and second is not None and len(first[0]) and len(second[0]):
-        bench.batch = torch.cat((first[0], second[0])), torch.cat((first[1], second[1]))
-        bench.step()
-
-
-ACTIONS: dict[str, tuple[int, Callable[[Bench], object]]] = {
-    "step": (12, step_next),
-    "leave a batch out": (2, lambda bench: bench.fetch()),
-    "step again": (2, lambda bench: bench.step()),
-    "begin": (2, lambda bench: bench.begin()),
-    "begin in pieces": (4, lambda bench: bench.begin(bench.dice.choice((1, 2)))),
-    "discard": (1, discard),
-    "no answer": (2, lambda bench: setattr(bench.run, "fault", "unavailable")),
-    "refusal": (1, lambda bench: setattr(bench.run, "fault", "refused")),
-    "signal": (2, lambda bench: bench.dice.choice(bench.optimizers).signal_skip_step(bench.dice.random() < 0.8)),
-    "zero": (1, lambda bench: bench.dice.choice(bench.optimizers).zero_grad()),
-    "backward": (1, backward),
-    "bare step": (1, lambda bench: bench.dice.choice(bench.optimizers).step()),
-    "attach": (1, lambda bench: bench.attach()),
-    "cut by hand": (1, cut_by_hand),
-    "one of two": (1, one_of_two),
-    "two at once": (1, two_at_once),
-}
-
-
-def interleave(seed: int, kind: str, *, together: int = 1, releases: int = 1, workers: int = 0) -> Bench:
-    """Do the actions of a training loop in a random order, and then an ordinary epoch.
-
-    Args:
-        seed: of the order.
-        kind: how gradients are clipped.
-        together: how many optimizers there are.
-        releases: how often each steps a batch.
-        workers: of the loader.
-
-    Returns:
-        What was done.
-
-    Raises:
-        WrongReleaseError: with all that was done until then.
-    """
-    dice = random.Random(seed)  # noqa: S311 - to do the same again
-    torch.manual_seed(seed)
-    bench = Bench(dice, kind, together=together, releases=releases, workers=workers)
-    names, weights = list(ACTIONS), [weight for weight, _ in ACTIONS.values()]
-    try:
-        with bench.draws.watched():
-            bench.begin(dice.choice((0, 1, 2)))
-            for name in dice.choices(names, weights, k=dice.randrange(10, 40)):
-                bench.trace.append(name)
-                try:
-                    ACTIONS[name][1](bench)
-                except EXPECTED as error:
-                    bench.trace.append(type(error).__name__)
-                except ValueError as error:  # Opacus' own word against gradients that are missing or used up
-                    bench.trace.append(f"{type(error).__name__}: {error}"[:60])
-                    bench.broken |= "Poisson sampling is not compatible" in str(error)
-                except RuntimeError:
-                    if not bench.broken:
-                        raise
-            if bench.broken:
-                return bench
-            bench.trace.append("an ordinary epoch")
-            bench.run.fault = ""
-            discard(bench)
-            before, size = bench.sums, 0 if releases > 1 else dice.choice((0, 1, 2))
-            bench.epoch(size)
-    except Exception as error:
-        raise WrongReleaseError(f"seed {seed}, {kind}, {together} together: {bench.trace}") from error
-    if bench.sums - before != DRAWS * together * releases:
-        raise WrongReleaseError(f"seed {seed}: {bench.sums - before} releases in an ordinary epoch")
-    return bench

@@ -19,7 +19,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader
 
-from epsilon_ledger import LedgerError
+from epsilon_ledger import Event, LedgerError
 from epsilon_ledger.opacus import attach, discard_batch
 from tests.sdk.ecosystems.canaries import DRAWS, KINDS, RECORDS, Bench, FarLoss, WrongReleaseError, shares
 
@@ -67,6 +67,10 @@ class RankBench(Bench):
             self.run.asked += [{}] * (self.sums + 1 - len(self.run.asked))
         super().note(place, counts)
         self.sums_of_rank.append(counts)
+
+    def compare(self, event: Event, rate: float, noise: float) -> None:
+        if self.rank == 0:
+            super().compare(event, rate, noise)
 
     def step_draw(self) -> None:
         """Step all pieces of the next batch: one release of all ranks, or none of any."""

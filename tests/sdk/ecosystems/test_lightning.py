@@ -89,8 +89,13 @@ def test_other_errors_go_through(engine: PrivacyEngine, fake_run: FakeRun, monke
         raise LedgerUnavailableError("no answer")
 
     monkeypatch.setattr(fake_run, "authorize", unavailable)
+    training = make_private(engine)
     with pytest.raises(LedgerUnavailableError):
-        fit(lightning, make_private(engine), LedgerCallback(fake_run.as_run))
+        fit(lightning, training, LedgerCallback(fake_run.as_run))
+    monkeypatch.undo()
+    # A loop of one's own goes on with the same loader.
+    training.epoch()
+    assert fake_run.asked == [STEP] * 8
 
 
 def test_an_engine_that_is_attached_already_asks_once(engine: PrivacyEngine, fake_run: FakeRun) -> None:

@@ -21,8 +21,9 @@ from opacus.optimizers import DPOptimizer
 from epsilon_ledger import LedgerError
 from epsilon_ledger.lightning import LedgerCallback, in_pieces
 from tests.sdk.ecosystems import distributed_canaries
-from tests.sdk.ecosystems.canaries import ACTIONS, DRAWS, KINDS, Bench, WrongReleaseError, discard, interleave
+from tests.sdk.ecosystems.canaries import DRAWS, KINDS, Bench, WrongReleaseError
 from tests.sdk.ecosystems.conftest import HOOKS_WARN
+from tests.sdk.ecosystems.interleavings import ACTIONS, discard, interleave
 from tests.sdk.ecosystems.test_lightning import trainer_of
 
 ROUNDS = int(os.environ.get("EPSILON_LEDGER_TORTURE", "1"))
