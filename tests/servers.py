@@ -48,6 +48,7 @@ class LiveServer:
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     keys: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.database_url = self.database_url or f"sqlite:///{self.folder / 'ledger.db'}"
@@ -88,7 +89,7 @@ class LiveServer:
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"],
-                env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url},
+                env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url} | self.environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -4,7 +4,6 @@ import email.message
 import hashlib
 import json
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -197,7 +196,8 @@ def placement_of(request: Request) -> Placement:
 
 def call_of(placement: Placement, caller: Caller, scope: Scope) -> Call:
     """What a use case is given when this caller asks now."""
-    return Call(placement.database, caller, datetime.now(UTC), request_id_of(scope))
+    moment = placement.database.clock.moment(wait=False)
+    return Call(placement.database, caller, moment.latest, request_id_of(scope), moment.earliest)
 
 
 # Coroutines, although they wait for nothing: FastAPI sends a plain function to a thread, which takes 100 times as long.

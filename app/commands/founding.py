@@ -1,6 +1,5 @@
 """The command that founds organisations."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -20,5 +19,5 @@ def create_organisation(
     """Found an organisation and print its id."""
     with ledger() as placements:
         home = placements.named(placement).database
-        organisation_id = access.create_organisation(home, name, datetime.now(UTC), placements.databases.values())
+        organisation_id = access.create_organisation(home, name, home.clock.now(), placements.databases.values())
     say(as_json=as_json, text=organisation_id, facts={"id": organisation_id, "name": name})

@@ -54,7 +54,7 @@ def create_key(
     terms = KeyTerms(role, name, scope, expires)
     with ledger() as placements:
         home = placements.holding(organisation).database
-        issued = keys.create_key(home, organisation, terms, datetime.now(UTC), placements.databases.values())
+        issued = keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
     asked = {"name": name, "scope": issued.record.scope, "expires_at": _written(issued.record.expires_at)}
     given = {fact: value for fact, value in asked.items() if value is not None}
     say(as_json=True, text="", facts={"id": issued.id, "key": issued.key, "role": str(issued.role), **given})
@@ -62,9 +62,9 @@ def create_key(
 
 def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
     """List an organisation's API keys in the order of their making, also those that ended; no secret is shown."""
-    now = datetime.now(UTC)
     with ledger(migrated=False) as placements:
         db = placements.holding(organisation).database
+        now = db.clock.now()
         with db.read(EVERYONE) as tx:
             owner = tenants.find_organisation(tx, organisation)
         assert owner is not None, "it was found a moment ago"
@@ -110,7 +110,7 @@ def _call_about(placements: Placements, key_id: str) -> Call:
         with db.read(EVERYONE) as tx:
             found = stored.find(tx, key_id)
         if found is not None:
-            return by_command_line(db, found.organisation_id, datetime.now(UTC))
+            return by_command_line(db, found.organisation_id, db.clock.now())
     raise NotFoundError(f"There is no key {key_id.partition('.')[0]!r}; `epsilon-ledger keys list` lists them.")
 
 

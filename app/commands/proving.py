@@ -81,7 +81,7 @@ def verify(
                     here = tenants.organisation_ids(tx)
                 theirs = [witness for witness in witnesses if witness.organisation_id in here or len(placements) == 1]
                 first = verify_ledger(db, witnesses=theirs)
-                every.append(first if read_only else enforce(db, first, datetime.now(UTC)))
+                every.append(first if read_only else enforce(db, first, db.clock.now()))
     found = together(every)
     if metrics_file is not None:
         _write_metrics(metrics_file, found, monotonic() - began_at)
@@ -120,10 +120,11 @@ def checkpoint(
         with db.read(EVERYONE) as tx:
             owner = tenants.find_organisation(tx, organisation)
         assert owner is not None, "it was found a moment ago"
+        now = db.clock.now()
 
         def work() -> str:
             with db.write(owner) as tx:
-                return sign(tx, owner, signer, COMMAND_LINE, datetime.now(UTC)).document
+                return sign(tx, owner, signer, COMMAND_LINE, now).document
 
         typer.echo(db.retried(work))
 
@@ -140,7 +141,7 @@ def export_charges(
         databases = list(placements.databases.values())
         if organisation is not None and len(placements) > 1:
             databases = [placements.holding(organisation).database]
-        now = datetime.now(UTC)
+        now = databases[0].clock.now()
         for line in export_from(databases, now, run=run, population=population, organisation=organisation):
             typer.echo(line)
 

@@ -1,7 +1,7 @@
 """Signing in at the identity provider: there, and back with an answer."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -88,7 +88,8 @@ async def _signed_in(request: Request, flow: Flow | None) -> Response:
         thumbprint=person.thumbprint,
     )
     caller = replace(person.caller, expires_at=None)
-    cookie = await run_in_threadpool(open_session, placement_of(request).database, caller, datetime.now(UTC))
+    db = placement_of(request).database
+    cookie = await run_in_threadpool(lambda: open_session(db, caller, db.clock.now()))
     reply = RedirectResponse(own_path(flow.target), HTTPStatus.SEE_OTHER)
     keep_cookie(request, reply, COOKIE, cookie)
     keep_cookie(request, reply, RENEWED_COOKIE, "1")

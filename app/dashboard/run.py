@@ -49,7 +49,7 @@ def show_run(run_id: str, request: Request, visit: Visiting) -> Response:
         why=_why,
         signed=request.app.state.signer is not None,
         kinds=KINDS,
-        lapsed=lambda reservation: has_lapsed(reservation, visit.call.now),
+        lapsed=lambda reservation: has_lapsed(reservation, visit.call.lapsed_by),
     )
 
 

@@ -1,6 +1,6 @@
 """Signing in and out."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -52,11 +52,12 @@ async def sign_in(request: Request) -> Response:
             return sign_in_page(request, target, error.detail if "." in key else NO_KEY)
         request.state.caller = caller
         lasting = timedelta(hours=request.app.state.session_hours)
+        db = placement_of(request).database
         opened = await run_in_threadpool(
             sessions.open_session,
-            placement_of(request).database,
+            db,
             caller,
-            datetime.now(UTC),
+            db.clock.moment(wait=False).latest,
             lasting=lasting,
             request_id=request_id_of(request.scope),
         )
@@ -79,7 +80,8 @@ async def sign_out(request: Request) -> Response:
             fields = await form_of(request)
             require_token(cookie, fields.get("csrf", ""))
             caller = request.state.caller = await authenticated(request, credential)
-            db, now = placement_of(request).database, datetime.now(UTC)
+            db = placement_of(request).database
+            now = db.clock.moment(wait=False).latest
             if "everywhere" in fields:
                 end = partial(sessions.end_every_session, db, caller)
             else:

@@ -179,12 +179,13 @@ def is_withdrawn(reservation: Reservation, step: StepEvent) -> bool:
     return any(item.event == step.event and item.withdrawn and not item.left for item in reservation.items)
 
 
-def extend(reservation: Reservation, now: datetime) -> Reservation:
+def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
     """Answer a heartbeat.
 
     Args:
         reservation: whose trainer is alive.
         now: an aware moment.
+        lapsed_by: a lease that ended by then has run out; `now`, but for the error of a clock.
 
     Returns:
         The reservation with a whole lease from now; a clock that was set back shortens none.
@@ -193,7 +194,7 @@ def extend(reservation: Reservation, now: datetime) -> Reservation:
         ReservationTerminalError: it has ended, or its lease has run out.
         ReservationConflictError: all that was left of its plan was withdrawn: there is nothing to keep it for.
     """
-    _require_active(reservation, now)
+    _require_active(reservation, lapsed_by)
     if reservation.steps_withdrawn and not any(item.left for item in reservation.items):
         raise ReservationConflictError(
             f"A limit above this run was lowered, and the {reservation.steps_withdrawn} steps that were left of the "

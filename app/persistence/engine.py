@@ -16,6 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
 from app.persistence import postgresql, sqlite
+from app.persistence.clock import Clock, Reading
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ class Database:
         if self.dialect == "sqlite":
             self._trials = sqlite.open_engine(self.engine.url, TRIAL_SECONDS, called, keeping=False)
             event.listen(self._trials, "begin", _begin)
+        self.clock = Clock(self._read_clock if self.dialect == "postgresql" else None)
         self._writer = threading.Lock()
 
     def take_password_from(self, file: Path) -> None:
@@ -212,6 +214,10 @@ class Database:
         ):
             connection.begin()
             yield connection
+
+    def _read_clock(self) -> Reading:
+        with self.read(NOBODY) as tx:
+            return postgresql.read_clock(tx)
 
     def connections(self) -> tuple[int, int]:
         """How many connections this process uses, and how many more it keeps open."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeEngine
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+from app.persistence.clock import Reading, counted
 
 OLDEST_VERSION: Final = 13
 LOCK_TIMEOUT_SECONDS: Final = 3
@@ -144,6 +146,13 @@ def passes_walls(connection: Connection) -> bool:
     """Whether the role sees every organisation's rows, whatever a transaction is about: policies do not hold for it."""
     question = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
     return bool(connection.exec_driver_sql(question).scalar())
+
+
+def read_clock(connection: Connection) -> Reading:
+    """Read the server's clock."""
+    began = counted()
+    told: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+    return Reading(began, told, counted())
 
 
 def prepare_migration(connection: Connection) -> None:

@@ -16,6 +16,7 @@ from app.service.asking.access import DEFAULT_PLACEMENT
 from app.service.background import Background
 from app.service.charging.queue import CommitQueue
 from app.service.readiness import Readiness
+from app.service.timekeeping import keep_time
 from app.service.upkeep import keep_up
 
 
@@ -161,6 +162,7 @@ class Placements:
         """
         sender = Sender(allow_private=allow_private)
         for placement in self:
+            background.start(f"clock:{placement.name}", keep_time(placement.name, placement.database.clock))
             background.start(f"upkeep:{placement.name}", keep_up(placement.database))
             background.start(f"deliveries:{placement.name}", deliver(placement.database, sender))
         try:

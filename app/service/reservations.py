@@ -93,7 +93,8 @@ def renew_reservation(call: Call, reservation_id: str) -> Reservation:
         with call.db.write(call.organisation_id) as tx:
             found = _found(tx, call.organisation_id, reservation_id)
             work = load_for(tx, call, found.run_id)
-            renewed = extend(_as_it_stands(work, call.organisation_id, found), call.now)
+            active = _as_it_stands(work, call.organisation_id, found)
+            renewed = extend(active, call.now, call.lapsed_by)
             reservations.save_lease(tx, call.organisation_id, renewed)
             return renewed
 
@@ -124,7 +125,7 @@ def end_with_the_run(
                 "The run has no active reservation; leave out `steps_executed`, its steps were charged one by one."
             )
         return
-    if has_lapsed(active, call.now):
+    if has_lapsed(active, call.lapsed_by):
         end(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
     elif steps_executed is not None:
         end(work, call.organisation_id, active, commit(active, steps_executed), call.asker, call.now)
@@ -165,7 +166,7 @@ def _ended(call: Call, reservation_id: str, how: Callable[[Reservation], Closing
             found = _found(tx, call.organisation_id, reservation_id)
             work = load_for(tx, call, found.run_id)
             reservation = _as_it_stands(work, call.organisation_id, found)
-            lapsed = has_lapsed(reservation, call.now)
+            lapsed = has_lapsed(reservation, call.lapsed_by)
             closing = forfeit(reservation) if lapsed else how(reservation)
             if not closing.replayed:
                 end(work, call.organisation_id, reservation, closing, call.asker, call.now)

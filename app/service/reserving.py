@@ -123,7 +123,7 @@ def reserve(
         require_attempt(run, request.attempt)
         require_active(run)
         active = work.reservations.get((call.organisation_id, request.run_id))
-        if active is not None and has_lapsed(active, call.now):
+        if active is not None and has_lapsed(active, call.lapsed_by):
             # It is forfeited whatever becomes of the new plan.
             end(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
             save(work)

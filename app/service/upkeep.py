@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from time import monotonic
 
@@ -39,8 +39,8 @@ async def keep_up(db: Database) -> None:
         db: a ledger's database; a failure is logged, and the next look comes.
     """
     work: tuple[Callable[[], object], ...] = (
-        lambda: forfeit_lapsed(db, datetime.now(UTC)),
-        lambda: tell_silent(db, datetime.now(UTC)),
+        lambda: forfeit_lapsed(db, db.clock.moment().earliest),
+        lambda: tell_silent(db, db.clock.moment().earliest),
         db.learn_sizes,
     )
     read_at = monotonic()
@@ -49,7 +49,7 @@ async def keep_up(db: Database) -> None:
         due = monotonic() - read_at >= READING_SECONDS
         if due:
             read_at = monotonic()
-        for each in (*work, lambda: take_readings(db, datetime.now(UTC))) if due else work:
+        for each in (*work, lambda: take_readings(db, db.clock.now())) if due else work:
             try:
                 await asyncio.to_thread(each)
                 counters.background_done("upkeep")

@@ -8,6 +8,7 @@ import pytest
 
 from app.api.paging import encode_cursor
 from tests.api.conftest import House
+from tests.clocks import stand_at
 from tests.conftest import Ledger
 
 VAST = {"count": 10**9}
@@ -153,13 +154,8 @@ def test_what_is_decided_during_a_walk_moves_nothing(home: House) -> None:
 
 
 def test_decisions_of_one_moment_are_told_apart_by_a_cursor(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stopped(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> "Stopped":  # noqa: ANN401 - as its base has it
-            return cls(2026, 11, 22, 9, 0, 0, 250, tz or UTC)
-
     others = [home.ledger.run() for _ in range(2)]
-    monkeypatch.setattr("app.api.route.datetime", Stopped)
+    stand_at(monkeypatch, lambda: datetime(2026, 11, 22, 9, 0, 0, 250, UTC))
     for run in (home.run, *others) * 2:
         assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
     whole = _list(home.ledger, "?since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z")

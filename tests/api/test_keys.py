@@ -9,6 +9,7 @@ import pytest
 from app.service.asking import keyring
 from app.service.verification import verify
 from tests.api.conftest import House
+from tests.clocks import stand_at
 from tests.conftest import SAMPLED
 
 LENT = {
@@ -42,8 +43,7 @@ def in_two_hours(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def move() -> None:
         now = datetime.now(UTC) + timedelta(hours=2)
-        clock = type("Clock", (), {"now": staticmethod(lambda _: now)})
-        monkeypatch.setattr(keyring, "datetime", clock)
+        stand_at(monkeypatch, lambda: now)
 
     return move
 

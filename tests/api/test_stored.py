@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.api import route
 from app.persistence.engine import EVERYONE
 from app.persistence.tables import dp_events, event_curves
+from tests.clocks import stand_at
 from tests.conftest import Ledger
 
 
@@ -55,13 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     """The time that requests see."""
     times = [datetime(2026, 11, 21, 9, 0, tzinfo=UTC)]
 
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
-            del tz
-            return times[-1]
-
-    monkeypatch.setattr(route, "datetime", Clock)
+    stand_at(monkeypatch, lambda: times[-1])
     return times
 
 

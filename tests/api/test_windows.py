@@ -1,14 +1,14 @@
 """Time: budgets that open and close, blocks of new data, and the odometer that stands beside them."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
 import pytest
 
-from app.api import route
 from app.service.verification import verify
+from tests.clocks import stand_at
 from tests.conftest import Ledger
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -26,12 +26,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Let the service's clock stand so many days from now."""
 
     def stand(days: float) -> None:
-        class Clock:
-            @staticmethod
-            def now(_: tzinfo) -> datetime:
-                return START + timedelta(days=days)
-
-        monkeypatch.setattr(route, "datetime", Clock)
+        stand_at(monkeypatch, lambda: START + timedelta(days=days))
 
     stand(0)
     return stand

@@ -15,6 +15,7 @@ from app.persistence.engine import EVERYONE
 from app.persistence.repositories import accounts, events
 from app.persistence.tables import account_paths
 from app.service.verification import verify
+from tests.clocks import stand_at
 from tests.conftest import Ledger
 from tests.persistence.dump import Dump, dump
 
@@ -133,7 +134,7 @@ class Clock(datetime):
 def moved(monkeypatch: pytest.MonkeyPatch, **ahead: float) -> datetime:
     """Let every further request come so much later; returns that moment."""
     monkeypatch.setattr(Clock, "ahead", timedelta(**ahead))
-    monkeypatch.setattr("app.api.route.datetime", Clock)
+    stand_at(monkeypatch, lambda: Clock.now(UTC))
     return Clock.now(UTC)
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import httpx2
+import pytest
 
-from app.api import route
 from app.persistence.engine import Database
 from app.service.alerts.forecasting import take_readings
+from tests.clocks import stand_at
 from tests.conftest import Keys, Ledger, open_ledger
 
 DAYS = 7
@@ -66,7 +66,8 @@ class Hospital:
 def at_past(start: datetime) -> Iterator[type[Clock]]:
     """Let the application's time begin somewhere."""
     Clock.at = start
-    with patch.object(route, "datetime", Clock):
+    with pytest.MonkeyPatch.context() as patch:
+        stand_at(patch, lambda: Clock.now(UTC))
         yield Clock
 
 

@@ -177,7 +177,7 @@ def test_an_end_is_for_ever(first: str, second: str) -> None:
         assert refused.value.members == {"reservation_status": str(closing.reservation.status)}
     laters: list[Callable[[], object]] = [
         lambda: take(closing.reservation, [StepEvent(EVENTS[0], 1)], NOW),
-        lambda: extend(closing.reservation, NOW),
+        lambda: extend(closing.reservation, NOW, NOW),
     ]
     for later in laters:
         with pytest.raises(ReservationTerminalError):
@@ -198,7 +198,7 @@ def test_a_lease_runs_out_at_its_moment() -> None:
     assert has_lapsed(reservation, reservation.expires_at)
     lates: list[Callable[[], object]] = [
         lambda: take(reservation, [StepEvent(EVENTS[0], 1)], reservation.expires_at),
-        lambda: extend(reservation, reservation.expires_at),
+        lambda: extend(reservation, reservation.expires_at, reservation.expires_at),
     ]
     for late in lates:
         with pytest.raises(ReservationTerminalError, match="lease ran out"):
@@ -210,7 +210,7 @@ def test_a_lease_runs_out_at_its_moment() -> None:
 def test_a_heartbeat_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])
     now = NOW + timedelta(seconds=seconds)
-    extended = extend(reservation, now)
+    extended = extend(reservation, now, now)
     assert extended.expires_at == max(reservation.expires_at, now + timedelta(seconds=60))
     assert replace(extended, expires_at=reservation.expires_at) == reservation
 

@@ -179,3 +179,16 @@ def test_no_connection_is_left(tmp_path: Path, database_url: str) -> None:
         assert ledger.get(f"/v1/runs/{run}").json()["next_step"] == 0
         assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer", Idempotency_Key="k").json()["next_step"] == 1
         assert verify(ledger.database).sound
+
+
+def test_a_clock_that_is_set_ahead_ends_no_lease(service: Service, trainer: Trainer) -> None:
+    """The database's own clock, where it is the machine's: what was lent before goes by what it was lent by."""
+    plan = {"plan": [{"event": SAMPLED, "count": 4}], "lease_seconds": 600}
+    made = trainer.http.post(f"/v1/runs/{trainer.run}/reservations", json=plan)
+    assert made.status_code == 201, made.text
+    service.breaks(clock=HOUR)
+    reply = trainer.http.post(f"/v1/runs/{trainer.run}/steps", json={"first_step": 3})
+    assert (reply.status_code, reply.json()["reservation"]) == (200, made.json()["id"])
+    renewed = trainer.http.post(f"/v1/reservations/{made.json()['id']}/heartbeat")
+    assert renewed.json()["status"] == "active", renewed.text
+    assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["reservation"] is not None

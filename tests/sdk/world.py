@@ -27,6 +27,7 @@ from app.service.governance.keys import create_key
 from app.service.verification import verify
 from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, gaussian
 from tests.api import trainer
+from tests.clocks import stand_at
 from tests.conftest import Ledger
 from tests.sdk.charged import charged_and_held, within_limits
 
@@ -281,7 +282,7 @@ def clock_of_all() -> Iterator[Clock]:
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.Clock, "ahead", timedelta())
-        patch.setattr("app.api.route.datetime", trainer.Clock)
+        stand_at(patch, lambda: trainer.Clock.now(UTC))
         for module in ("run", "async_run"):
             patch.setattr(f"epsilon_ledger._running.{module}.time", SimpleNamespace(monotonic=clock))
         yield clock

@@ -1,11 +1,13 @@
 """The regular upkeep outlives whatever goes wrong, and does not fill the log with it."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from app.persistence.clock import Clock, Moment
 from app.service import upkeep
 from tests.conftest import Ledger
 
@@ -43,3 +45,25 @@ def test_a_look_that_fails_is_logged_and_the_next_one_comes(
     [record] = [record for record in caplog.records if "upkeep" in record.message]
     assert bool(record.exc_info) == traced
     assert "\n" not in record.message
+
+
+def test_no_lease_is_forfeited_that_may_still_run_by_the_databases_clock(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earliest = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+    later = earliest + timedelta(hours=1)
+    monkeypatch.setattr(Clock, "moment", lambda _: Moment(later, earliest))
+    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.01)
+    looked: list[tuple[str, datetime]] = []
+    for work in ("forfeit_lapsed", "tell_silent"):
+        monkeypatch.setattr(upkeep, work, lambda _, now, work=work: looked.append((work, now)))
+
+    async def keep() -> None:
+        keeping = asyncio.create_task(upkeep.keep_up(ledger.database))
+        async with asyncio.timeout(30):
+            while len(looked) < 2:  # noqa: ASYNC110 - another thread looks
+                await asyncio.sleep(0.01)
+        keeping.cancel()
+
+    asyncio.run(keep())
+    assert looked[:2] == [("forfeit_lapsed", earliest), ("tell_silent", earliest)]

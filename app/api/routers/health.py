@@ -12,6 +12,7 @@ from app.api.schemas.common import Output
 from app.ledger.errors import LedgerUnavailableError
 from app.service.background import STOPPING, Background
 from app.service.measuring.soundness import Soundness
+from app.service.timekeeping import wrong_clock
 
 routes = APIRouter(tags=["health"])
 
@@ -34,6 +35,7 @@ class ReadinessOut(Output):
                     "status": "degraded",
                     "unavailable": {"eu-2": "The database does not answer."},
                     "doubtful": {"default": "Runs whose chain does not end with their last decision: 1."},
+                    "clocks": {"default": "This machine's clock is 3600 s ahead of the database's."},
                     "ended": ["upkeep:default"],
                 }
             ]
@@ -51,6 +53,10 @@ class ReadinessOut(Output):
     doubtful: Annotated[
         dict[str, str] | None,
         Field(description="Why a placement's ledger does not look sound, a minute old at most: run `verify`."),
+    ] = None
+    clocks: Annotated[
+        dict[str, str] | None,
+        Field(description="How far this machine's clock is off a placement's database, if by more than 5 seconds."),
     ] = None
     ended: Annotated[
         list[str] | None,
@@ -92,6 +98,9 @@ async def readiness(request: Request, placements: Everywhere) -> ReadinessOut:
     wrong = {
         "unavailable": unavailable,
         "doubtful": {placement: why for placement, why in doubtful.items() if why},
+        "clocks": {
+            placement.name: wrong for placement in placements if (wrong := wrong_clock(placement.database.clock))
+        },
         "ended": background.ended,
     }
     if not any(wrong.values()):

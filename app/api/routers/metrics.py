@@ -2,14 +2,13 @@
 
 import asyncio
 import hmac
-from datetime import UTC, datetime
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.api.problems import responses
-from app.api.route import strangers_of
+from app.api.route import Everywhere, strangers_of
 from app.ledger.errors import AuthenticationError
 from app.service.measuring.exposition import exposition
 from app.service.measuring.ledgers import Ledgers
@@ -31,7 +30,7 @@ routes = APIRouter(tags=["health"])
     response_class=PlainTextResponse,
     responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},
 )
-async def metrics(request: Request) -> Response:
+async def metrics(request: Request, placements: Everywhere) -> Response:
     """What every worker of this port has counted, and what the ledgers say, a few seconds old at most.
 
     If the service has a token for metrics, it is needed (`Authorization: Bearer …`), and the fullest populations and
@@ -49,7 +48,7 @@ async def metrics(request: Request) -> Response:
     named = 0 if token is None else request.app.state.metrics_top_accounts
     accept = request.headers.get("accept", "")
     soundness: Soundness = request.app.state.soundness
-    now = datetime.now(UTC)
+    now = {each.name: each.database.clock.now() for each in placements if each.database.clock.known}
     text, media_type = await asyncio.to_thread(exposition, looked, soundness.found, named=named, accept=accept, now=now)
     return Response(text, media_type=media_type)
 

@@ -7,7 +7,7 @@ twice, which it knows by the alert's id. No order is promised.
 import asyncio
 import logging
 import secrets
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
@@ -76,7 +76,7 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Due]:
     if most <= 0:
         return []
     try:
-        claimed = await asyncio.to_thread(claim_due, db, datetime.now(UTC), busy, most)
+        claimed = await asyncio.to_thread(lambda: claim_due(db, db.clock.now(), busy, most))
     except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every second: one line
         _logger.warning("Deliveries cannot be looked for, and are looked for again: %s", said_by(error))
     except Exception:
@@ -89,9 +89,9 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Due]:
 
 async def _deliver_one(db: Database, sender: Sender, due: Due) -> None:
     try:
-        sent = await sender.send(due, datetime.now(UTC))
+        sent = await sender.send(due, db.clock.now())
         counters.delivered(acknowledged=sent.acknowledged)
-        await asyncio.to_thread(settle, db, due, sent, datetime.now(UTC))
+        await asyncio.to_thread(settle, db, due, sent, db.clock.now())
     except (LedgerError, SQLAlchemyError) as error:
         _logger.warning("What became of delivery %s is not written, so it is sent again: %s", due.id, said_by(error))
     except Exception:

@@ -21,14 +21,21 @@ class Call:
     Args:
         db: the ledger's database.
         caller: an authenticated key, or person.
-        now: in UTC; the only clock that a use case knows.
+        now: in UTC, by the database's clock, and the latest that it may be; the only clock that a use case knows.
         request_id: of the HTTP request.
+        earliest: that it may be; None: as `now`.
     """
 
     db: Database
     caller: Caller
     now: datetime
     request_id: str | None = None
+    earliest: datetime | None = None
+
+    @property
+    def lapsed_by(self) -> datetime:
+        """Leases that end by this moment have run out, whatever the error of the clock."""
+        return self.earliest or self.now
 
     @property
     def organisation_id(self) -> str:

@@ -5,7 +5,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -93,7 +93,7 @@ class KeyRing:
         if known is None or now - known.seen_at >= BELIEVED_SECONDS:
             return None
         ends = known.caller.expires_at
-        if ends is not None and datetime.now(UTC) >= ends:
+        if ends is not None and self._doors[known.caller.placement].db.clock.now() >= ends:
             return None
         known.used_at = now
         return known.caller
@@ -199,7 +199,7 @@ class KeyRing:
         self._failures.flush(db)
         if not here:
             return
-        now = datetime.now(UTC)
+        now = db.clock.now()
         with db.read(EVERYONE) as tx:
             found = keys.find_many(tx, {known.caller.actor for _, known in here if known.session is None})
             signed_in = sessions.look_up(tx, [known.session for _, known in here if known.session], placement, now)
@@ -263,7 +263,7 @@ class KeyRing:
         """
         if "\0" in (credential or ""):
             raise AuthenticationError("No key and no session holds the character NUL.")  # PostgreSQL would not take it
-        now = datetime.now(UTC)
+        now = db.clock.now()
         cookie = sessions.cookie_in(credential)
         if cookie is None:
             return _Known(authenticate(db, credential, now, placement), asked, asked)

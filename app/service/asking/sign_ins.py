@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from threading import Lock
 from time import monotonic
 
@@ -95,11 +96,11 @@ class Failures:
     def _write(self, db: Database, tried: Tried, why: dict[str, int], request_id: str | None) -> None:
         act = Act(tried.action, tried.subject, after={**tried.facts, "times": dict(why)})
 
-        def write() -> None:
+        def write(now: datetime) -> None:
             with db.write(tried.organisation_id) as tx:
-                append(tx, tried.organisation_id, Asker(NOBODY, request_id), act, datetime.now(UTC))
+                append(tx, tried.organisation_id, Asker(NOBODY, request_id), act, now)
 
         try:
-            db.retried(write)
+            db.retried(partial(write, db.clock.now()))
         except (SQLAlchemyError, LedgerError) as error:  # who tried is told that it opens nothing all the same
             _logger.warning("A %s could not be noted (%s): %s", tried.action, why, said_by(error))

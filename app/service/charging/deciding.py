@@ -124,21 +124,21 @@ def _taken(
         UnpreparedError: a lowered limit has withdrawn them, and the plan is to be ended first.
     """
     reservation = _usable(work, command)
-    taken = None if reservation is None else take(reservation, steps, command.now)
+    taken = None if reservation is None else take(reservation, steps, command.call.lapsed_by)
     if isinstance(taken, Shortfall) and reservation is not None and reservation.steps_withdrawn:
         covered = first_covered(reservation, steps)
         if not covered and is_withdrawn(reservation, steps[0]) and command.end_plan is not None:
             raise UnpreparedError(Calculation(command.end_plan, (reservation.id,)))
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
             steps = _first(steps, covered)
-            taken = take(reservation, steps, command.now)
+            taken = take(reservation, steps, command.call.lapsed_by)
     return (None if isinstance(taken, Shortfall) else taken), steps
 
 
 def _usable(work: WorkingSet, command: Command) -> Reservation | None:
     """The run's reservation, if steps may be taken out of its plan."""
     reservation = work.reservations.get((command.organisation_id, command.request.run_id))
-    if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.now):
+    if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.call.lapsed_by):
         return None
     return reservation
 

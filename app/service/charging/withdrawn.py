@@ -24,7 +24,7 @@ def end_withdrawn(db: Database, call: Call, run_id: str, reservation_id: str) ->
         with db.write(call.organisation_id) as tx:
             work = load_run(tx, call.organisation_id, run_id)
             active = work.reservations.get((call.organisation_id, run_id))
-            if active is None or active.id != reservation_id or has_lapsed(active, call.now):
+            if active is None or active.id != reservation_id or has_lapsed(active, call.lapsed_by):
                 return
             end(work, call.organisation_id, active, commit(active, active.steps_used), call.asker, call.now)
             save(work)

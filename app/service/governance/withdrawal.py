@@ -52,7 +52,7 @@ def _plans(tx: Connection, call: Call, limited: Account, found: Sequence[Reserva
     paths = locks.paths(tx, call.organisation_id, [each.run_id for each in found])
     under = {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, limited.id))}
     return [
-        ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, call.now))
+        ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, call.lapsed_by))
         for each in found
     ]
 

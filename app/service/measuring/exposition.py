@@ -27,7 +27,12 @@ FRACTIONS: Final = (0.5, 0.8, 0.95, 1.0)
 
 
 def exposition(
-    looked: Mapping[str, Looked], doubts: Mapping[str, Doubts], *, named: int, accept: str, now: datetime
+    looked: Mapping[str, Looked],
+    doubts: Mapping[str, Doubts],
+    *,
+    named: int,
+    accept: str,
+    now: Mapping[str, datetime],
 ) -> tuple[bytes, str]:
     """All that is measured: by every worker of this port, and of the ledgers.
 
@@ -36,7 +41,7 @@ def exposition(
         doubts: whether they look sound.
         named: of how many populations, and of how many budgets, it is said how full they are; 0: none is named.
         accept: the header of who asks.
-        now: in UTC.
+        now: by the clocks of the databases, as far as these are known, by placement.
 
     Returns:
         The text, and its media type.
@@ -60,7 +65,7 @@ class _Given(Collector):
         return self._metrics
 
 
-def _of_ledgers(looked: Mapping[str, Looked], named: int, now: datetime) -> Iterator[Metric]:
+def _of_ledgers(looked: Mapping[str, Looked], named: int, now: Mapping[str, datetime]) -> Iterator[Metric]:
     ready = _by_placement("epsilon_ledger_ready", "Whether steps can be decided: one was rehearsed.")
     for placement, each in looked.items():
         ready.add_metric([placement], each.trouble is None)
@@ -72,12 +77,12 @@ def _of_ledgers(looked: Mapping[str, Looked], named: int, now: datetime) -> Iter
         yield from _named([use for each in there.values() for use in each.uses], named)
 
 
-def _numbers(found: Mapping[str, T], described: Described[T], now: datetime) -> Iterator[Metric]:
-    """One number for each placement; a moment that there was none of is left out."""
+def _numbers(found: Mapping[str, T], described: Described[T], now: Mapping[str, datetime]) -> Iterator[Metric]:
+    """One number for each placement; a moment that there was none of is left out, as is one of an unknown clock."""
     for name, help_text, value in described:
         metric = _by_placement(f"epsilon_ledger_{name}", help_text)
         for placement, each in found.items():
-            number = value(each, now)
+            number = value(each, now[placement]) if placement in now else None
             if number is not None:
                 metric.add_metric([placement], number)
         yield metric

@@ -27,6 +27,13 @@ _CONNECTIONS = Gauge(
     registry=REGISTRY,
     multiprocess_mode="livesum",
 )
+_CLOCK = Gauge(
+    "epsilon_ledger_clock_ahead_seconds",
+    "By how much this machine's clock is ahead of the database's; below 0: behind.",
+    ["placement"],
+    registry=REGISTRY,
+    multiprocess_mode="livemostrecent",
+)
 _LAG = Gauge(
     "epsilon_ledger_event_loop_lag_seconds",
     "By how much the event loop of the slowest worker woke too late.",
@@ -72,6 +79,9 @@ class Sampler:
             used, kept = placement.database.connections()
             _CONNECTIONS.labels(placement.name, "used").set(used)
             _CONNECTIONS.labels(placement.name, "idle").set(kept)
+            ahead = placement.database.clock.own_is_ahead()
+            if ahead is not None:
+                _CLOCK.labels(placement.name).set(ahead)
         for metric in _PROCESS.collect():
             for sample in metric.samples:
                 if sample.name in _OF_PROCESS:

@@ -122,7 +122,7 @@ async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None
     while True:
         await asyncio.sleep(min(LOOK_SECONDS, seconds))
         try:
-            await asyncio.to_thread(sign_due, db, signer, seconds, datetime.now(UTC))
+            await asyncio.to_thread(lambda: sign_due(db, signer, seconds, db.clock.now()))
             counters.background_done("checkpoints")
         except (LedgerError, SQLAlchemyError) as error:
             _logger.warning("No checkpoint could be signed, and it is tried again: %s", said_by(error))

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -69,7 +69,7 @@ class People:
         """
         found = tokens.signed(token, self._provider)
         try:
-            return Person(self._caller(found.claims, datetime.now(UTC), self._terms), found.thumbprint)
+            return Person(self._caller(found.claims, self._doors.now(), self._terms), found.thumbprint)
         except TokenRefusedError as error:
             self._note(error, request_id)
             raise
@@ -91,7 +91,7 @@ class People:
         found = tokens.signed(token, self._provider, tokens.ID_TYPES)
         terms = replace(self._terms, audience=client_id)
         try:
-            caller = self._caller(found.claims, datetime.now(UTC), terms)
+            caller = self._caller(found.claims, self._doors.now(), terms)
             tokens.check_sign_in(found.claims, client_id, nonce)
         except TokenRefusedError as error:
             self._note(error, request_id)
@@ -101,7 +101,7 @@ class People:
     def still_known(self, person: Person) -> bool:
         """Whether a token holds that was found good before; asks nobody."""
         ends = person.caller.expires_at
-        return self._provider.publishes(person.thumbprint) and (ends is None or datetime.now(UTC) < ends)
+        return self._provider.publishes(person.thumbprint) and (ends is None or self._doors.now() < ends)
 
     def publishes(self, thumbprint: str) -> bool:
         """Whether the provider publishes a key, as far as is known; asks nobody."""

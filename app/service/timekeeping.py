@@ -1,0 +1,54 @@
+"""The clocks of the databases, read regularly, and whether this machine's own goes with them."""
+
+import asyncio
+import logging
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.ledger.errors import LedgerError
+from app.persistence.clock import Clock
+from app.persistence.engine import said_by
+from app.service.measuring import counters
+
+SAMPLED_SECONDS: Final = 5.0
+
+MOST_APART_SECONDS: Final = 5.0
+"""A machine whose clock is further off is to be looked after. Nothing of the ledger goes by it; logs and tokens do."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def keep_time(name: str, clock: Clock) -> None:
+    """Read a database's clock regularly, until cancelled.
+
+    Args:
+        name: of the placement.
+        clock: of its database; a failure is logged, and the bounds of the time grow until the next reading.
+    """
+    told = None
+    while True:
+        try:
+            await asyncio.to_thread(clock.sample)
+            counters.background_done("clock")
+        except (LedgerError, SQLAlchemyError) as error:
+            _logger.warning("The clock of the placement %s could not be read: %s", name, said_by(error))
+        except Exception:
+            _logger.exception("The clock of the placement %s could not be read", name)
+        found = wrong_clock(clock)
+        if (found is None) != (told is None):
+            _logger.warning("The placement %s: %s", name, found or "this machine's clock is right again.")
+        told = found
+        await asyncio.sleep(SAMPLED_SECONDS)
+
+
+def wrong_clock(clock: Clock) -> str | None:
+    """What is to be said of this machine's clock; None: it goes with the database's, or nothing is known of that."""
+    ahead = clock.own_is_ahead()
+    if ahead is None or abs(ahead) <= MOST_APART_SECONDS:
+        return None
+    how = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"This machine's clock is {abs(ahead):.0f} s {how} the database's. Steps go by the database's; set this "
+        "machine's by NTP."
+    )
