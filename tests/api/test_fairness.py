@@ -93,3 +93,23 @@ def test_a_refusal_beneath_many_accounts_searches_noise_without_the_lock(
     assert refused.json()["noise_multiplier_that_fits"] > 0.5
     assert len(computed_under_lock) > 5
     assert not any(computed_under_lock)
+
+
+def test_dear_curves_of_steps_are_computed_by_another_process(home: House, computed_under_lock: list[bool]) -> None:
+    schedule = {"type": "decay", "mode": "time", "decay_rate": 1e-5, "steps": 100, "event": _sampled(21.0)}
+    for count, status in ((1, 200), (10**6, 403)):
+        body = {"event": schedule, "count": count}
+        reply = home.ledger.post(f"/v1/runs/{home.ids()['run_id']}/steps", body)
+        assert reply.status_code == status, reply.text
+    assert not computed_under_lock
+
+
+def test_a_step_that_is_too_much_work_is_refused(home: House, computed_under_lock: list[bool]) -> None:
+    parts = [_sampled(1 + index / 1000) for index in range(1000)]
+    too_much = {"type": "composed", "events": [*parts[:999], {**_sampled(1.0), "sampling_probability": 0.5}]}
+    body = {"events": [{"event": {"type": "composed", "events": parts}}, {"event": too_much}]}
+    for path in ("steps", "reservations"):
+        asked = body if path == "steps" else {"plan": body["events"]}
+        reply = home.ledger.post(f"/v1/runs/{home.ids()['run_id']}/{path}", asked)
+        assert (reply.status_code, reply.json()["code"]) == (422, "plan_too_expensive")
+    assert not computed_under_lock

@@ -185,6 +185,20 @@ CASES = (
         ("tests/service/test_calculating.py",),
     ),
     Mutation(
+        "dear curves of steps are computed by the process that decides about them",
+        "app/service/pricing.py",
+        "LITTLE_WORK: Final = 25_000\n",
+        "LITTLE_WORK: Final = 25_000_000\n",
+        ("tests/api/test_fairness.py",),
+    ),
+    Mutation(
+        "prices of many events are one calculation",
+        "app/service/pricing.py",
+        "        if chosen and total + work > MOST_WORK:\n",
+        "        if False:\n",
+        ("tests/service/test_calculating.py",),
+    ),
+    Mutation(
         "an organisation lets any number of plans wait",
         "app/service/calculating/fair_queue.py",
         "            if len(waiting) >= MOST_WAITING:\n",
