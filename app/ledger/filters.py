@@ -7,7 +7,8 @@ adaptive choice.
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from math import floor
+from math import floor, nextafter
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,24 +68,35 @@ class FilterWeights:
     Args:
         indices: places in the grid of orders, increasing.
         deltas: the part of delta at each of these orders, each positive.
+        reserve: the part of delta for mechanisms with a delta of their own; 0: there is none.
     """
 
     indices: tuple[int, ...]
     deltas: tuple[float, ...]
+    reserve: float = 0.0
 
     def __post_init__(self) -> None:
         """Hold what every filter needs: distinct increasing orders, positive deltas."""
         assert len(self.indices) == len(self.deltas) > 0
         assert all(a < b for a, b in zip(self.indices, self.indices[1:], strict=False))
         assert all(delta > 0 for delta in self.deltas)
+        assert self.reserve >= 0
 
     def within(self, delta: float) -> bool:
-        """Whether the parts sum to at most `delta`, exactly."""
-        return self.set_aside(delta) >= 0
+        """Check whether the parts and the reserve sum to at most `delta`, exactly."""
+        return sum(map(Fraction, (*self.deltas, self.reserve))) <= Fraction(delta)
 
-    def set_aside(self, delta: float) -> int:
-        """What the parts leave of `delta` for mechanisms with a delta of their own: units of 2^-62, rounded down."""
-        return floor((Fraction(delta) - sum(map(Fraction, self.deltas))) / Fraction(DELTA_UNIT))
+    def set_aside(self) -> int:
+        """Get the reserve in units of 2^-62, rounded down."""
+        return floor(Fraction(self.reserve) / Fraction(DELTA_UNIT))
+
+    @classmethod
+    def of(cls, delta: float, indices: tuple[int, ...], deltas: tuple[float, ...]) -> Self:
+        """Make weights whose reserve is all that the parts leave of `delta`, rounded down."""
+        left = Fraction(delta) - sum(map(Fraction, deltas))
+        assert left >= 0, "the parts of delta are within it"
+        reserve = float(left)
+        return cls(indices, deltas, reserve if Fraction(reserve) <= left else nextafter(reserve, 0.0))
 
 
 def adaptive_weights(
@@ -122,9 +134,7 @@ def adaptive_weights(
     rest = (1.0 - PLANNED_SHARE - least) * spread * (1.0 - 1e-12) / len(around)
     indices = tuple(sorted(around | {planned}))
     deltas = tuple(planned_delta if index == planned else rest for index in indices)
-    weights = FilterWeights(indices, deltas)
-    assert weights.within(limit.delta)
-    return weights
+    return FilterWeights.of(limit.delta, indices, deltas)
 
 
 def _repetitions_at_orders(epsilon: float, delta: float, workload: RdpCurve, grid_version: int) -> NDArray[np.float64]:

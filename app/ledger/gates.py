@@ -98,8 +98,8 @@ def adaptive_gate(limit: Limit, weights: FilterWeights, grid_version: int) -> Ga
         grid_version: the account's grid.
 
     Returns:
-        The gate at the orders of the weights. What the weights leave of delta is for mechanisms with a delta of their
-        own: both parts were fixed beforehand, so their failures add up (ADR 0007).
+        The gate at the orders of the weights. Their reserve is for mechanisms with a delta of their own: both were
+        fixed beforehand, so their failures add up (ADR 0007).
 
     Source: DESIGN section 4: B_j = epsilon - ln(1 - 1/a_j) + ln(delta_j a_j)/(a_j - 1).
     """
@@ -107,9 +107,7 @@ def adaptive_gate(limit: Limit, weights: FilterWeights, grid_version: int) -> Ga
     places = np.array(weights.indices)
     chosen, deltas = orders(grid_version)[places], np.array(weights.deltas)
     bounds = threshold_units(chosen, limit.epsilon, deltas)
-    return Gate(
-        places, bounds, epsilon_at_orders(chosen, np.zeros(chosen.shape), deltas), weights.set_aside(limit.delta)
-    )
+    return Gate(places, bounds, epsilon_at_orders(chosen, np.zeros(chosen.shape), deltas), weights.set_aside())
 
 
 @lru_cache(maxsize=1024)

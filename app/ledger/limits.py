@@ -7,7 +7,7 @@ from app.ledger.accounts import Account
 from app.ledger.filters import FilterWeights, Limit
 
 SLACK = 1.0 - 1e-12
-"""Parts of a new delta are rounded by less than this, so that together they stay within it."""
+"""Parts of a new delta, and the reserve, are rounded by less than this, so that together they stay within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def limited(account: Account, limit: Limit) -> Account:
 
 
 def scaled(weights: FilterWeights, before: Limit, after: Limit) -> FilterWeights:
-    """The weights of a filter under another limit: the same orders, each with the same part of delta.
+    """Scale the weights of a filter to another limit: the same orders, each and the reserve with its share of delta.
 
     Args:
         weights: frozen under the limit before.
@@ -71,17 +71,16 @@ def scaled(weights: FilterWeights, before: Limit, after: Limit) -> FilterWeights
         after: the new limit.
 
     Returns:
-        Weights within the new delta. If delta was raised, no part is smaller than before, so that whatever the filter
-        has let through it would let through again.
+        Weights within the new delta, no part of which has a larger share of it than before. If delta was raised, no
+        part is smaller than before, so that whatever the filter has let through it would let through again.
     """
     if after.delta == before.delta:
         return weights
     factor = after.delta / before.delta
-    parts = tuple(delta * factor * SLACK for delta in weights.deltas)
+    kept = (*weights.deltas, weights.reserve)
+    parts = tuple(part * factor * SLACK for part in kept)
     if after.delta > before.delta:
-        parts = tuple(map(max, parts, weights.deltas))
-        if not FilterWeights(weights.indices, parts).within(after.delta):
-            return weights  # the two deltas differ by less than the rounding
-    changed = FilterWeights(weights.indices, parts)
+        parts = tuple(map(max, parts, kept))
+    changed = FilterWeights(weights.indices, parts[:-1], parts[-1])
     assert changed.within(after.delta), "the parts of delta are within it"
     return changed

@@ -39,7 +39,7 @@ def charge(account: Account, step: PricedStep) -> Account:
 def test_the_parts_of_delta_and_what_is_set_aside_sum_to_at_most_delta(delta: float, epsilon: float) -> None:
     limit = Limit(epsilon, delta)
     weights = adaptive_weights(limit, NOISY, GRID_VERSION)
-    aside = weights.set_aside(delta)
+    aside = weights.set_aside()
     assert sum(map(Fraction, weights.deltas)) + aside * Fraction(DELTA_UNIT) <= Fraction(delta)
     assert aside * DELTA_UNIT == pytest.approx(0.01 * delta, rel=1e-6, abs=DELTA_UNIT)
 

@@ -136,6 +136,13 @@ CASES = (
         ("tests/api/test_removal.py",),
     ),
     Mutation(
+        "what rounding takes from the parts of delta goes into the reserve",
+        "app/ledger/limits.py",
+        "    changed = FilterWeights(weights.indices, parts[:-1], parts[-1])",
+        "    changed = FilterWeights.of(after.delta, weights.indices, parts[:-1])",
+        ("tests/ledger/test_limits.py",),
+    ),
+    Mutation(
         "a sweep has as many trials as are expected",
         "app/accounting/formulas/repetitions.py",
         "    return above",

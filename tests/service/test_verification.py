@@ -15,6 +15,7 @@ from app.accounting.events import Laplace, NeighboringRelation, canonical, finge
 from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.filters import Limit, adaptive_weights
+from app.persistence.repositories.balances import weights_text
 from app.persistence.repositories.events import PriceList, StoredPrice
 from app.persistence.tables import account_paths, attempts, balances, event_curves, populations, runs
 from app.service import verification
@@ -45,6 +46,7 @@ from tests.service.tampering import (
     swap_weights,
     swell_weights,
     tampering,
+    thin_reserve,
     whole,
 )
 
@@ -115,6 +117,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a decision's steps moved": (lambda tx: set_decision(tx, 1, step_count=3, next_step=7), MODEL),
     "the number of decisions lowered": (lambda tx: set_run(tx, MODEL, decisions=1), MODEL),
     "weights over delta": (lambda tx: swell_weights(tx, TEAM), TEAM),
+    "a reserve that is no remainder": (lambda tx: thin_reserve(tx, TEAM), TEAM),
     "weights moved to other orders": (lambda tx: shift_weights(tx, TEAM), TEAM),
     "weights forgotten": (lambda tx: set_account(tx, TEAM, weights=None), TEAM),
     "weights broken": (lambda tx: set_account(tx, TEAM, weights="x"), TEAM),
@@ -252,7 +255,7 @@ def test_weights_of_an_earlier_rule_are_sound(charged: Ledger) -> None:
             ).scalar_one()
         )
         old = adaptive_weights(Limit(row.epsilon_limit, row.delta_limit), workload, row.grid_version, 1)
-        set_account(tx, TEAM, weights=json.dumps({"indices": old.indices, "deltas": old.deltas}))
+        set_account(tx, TEAM, weights=weights_text(old))
     assert json.loads(row.weights)["deltas"] != list(old.deltas)
     assert verify(charged.database).sound
 

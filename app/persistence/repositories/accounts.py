@@ -345,4 +345,4 @@ def _weights(text: str | None) -> FilterWeights | None:
     if text is None:
         return None
     stored = json.loads(text)
-    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]))
+    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["reserve"])

@@ -162,7 +162,9 @@ def weights_text(weights: FilterWeights | None) -> str | None:
 
 def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
     """Frozen weights as values of JSON."""
-    return None if weights is None else {"indices": weights.indices, "deltas": weights.deltas}
+    if weights is None:
+        return None
+    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
 
 
 def _since(text: str) -> Since:

@@ -14,7 +14,7 @@ from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import canonical_act, canonical_entry
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
 from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import accounts, acts, entries, events, tenants
+from app.persistence.repositories import accounts, acts, balances, entries, events, tenants
 from app.persistence.repositories.accounts import KeptAccount
 from app.persistence.repositories.entries import KeptReservation, KeptRun
 from app.service.verification.terms import Terms, Told, read_acts
@@ -232,7 +232,7 @@ def _account(
         "grid_version": account.grid_version,
         "limits": limits,
         "filter": str(account.filter),
-        "weights": account.weights and {"indices": account.weights.indices, "deltas": account.weights.deltas},
+        "weights": balances.weights_facts(account.weights),
         "spent": _base64(account.spent.to_bytes()),
         "spent_delta": account.spent.delta,
         "held": _base64(account.held.to_bytes()),
