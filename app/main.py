@@ -144,7 +144,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.keys = KeyRing(placements.databases, settings.openid)
     app.state.signer = signer_of(settings.signing_key_file)
     app.state.rates = asking_rates(
-        settings.rate_limit_per_second, settings.rate_limit_burst, settings.rate_limit_failures_per_second
+        settings.rate_limit_per_second,
+        settings.rate_limit_burst,
+        settings.rate_limit_failures_per_second,
+        settings.rate_limit_sign_ins_per_minute,
     )
     app.state.background = Background()
     app.state.sampler = Sampler(placements)

@@ -60,6 +60,8 @@ class Settings(BaseSettings):
         rate_limit_burst: how many it takes at once of a key that was silent.
         rate_limit_failures_per_second: requests without a known key that it takes of one address; 0: as many as come.
             At once it takes ten times as many.
+        rate_limit_sign_ins_per_minute: how often one key or person may sign in with a browser, and ten times as often
+            at once; all at one address may try ten times as often; 0: as often as they like.
         max_connections: how many connections a worker process takes at a time.
         request_head_seconds: how long a request's line and headers may take to arrive.
         request_body_seconds: how long its body may then take, and how long nothing may be taken of an answer.
@@ -100,6 +102,7 @@ class Settings(BaseSettings):
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
     rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
     rate_limit_failures_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
+    rate_limit_sign_ins_per_minute: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     request_head_seconds: Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)] = 10
     request_body_seconds: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30

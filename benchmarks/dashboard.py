@@ -72,7 +72,7 @@ def signed_in(server: Server) -> httpx2.Client:
     """A client with the cookie of a session."""
     key = server.client.headers["authorization"].partition(" ")[2]
     client = httpx2.Client(base_url=server.client.base_url, timeout=60, trust_env=False)
-    reply = client.post("/sign-in", data={"key": key})
+    reply = client.post("/sign-in", data={"key": key}, headers={"Sec-Fetch-Site": "same-origin"})
     assert reply.is_redirect, reply.text
     return client
 

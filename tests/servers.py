@@ -20,6 +20,9 @@ from app.service.asking import access
 from app.service.governance.keys import create_key
 from app.service.readiness import BELIEVED_SECONDS
 
+SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
+"""Tests sign in more often than people do."""
+
 
 def command_line(*arguments: str, database: Path | str) -> subprocess.CompletedProcess[str]:
     """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
@@ -89,7 +92,10 @@ class LiveServer:
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"],
-                env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url} | self.environment,
+                env={SIGN_INS: "0"}
+                | os.environ
+                | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+                | self.environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

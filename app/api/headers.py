@@ -13,7 +13,7 @@ PUBLIC: Final = frozenset({"/docs", "/openapi.json"})
 
 _ALWAYS: Final[Headers] = (
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with none at all, browsers say `Origin: null` to our own pages' forms
     (b"x-frame-options", b"DENY"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )

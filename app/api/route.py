@@ -102,7 +102,7 @@ async def authenticated(request: Request, credential: str | None) -> Caller:
         LedgerUnavailableError: a database does not answer, and no other one knows them.
     """
     caller = await _known(request, credential)
-    _rates(request).keys.take(caller.actor)
+    rates_of(request).keys.take(caller.actor)
     return caller
 
 
@@ -114,19 +114,24 @@ async def _known(request: Request, credential: str | None) -> Caller:
     request_id = request_id_of(request.scope)
     if keys.knew(credential):  # whoever shares an address with a stranger is not held up
         return await run_in_threadpool(keys.authenticate, credential, request_id)
-    address = request.client.host if request.client else ""
-    with strangers_of(request).spent_on(AuthenticationError, address):
+    with strangers_of(request).spent_on(AuthenticationError, address_of(request)):
         return await run_in_threadpool(keys.authenticate, credential, request_id)
 
 
-def _rates(request: Request) -> AskingRates:
+def rates_of(request: Request) -> AskingRates:
+    """Get the limits of this process on how often one may ask."""
     rates: AskingRates = request.app.state.rates
     return rates
 
 
 def strangers_of(request: Request) -> Rates:
     """How often one may ask without being known, by address."""
-    return _rates(request).strangers
+    return rates_of(request).strangers
+
+
+def address_of(request: Request) -> str:
+    """Get the address that a request is counted for: of the client, or what a trusted proxy says of it."""
+    return request.client.host if request.client else ""
 
 
 def _not_taken(why: str) -> Response:

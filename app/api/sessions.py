@@ -83,11 +83,30 @@ def require_token(cookie: str, shown: str) -> None:
         )
 
 
-def require_own_page(request: Request) -> None:
+def require_own_page(request: Request, *, alone: bool = False) -> None:
     """Refuse what a page of another site has sent.
 
+    Browsers say by Fetch Metadata where a request comes from, but only to hosts that they trust (https, localhost);
+    to the others they say by `Origin`.
+
+    Args:
+        request: of any kind.
+        alone: whether nothing else shows it, as the CSRF token of a session does: then the browser has to say it.
+
     Raises:
-        ForeignPageError: the browser says so.
+        ForeignPageError: the browser says that it is another site's, or does not say that it is not.
     """
-    if request.headers.get("sec-fetch-site", "none") not in _OWN:
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        own = site in _OWN
+    elif origin is not None:
+        own = origin in {request.app.state.public_url, f"{request.url.scheme}://{request.url.netloc}"}
+    elif alone:
+        raise ForeignPageError(
+            "The request has neither Sec-Fetch-Site nor Origin, so no page of this service has made it: sign in with a "
+            "current browser; programs send their key with each request."
+        )
+    else:
+        own = True
+    if not own:
         raise ForeignPageError("The request was made by a page of another site.")

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.problems import FORESEEN
 from app.api.request_ids import request_id_of
-from app.api.route import placement_of
+from app.api.route import address_of, placement_of, rates_of
 from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie
 from app.dashboard.pages import error_page, sign_in_page
 from app.dashboard.signing_in import Next, own_path
@@ -71,8 +71,9 @@ async def come_back(request: Request) -> Response:
 async def _signed_in(request: Request, flow: Flow | None) -> Response:
     way = _way(request)
     answer = {name: value[:MOST_CHARACTERS] for name, value in request.query_params.items()}
-    address = request.client.host if request.client else ""
-    with request.app.state.rates.strangers.spent_on(AuthenticationError, address):
+    address, rates = address_of(request), rates_of(request)
+    rates.sign_ins_tried.take(address)
+    with rates.strangers.spent_on(AuthenticationError, address):
         flow = await run_in_threadpool(way.require_ours, flow, answer)
         if "error" in answer:
             return _refused(request, flow, answer)
@@ -80,6 +81,7 @@ async def _signed_in(request: Request, flow: Flow | None) -> Response:
         sign_in = partial(request.app.state.keys.sign_in, token, way.client_id, flow.nonce)
         person = await run_in_threadpool(sign_in, request_id_of(request.scope))
     request.state.caller = person.caller
+    rates.sign_ins.take(person.caller.actor)
     # The token itself is for the moment of the sign-in, and lives minutes: the session has an end of its own.
     open_session = partial(
         sessions.open_session,

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.problems import FORESEEN
 from app.api.request_ids import request_id_of
-from app.api.route import StrictRequest, authenticated, placement_of
+from app.api.route import StrictRequest, address_of, authenticated, placement_of, rates_of
 from app.api.sessions import COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie, require_own_page, require_token
 from app.dashboard.pages import error_page, sign_in_page
 from app.ledger.errors import AuthenticationError, InvalidInputError
@@ -38,7 +38,8 @@ async def show_sign_in(request: Request, next: Next = "/") -> Response:  # noqa:
 async def sign_in(request: Request) -> Response:
     """Take a key, and give a cookie for it."""
     try:
-        require_own_page(request)
+        require_own_page(request, alone=True)
+        rates_of(request).sign_ins_tried.take(address_of(request))
         fields = await form_of(request)
         target = own_path(fields.get("next", "/"))
         key = f"Bearer {fields.get('key', '').strip()}"
@@ -51,6 +52,7 @@ async def sign_in(request: Request) -> Response:
         except AuthenticationError as error:
             return sign_in_page(request, target, error.detail if "." in key else NO_KEY)
         request.state.caller = caller
+        rates_of(request).sign_ins.take(caller.actor)
         lasting = timedelta(hours=request.app.state.session_hours)
         db = placement_of(request).database
         opened = await run_in_threadpool(

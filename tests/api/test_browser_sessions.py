@@ -32,6 +32,8 @@ def test_nothing_changes_for_a_page_that_is_not_ours(house: House, operation: Op
         "the cookie for a token": _headers(cookie) | {TOKEN_HEADER: cookie},
         "another site": _with_token(cookie) | {"Sec-Fetch-Site": "cross-site"},
         "a neighbour": _with_token(cookie) | {"Sec-Fetch-Site": "same-site"},
+        "another site, which the browser says otherwise": _with_token(cookie) | {"Origin": "http://evil.example"},
+        "a page that has no origin": _with_token(cookie) | {"Origin": "null"},
         "no token, and a form's type": _headers(cookie) | {"Content-Type": "text/plain"},
     }.items():
         reply = house.ledger.http.request(operation.method, path, json=body, headers=valid_headers(operation) | headers)
@@ -42,7 +44,7 @@ def test_nothing_changes_for_a_page_that_is_not_ours(house: House, operation: Op
 @each_unsafe
 def test_a_page_of_ours_gets_through_to_the_operation(house: House, operation: Operation) -> None:
     cookie = cookie_for(house.ledger, "viewer")
-    for site in ({}, {"Sec-Fetch-Site": "same-origin"}):
+    for site in ({}, {"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://testserver"}):
         reply = house.ledger.http.request(
             operation.method,
             operation.at(**house.ids()),

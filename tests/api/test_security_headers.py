@@ -27,7 +27,7 @@ def _check(reply: httpx2.Response, *, policy: str = API_POLICY, cached: str | No
         )
     } == {
         "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
+        "referrer-policy": "same-origin",
         "x-frame-options": "DENY",
         "content-security-policy": policy,
         "cache-control": cached,

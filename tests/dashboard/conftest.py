@@ -111,4 +111,5 @@ def provider() -> Iterator[IdentityProvider]:
 @pytest.fixture
 def way(tmp_path: Path, provider: IdentityProvider) -> Iterator[Way]:
     with open_ledger(tmp_path, **settings_of(provider)) as ledger:
+        provider.wait_for(ledger)  # while the keys are fetched for the first time, people are told to wait
         yield way_of(ledger, provider)

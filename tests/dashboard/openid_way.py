@@ -48,7 +48,9 @@ class Way:
 
 def way_of(ledger: Ledger, provider: IdentityProvider) -> Way:
     """A browser of its own at a service and a provider."""
-    return Way(ledger, provider, TestClient(ledger.http.app, base_url=HOME, follow_redirects=False))
+    browser = TestClient(ledger.http.app, base_url=HOME, follow_redirects=False)
+    browser.headers["Origin"] = HOME
+    return Way(ledger, provider, browser)
 
 
 def settings_of(provider: IdentityProvider, **more: object) -> dict[str, Any]:

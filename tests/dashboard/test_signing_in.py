@@ -28,7 +28,9 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
 
 def browser(ledger: Ledger, scheme: str = "http") -> TestClient:
     """A browser of its own at the same application, which follows no redirects."""
-    return TestClient(ledger.http.app, base_url=f"{scheme}://ledger.example", follow_redirects=False)
+    client = TestClient(ledger.http.app, base_url=f"{scheme}://ledger.example", follow_redirects=False)
+    client.headers["Origin"] = f"{scheme}://ledger.example"
+    return client
 
 
 @pytest.fixture
@@ -112,18 +114,55 @@ def test_a_token_is_not_taken_for_a_key(http: TestClient) -> None:
     assert "set-cookie" not in reply.headers
 
 
-def test_another_site_signs_nobody_in(clinic: Ledger, http: TestClient) -> None:
-    for site in ("cross-site", "same-site"):
-        data = {"key": clinic.keys["hospital", "admin"]}
-        reply = http.post("/sign-in", data=data, headers={"Sec-Fetch-Site": site})
-        assert reply.status_code == 403
-        assert "set-cookie" not in reply.headers
+FOREIGN = (
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "http://ledger.example"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "https://ledger.example"},
+    {"Origin": "http://ledger.example:8000"},
+    {"Origin": "http://ledger.example.evil.example"},
+    {"Origin": "null"},
+    {"Origin": ""},
+)
+"""What browsers send with a request of another site's page; without Fetch Metadata to a host that they do not trust."""
+
+
+@pytest.mark.parametrize("said", [*FOREIGN, {}], ids=str)
+def test_another_site_signs_nobody_in(clinic: Ledger, http: TestClient, said: dict[str, str]) -> None:
+    del http.headers["Origin"]
+    reply = http.post("/sign-in", data={"key": clinic.keys["hospital", "admin"]}, headers=said)
+    assert reply.status_code == 403
+    assert "set-cookie" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "same-origin", "Origin": "null"},
+        {"Origin": "http://ledger.example"},
+    ],
+    ids=str,
+)
+def test_our_own_page_signs_in(clinic: Ledger, http: TestClient, said: dict[str, str]) -> None:
+    del http.headers["Origin"]
+    assert http.post("/sign-in", data={"key": clinic.keys["hospital", "admin"]}, headers=said).status_code == 303
+
+
+def test_the_address_that_people_know_is_our_own(tmp_path: Path) -> None:
+    """A proxy that does not say by which address it was asked."""
+    with open_ledger(tmp_path, public_url="https://ledger.hospital.example") as ledger:
+        http = browser(ledger)
+        http.headers["Origin"] = "https://ledger.hospital.example"
+        assert _sign_in(http, ledger).status_code == 303
 
 
 def test_another_site_signs_nobody_out(clinic: Ledger, http: TestClient) -> None:
     _sign_in(http, clinic)
     right = {"csrf": _csrf(http)}
-    assert http.post("/sign-out", data=right, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    for said in FOREIGN:
+        assert http.post("/sign-out", data=right, headers=said).status_code == 403, said
     for wrong in ({}, {"csrf": "x"}, {"csrf": "ä"}):
         assert http.post("/sign-out", data=wrong).status_code == 403
     assert http.get("/").status_code == 200

@@ -19,7 +19,8 @@ def browser_client(
     server: LiveServer, role: str = "viewer", organisation: str = "hospital", *, key: str = ""
 ) -> Iterator[httpx2.Client]:
     """A client that is signed in as a browser is, without script: with the key of a role, or another one."""
-    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False) as client:
+    headers = {"Origin": server.url}
+    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False, headers=headers) as client:
         assert client.post("/sign-in", data={"key": key or server.key(role, organisation)}).status_code == 303
         yield client
 

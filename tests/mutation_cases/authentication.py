@@ -4,6 +4,52 @@ from tests.mutation_cases.case import Mutation
 
 CASES = (
     Mutation(
+        "a key signs in as often as it likes",
+        "app/dashboard/signing_in.py",
+        "        rates_of(request).sign_ins.take(caller.actor)\n",
+        "",
+        ("tests/dashboard/test_sign_in_limits.py",),
+        "again_and_again",
+    ),
+    Mutation(
+        "a person signs in as often as they like",
+        "app/dashboard/openid.py",
+        "    rates.sign_ins.take(person.caller.actor)\n",
+        "",
+        ("tests/dashboard/test_sign_in_limits.py",),
+        "person",
+    ),
+    Mutation(
+        "sign-ins are tried as often as an address likes",
+        "app/dashboard/signing_in.py",
+        "        rates_of(request).sign_ins_tried.take(address_of(request))\n",
+        "",
+        ("tests/dashboard/test_sign_in_limits.py",),
+        "address",
+    ),
+    Mutation(
+        "a key that fails without end is noted every minute",
+        "app/service/asking/sign_ins.py",
+        "seconds = min(2 * each.seconds, MOST_GATHERED_SECONDS) if each.why else each.seconds",
+        "seconds = each.seconds",
+        ("tests/dashboard/test_sign_in_limits.py",),
+        "days",
+    ),
+    Mutation(
+        "another site signs somebody in where Fetch Metadata is missing",
+        "app/api/sessions.py",
+        "    elif origin is not None:\n",
+        "    elif False:\n",
+        ("tests/dashboard/test_signing_in.py", "tests/api/test_browser_sessions.py"),
+    ),
+    Mutation(
+        "who does not say which page asks is signed in",
+        "app/api/sessions.py",
+        "    elif alone:\n",
+        "    elif False:\n",
+        ("tests/dashboard/test_signing_in.py",),
+    ),
+    Mutation(
         "half a surrogate pair in a cookie or a token is taken for text",
         "app/service/foreign_json.py",
         "        require_characters(told)\n",

@@ -96,29 +96,54 @@ class AskingRates:
     Args:
         keys: by the id of a known key.
         strangers: requests without one, by the address that they come from.
+        sign_ins: sessions that begin, by the key or person: each stays in the organisation's chain for ever.
+        sign_ins_tried: attempts to begin one, whatever comes of them, by the address.
     """
 
     keys: Rates
     strangers: Rates
+    sign_ins: Rates
+    sign_ins_tried: Rates
 
 
 STRANGERS_SECONDS: Final = 10
 """A stranger may ask at once what it may ask in so many seconds."""
 
 
-def asking_rates(keys_per_second: float, keys_burst: int, failures_per_second: float) -> AskingRates:
+SIGN_INS_MINUTES: Final = 10
+"""A key or a person may sign in at once as often as in so many minutes."""
+
+ADDRESS_FACTOR: Final = 10
+"""So many times as often as one key, all who share an address may try to sign in."""
+
+
+def asking_rates(
+    keys_per_second: float, keys_burst: int, failures_per_second: float, sign_ins_per_minute: float
+) -> AskingRates:
     """The rates of a process.
 
     Args:
         keys_per_second: requests of one key; 0: as many as come.
         keys_burst: so many of them at once, at least 1.
         failures_per_second: requests without a known key, of one address; 0: as many as come.
+        sign_ins_per_minute: of one key or person; 0: as many as come.
     """
+    at_once = math.ceil(sign_ins_per_minute * SIGN_INS_MINUTES) or 1
     return AskingRates(
         Rates(keys_per_second, keys_burst, "This key asks more often than one may. Repeat the request in a moment."),
         Rates(
             failures_per_second,
             math.ceil(failures_per_second * STRANGERS_SECONDS) or 1,
             "Too many requests without a known key came from this address. Repeat the request in a moment.",
+        ),
+        Rates(
+            sign_ins_per_minute / 60,
+            at_once,
+            "This key or person has signed in too often. Stay signed in, or wait; programs send the key itself.",
+        ),
+        Rates(
+            sign_ins_per_minute / 60 * ADDRESS_FACTOR,
+            at_once * ADDRESS_FACTOR,
+            "Too many sign-ins were tried from this address. Wait, and try again.",
         ),
     )

@@ -18,6 +18,10 @@ from app.service.acts import Act, append
 GATHERED_SECONDS = 60.0
 """After the first failure of a key or a person, how long further ones are counted before they are noted together."""
 
+MOST_GATHERED_SECONDS = 3600.0
+"""While they go on they are counted for twice as long each time, and for no longer than this; after so long without
+any, the next one is noted at once again. A chain is for ever, and who only knows a key's id may fail without end."""
+
 NOBODY = "unauthenticated"
 
 _logger = logging.getLogger(__name__)
@@ -48,12 +52,16 @@ class _Further:
         tried: what.
         db: where.
         until: when they are noted, by the monotonic clock.
+        seconds: for how long they are gathered.
+        last_at: of the last failure, by the same clock.
         why: how often, by what was wrong.
     """
 
     tried: Tried
     db: Database
     until: float
+    seconds: float
+    last_at: float
     why: dict[str, int] = field(default_factory=dict)
 
 
@@ -74,21 +82,24 @@ class Failures:
             request_id: of the HTTP request.
         """
         with self._lock:
-            further = self._further.get(tried)
+            now, further = monotonic(), self._further.get(tried)
             if further is not None:
                 further.why[why] = further.why.get(why, 0) + 1
+                further.last_at = now
                 return
-            self._further[tried] = _Further(tried, db, monotonic() + GATHERED_SECONDS)
+            self._further[tried] = _Further(tried, db, now + GATHERED_SECONDS, GATHERED_SECONDS, now)
         self._write(db, tried, {why: 1}, request_id)
 
     def flush(self, db: Database, *, all_of_them: bool = False) -> None:
         """Note what was gathered for long enough, on one database."""
         with self._lock:
-            due = [
-                each for each in self._further.values() if each.db is db and (all_of_them or monotonic() >= each.until)
-            ]
+            now = monotonic()
+            due = [each for each in self._further.values() if each.db is db and (all_of_them or now >= each.until)]
             for each in due:
                 del self._further[each.tried]
+                if now - each.last_at < MOST_GATHERED_SECONDS:
+                    seconds = min(2 * each.seconds, MOST_GATHERED_SECONDS) if each.why else each.seconds
+                    self._further[each.tried] = _Further(each.tried, db, now + seconds, seconds, each.last_at)
         for each in due:
             if each.why:
                 self._write(db, each.tried, each.why, None)

@@ -3,7 +3,7 @@
 import socket
 import ssl
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from threading import Lock, Thread
 from typing import Final
@@ -96,6 +96,12 @@ class _Fetch:
                     raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
 
 
+@cache
+def _trusting() -> ssl.SSLContext:
+    """Get what the machine trusts, or SSL_CERT_FILE names; to read it takes longer than to ask."""
+    return ssl.create_default_context()
+
+
 class _Plain(HTTPConnection):
     def __init__(self, host: str, *, fetch: _Fetch, timeout: float) -> None:
         super().__init__(host, timeout=timeout)
@@ -108,7 +114,7 @@ class _Plain(HTTPConnection):
 
 class _Secure(HTTPSConnection):
     def __init__(self, host: str, *, fetch: _Fetch, timeout: float) -> None:
-        super().__init__(host, timeout=timeout, context=ssl.create_default_context())
+        super().__init__(host, timeout=timeout, context=_trusting())
         self._fetch = fetch
 
     def connect(self) -> None:
@@ -127,7 +133,7 @@ class _Http(HTTPHandler):
 
 class _Https(HTTPSHandler):
     def __init__(self, fetch: _Fetch) -> None:
-        super().__init__()
+        super().__init__(context=_trusting())
         self._fetch = fetch
 
     def https_open(self, req: Request) -> HTTPResponse:
