@@ -34,7 +34,8 @@ def _sign_in(client: TestClient, key: str) -> httpx2.Response:
 
 
 def _entries(ledger: Ledger) -> Counter[str]:
-    acts, after = Counter[str](), ""
+    acts = Counter[str]()
+    after: str | None = ""
     while after is not None:
         page = ledger.get(f"/v1/audit?limit=200&after={after}", "auditor").json()
         acts.update(each["action"] for each in page["items"])
