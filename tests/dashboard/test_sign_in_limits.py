@@ -87,6 +87,7 @@ def provider() -> Iterator[IdentityProvider]:
 def test_a_person_of_the_provider_is_limited_too(tmp_path: Path, provider: IdentityProvider) -> None:
     settings = settings_of(provider, rate_limit_sign_ins_per_minute=HARDLY)
     with open_ledger(tmp_path, **settings) as ledger:
+        provider.wait_for(ledger)
         before = _entries(ledger)
         replies = [way_of(ledger, provider).come_back() for _ in range(4)]
         assert [reply.status_code for reply in replies] == [303, 303, 429, 429]
