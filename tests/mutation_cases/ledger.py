@@ -143,6 +143,13 @@ CASES = (
         ("tests/ledger/test_limits.py",),
     ),
     Mutation(
+        "the virtual steps of a completed tree do not count",
+        "sdk/src/epsilon_ledger/_wire/makers.py",
+        "1 << (steps - 1).bit_length()",
+        "(1 << (steps - 1).bit_length()) - 1",
+        ("tests/accounting/test_trees.py",),
+    ),
+    Mutation(
         "a sweep has as many trials as are expected",
         "app/accounting/formulas/repetitions.py",
         "    return above",

@@ -144,7 +144,8 @@ class TreeAggregation(DpEvent):
 
     Args:
         noise_multiplier: standard deviation of each node's noise divided by the clipping norm, in [1e-3, 1e6].
-        step_counts: steps of each tree between two restarts, at most 1,000 trees, each in 1 ... 1e9.
+        step_counts: steps of each tree between two restarts, at most 1,000 trees, each in 1 ... 1e9. Virtual steps,
+            by which a trainer completes its trees, count: they release the nodes above the last steps.
 
     Raises:
         InvalidEventError: the noise multiplier is out of bounds, or the steps are no such list.

@@ -158,7 +158,8 @@ def tree_aggregation_rdp(
 
     Args:
         noise_multiplier: standard deviation of every node's noise over the L2 sensitivity of a step's sum, above 0.
-        step_counts: steps of each tree, between two restarts; at least one tree, counts at least 0.
+        step_counts: steps of each tree, between two restarts, virtual ones included; at least one tree, counts at
+            least 0.
         orders: (n_orders,) Rényi orders above 1.
 
     Returns:

@@ -80,12 +80,17 @@ class EpsilonDeltaEvent(EventInput):
 
 
 class TreeAggregationEvent(EventInput):
-    """DP-FTRL: running sums from noisy binary trees; each record occurs in one step of one tree."""
+    """DP-FTRL: running sums from noisy binary trees; each record occurs in one step of one tree.
+
+    Virtual steps count: a trainer that completes its trees before a restart sends the steps of the completed trees.
+    """
 
     type: Literal["tree_aggregation"]
     noise_multiplier: NoiseMultiplier = Field(description="sigma of a node / clipping norm")
     step_counts: Annotated[list[Size], FailFast()] = Field(
-        min_length=1, max_length=1000, description="steps of each tree between restarts"
+        min_length=1,
+        max_length=1000,
+        description="steps of each tree between restarts, virtual ones included: 8, where 7 steps are completed to 8",
     )
 
 

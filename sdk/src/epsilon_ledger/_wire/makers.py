@@ -131,21 +131,27 @@ def epsilon_delta(epsilon: float, delta: float = 0.0) -> EpsilonDeltaEvent:
     return event
 
 
-def tree_aggregation(noise_multiplier: float, step_counts: Sequence[int]) -> TreeAggregationEvent:
+def tree_aggregation(
+    noise_multiplier: float, step_counts: Sequence[int], *, completed: bool = False
+) -> TreeAggregationEvent:
     """Describe DP-FTRL: one epoch of running sums from noisy binary trees.
+
+    A trainer that completes a tree before a restart, with virtual steps without records, releases the nodes of the
+    completed tree. Of 7 steps, a record is then in 4 nodes and not in 3: virtual steps count.
 
     Args:
         noise_multiplier: standard deviation of each node's noise divided by the clipping norm, in [1e-3, 1e6].
         step_counts: steps of each tree between two restarts; a record occurs in one step of one tree.
+        completed: whether virtual steps complete every tree (Kairouz et al. 2021, arXiv 2103.00039, appendix D), as in
+            DP-FTRL's reference code; then each count is raised to the next power of two.
 
     Returns:
         The event for the wire.
     """
-    return {
-        "type": "tree_aggregation",
-        "noise_multiplier": noise(noise_multiplier),
-        "step_counts": [whole("step_counts", steps) for steps in step_counts],
-    }
+    counts = [whole("step_counts", steps) for steps in step_counts]
+    if completed:
+        counts = [whole("step_counts", 1 << (steps - 1).bit_length()) for steps in counts]
+    return {"type": "tree_aggregation", "noise_multiplier": noise(noise_multiplier), "step_counts": counts}
 
 
 def adaptive_clipping(
