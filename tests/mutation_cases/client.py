@@ -36,15 +36,22 @@ CASES = (
     Mutation(
         "a gradient may be of fewer records than were drawn",
         f"{SOURCE}/_opacus/guard.py",
-        "if self._rows > most or (releasing and self._rows < draw.size):",
-        "if self._rows > most:",
+        "if found > most or (releasing and found < piece.size):",
+        "if found > most:",
         (SAMPLES,),
     ),
     Mutation(
         "a gradient may be of more records than were drawn",
         f"{SOURCE}/_opacus/guard.py",
-        "if self._rows > most or (releasing and self._rows < draw.size):",
-        "if releasing and self._rows < draw.size:",
+        "if found > most or (releasing and found < piece.size):",
+        "if releasing and found < piece.size:",
+        (SAMPLES,),
+    ),
+    Mutation(
+        "a piece may hold records of another batch",
+        f"{SOURCE}/_opacus/guard.py",
+        "found = rows if piece.split else self._rows",
+        "found = self._rows",
         (SAMPLES,),
     ),
     Mutation(

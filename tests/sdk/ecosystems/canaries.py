@@ -146,7 +146,6 @@ class Bench:
         self.batch: Batch | None = None
         self.draw = -1
         self.left = 0  # how many of its records are still to come
-        self.whole = True
 
     def _made(self, engine: PrivacyEngine, loader: DataLoader[Any]) -> Any:  # noqa: ANN401 - as Opacus' make_private
         model = nn.Linear(RECORDS, 1)

@@ -33,6 +33,8 @@ class RankBench(Bench):
         self.rank = rank
         self.sums_of_rank: list[list[int]] = []
         self.refused = 0
+        self.whole = True
+        self.begun = 0
         super().__init__(dice, kind)
         order = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(0)).tolist()
         self.draws.records = order[rank::RANKS]
@@ -102,7 +104,11 @@ class RankBench(Bench):
 def one_rank_is_ahead(bench: RankBench) -> None:
     """Let one rank step the next batch, and the other one that after it."""
     ahead = bench.dice.randrange(RANKS) == bench.rank
-    if bench.whole and bench.fetch() and (not ahead or bench.fetch()) and bench.batch is not None:
+    fetched = max(0, bench.draw + 1 - bench.begun)
+    if bench.whole and fetched <= DRAWS - 2:
+        bench.fetch()
+        if ahead:
+            bench.fetch()
         bench.attempt(bench.step)
         if not ahead:
             bench.fetch()
@@ -120,7 +126,7 @@ def one_rank_has_another_gradient(bench: RankBench) -> None:
 
 def begin(bench: RankBench, *, whole: bool) -> None:
     """Begin to iterate, in pieces or not."""
-    bench.whole = whole
+    bench.whole, bench.begun = whole, len(bench.draws.sets)
     bench.begin(0 if whole else 1)
 
 

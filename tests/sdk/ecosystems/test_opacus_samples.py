@@ -121,6 +121,18 @@ def test_a_batch_may_be_cut_by_hand_but_is_released_whole(training: Training, fa
     assert fake_run.asked == [STEP]
 
 
+def test_a_piece_does_not_take_the_place_of_another_one(training: Training, fake_run: FakeRun) -> None:
+    pieces = iter(pieces_of(training))
+    x, y = next(piece for piece in pieces if len(piece[0]) == 2)
+    discard_batch(training.optimizer)
+    pieces = (piece for piece in iter(pieces_of(training)) if len(piece[0]) == 2)
+    here = next(pieces)
+    with pytest.raises(UnsupportedTrainingError, match="gradient is of 4 records, but the batch that was drawn has 2"):
+        training.step((torch.cat((x, here[0])), torch.cat((y, here[1]))))
+    # The batch has more records than that, and a piece that is left out would make room for what was added.
+    assert fake_run.asked == []
+
+
 def test_a_piece_that_is_left_out_or_stepped_twice_spoils_its_batch(training: Training, fake_run: FakeRun) -> None:
     pieces = iter(pieces_of(training))
     training.step(first := next(pieces))

@@ -161,13 +161,18 @@ class GradientGuard:
                 f"noise would not fit. Move it after a release."
             )
         self._open, self._pieces, self._rows = draw, self._pieces + 1, self._rows + rows
-        releasing = piece.last if piece.split else not self._optimizer._check_skip_next_step(pop_next=False)  # noqa: SLF001
+        self._require_whole(piece, rows)
+
+    def _require_whole(self, piece: Piece, rows: int) -> None:
+        """Compare the records of the gradient with those that were drawn; a user may cut a whole batch further."""
         assert self.source is not None
+        releasing = piece.split or not self._optimizer._check_skip_next_step(pop_next=False)  # noqa: SLF001 - as above
+        found = rows if piece.split else self._rows
         # Opacus' loader can put a random record into an empty batch.
-        most = draw.size or int(self.source.random_if_empty)
-        if self._rows > most or (releasing and self._rows < draw.size):
+        most = piece.size or int(self.source.random_if_empty)
+        if found > most or (releasing and found < piece.size):
             raise UnsupportedTrainingError(
-                f"The gradient is of {self._rows} records, but the batch that was drawn has {draw.size}: it is another "
+                f"The gradient is of {found} records, but the batch that was drawn has {piece.size}: it is another "
                 f"batch's, or a record is in it more than once, or some were left out by their place, which depends on "
                 f"all others. {_FETCH_AND_STEP}"
             )

@@ -110,7 +110,7 @@ class _Drawing:
         self.draw = Draw(len(indices), probability, (getattr(self._sampler, "epoch", 0), self._count))
         self._count += 1
         if not self._split:
-            self.iteration.add(Piece(self.draw, index=0, last=True, split=False))
+            self.iteration.add(Piece(self.draw, index=0, size=self.draw.size, last=True, split=False))
             if self._by_hand:
                 self.iteration.hand()
         return indices
@@ -133,7 +133,7 @@ class _ObservedSplitting(BatchSplittingSampler):
             count = max(1, math.ceil(len(indices) / self.max_batch_size))
             for index, part in enumerate(np.array_split(np.asarray(indices, dtype=np.intp), count)):
                 last = index == count - 1
-                drawing.iteration.add(Piece(drawing.draw, index, last=last, split=True))
+                drawing.iteration.add(Piece(drawing.draw, index, size=len(part), last=last, split=True))
                 if present_guard(self.optimizer) is None:  # it is not attached, and skips steps as Opacus has it
                     self.optimizer.signal_skip_step(do_skip=not last)
                 yield part.tolist()

@@ -42,10 +42,12 @@ class Piece:
         index: its number, from 0.
         last: whether no other piece of the draw follows.
         split: whether a BatchMemoryManager made it.
+        size: how many records it has.
     """
 
     draw: Draw
     index: int
+    size: int
     last: bool
     split: bool
 
