@@ -26,6 +26,7 @@ WORDS: Final = {
     "unapproved_epsilon_per_budget": "Epsilon of all runs together that nobody has approved",
     "report_roles": "Who reports steps that have happened",
     "persons_to_raise": "Persons whom it takes to raise a limit",
+    "approvers_to_open_population": "Persons whom it takes to open a population",
     "deviations": "Steps that differ from the run's declaration",
 }
 

@@ -13,6 +13,9 @@ from app.ledger.roles import PERMISSIONS, Permission, Role, holders
 PERSONS: Final = 2
 """How many persons it takes to raise a limit, unless the organisation says otherwise."""
 
+OPENERS: Final = 1
+"""How many persons it takes to open a population, unless the organisation says otherwise."""
+
 ORGANISATION: Final = "organisation"
 """Stands for a path where the organisation's own policy is meant."""
 
@@ -48,6 +51,7 @@ class Policy:
             of the policy, or under each population, if it is the organisation's; a further one waits for an approval.
         report_roles: who may tell of steps that have happened (`mode: "report"`), besides an admin, who always may.
         persons_to_raise: how many persons it takes to raise a limit, 1 or 2.
+        approvers_to_open_population: how many persons it takes to open a population, 1 or 2; the organisation says it.
         deviations: what becomes of steps that differ from the run's declaration.
 
     Raises:
@@ -66,6 +70,7 @@ class Policy:
     unapproved_epsilon_per_budget: float | None = None
     report_roles: frozenset[Role] | None = None
     persons_to_raise: int | None = None
+    approvers_to_open_population: int | None = None
     deviations: Deviations | None = None
 
     def __post_init__(self) -> None:
@@ -116,10 +121,15 @@ _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "unapproved_epsilon_per_budget": min,
     "report_roles": frozenset.intersection,
     "persons_to_raise": max,
+    "approvers_to_open_population": max,
     "deviations": _refused_if_ever,
 }
 
-_DEFAULTS: Final[Mapping[str, Any]] = {"persons_to_raise": 1, "deviations": Deviations.FLAG}
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "persons_to_raise": 1,
+    "approvers_to_open_population": OPENERS,
+    "deviations": Deviations.FLAG,
+}
 """What a policy of an account says by saying nothing."""
 
 _HOUSE_DEFAULTS: Final = {**_DEFAULTS, "persons_to_raise": PERSONS}
@@ -150,7 +160,11 @@ def effective(sources: tuple[Source, ...]) -> Policy:
         enough only where the organisation says so: beneath, a policy makes nothing looser than it would be without it.
     """
     house = next((source.policy for source in sources if source.path == ORGANISATION), NOTHING_SAID)
-    base = Policy(persons_to_raise=house.persons_to_raise or PERSONS, deviations=Deviations.FLAG)
+    base = Policy(
+        persons_to_raise=house.persons_to_raise or PERSONS,
+        approvers_to_open_population=OPENERS,
+        deviations=Deviations.FLAG,
+    )
     beneath = [
         source.policy if source.path != ORGANISATION else replace(source.policy, persons_to_raise=None)
         for source in sources

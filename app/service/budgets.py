@@ -6,6 +6,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
+from app.ledger.lookalikes import look_alike
 from app.ledger.roles import Permission
 from app.persistence.repositories import accounts, keeping, parts
 from app.persistence.repositories.accounts import AccountRecord, Population, Wanted
@@ -18,42 +19,60 @@ from app.service.pricing import Prepared
 from app.service.terms import Terms, account_facts, checked, new_account, require_opening
 
 
-def create_population(
-    call: Call,
-    terms: Terms,
-    population: Population,
-    identity: Identity,
-    render: Callable[[AccountView], str],
-) -> Answer:
-    """Open the account of the people whose data is used.
+def check_population(tx: Connection, call: Call, terms: Terms, population: Population, ready: Prepared) -> Account:
+    """Let pass the terms of a population that could be opened now.
 
     Args:
-        call: needs TREE, in the whole organisation.
+        tx: a writer's transaction, which has locked the organisation.
+        call: who opens it, or proposes it.
         terms: name, limit, filter, planned workload.
         population: privacy unit, neighboring relation, size.
-        identity: of the request.
-        render: makes the reply's body.
+        ready: has the curves of what is planned.
 
     Returns:
-        The reply.
+        Its account, not yet in the database.
 
     Raises:
-        NameTakenError: the organisation has a population of this name.
+        NameTakenError: the organisation has a population of this name, or of one that looks like it.
         InvalidInputError: its parts are not attested as its relation needs.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
         PolicyViolationError: a policy does not allow it.
     """
-    call.require_everywhere(Permission.TREE)
+    proposed = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
+    account = checked(proposed, population, ready)
+    require_opening([account], population)
+    if terms.parallel is not None:
+        attested(call, terms.parallel, population.relation)
+    require_name_free(tx, call, None, terms.name)
+    return account
 
-    def create(tx: Connection, ready: Prepared) -> str:
-        proposed = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
-        account = checked(proposed, population, ready)
-        require_opening([account], population)
-        return render(_open(tx, call, account, [], population, terms))
 
-    return create_once(call, identity, create)
+def open_population(
+    tx: Connection,
+    call: Call,
+    terms: Terms,
+    population: Population,
+    ready: Prepared,
+    *,
+    attested_by: str | None = None,
+) -> AccountView:
+    """Open a population in a transaction that has locked the organisation; as `check_population`, which it does before.
+
+    Args:
+        tx: the transaction.
+        call: who opens it.
+        terms: name, limit, filter, planned workload.
+        population: privacy unit, neighboring relation, size.
+        ready: has the curves of what is planned.
+        attested_by: who has attested that its parts are disjoint; None: the caller.
+
+    Returns:
+        The population.
+    """
+    account = check_population(tx, call, terms, population, ready)
+    return _open(tx, call, account, [], population, terms, attested_by=attested_by)
 
 
 def create_budget(
@@ -99,6 +118,7 @@ def open_budget(tx: Connection, call: Call, above: AccountRecord, terms: Terms, 
     account = checked(proposed, above.population, ready)
     path = [record.account for record in ancestors]
     require_opening([*path, account], above.population)
+    require_name_free(tx, call, above.account.id, terms.name)
     return _open(tx, call, account, path, None, terms)
 
 
@@ -160,6 +180,30 @@ def list_accounts(
         return viewed(tx, call, found)
 
 
+def require_name_free(tx: Connection, call: Call, parent_id: str | None, name: str) -> None:
+    """Let an account have a name that nobody takes for that of another one beside it.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation: no other name is taken meanwhile.
+        call: who opens it.
+        parent_id: the account above; None: it is a population.
+        name: of the account.
+
+    Raises:
+        NameTakenError: another one has this name, or one that looks like it.
+    """
+    others = accounts.names_beside(tx, call.organisation_id, parent_id)
+    if name in others:
+        raise NameTakenError(f"There is {name!r} already; choose another name.", name=name)
+    for other in others:
+        if look_alike(name, other):
+            raise NameTakenError(
+                f"{name!r} differs from {other!r}, which is there already, only by case, separators or characters that "
+                "look alike; choose a name that nobody takes for it.",
+                name=other,
+            )
+
+
 def _open(
     tx: Connection,
     call: Call,
@@ -167,10 +211,10 @@ def _open(
     ancestors: list[Account],
     population: Population | None,
     terms: Terms,
+    *,
+    attested_by: str | None = None,
 ) -> AccountView:
-    said = None if terms.parallel is None else attested(call, terms.parallel, account.relation)
-    if accounts.find_by_path(tx, call.organisation_id, account.path) is not None:
-        raise NameTakenError(f"There is {account.path!r} already; choose another name.")
+    said = None if terms.parallel is None else attested(call, terms.parallel, account.relation, attested_by)
     keeping.add(tx, call.organisation_id, account, ancestors, population, call.now)
     if said is not None:
         parts.attest(tx, call.organisation_id, account.id, said)

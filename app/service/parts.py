@@ -64,13 +64,14 @@ def budget_facts(budgets: Sequence[str]) -> dict[str, object]:
     return {"budgets": list(budgets)} if len(budgets) > 1 else {}
 
 
-def attested(call: Call, said: Parallel, relation: NeighboringRelation) -> Attestation:
+def attested(call: Call, said: Parallel, relation: NeighboringRelation, by: str | None = None) -> Attestation:
     """What is kept of an account whose children are disjoint parts.
 
     Args:
         call: who says so, and when.
         said: of the account.
         relation: of its population.
+        by: who has said so; None: the caller.
 
     Returns:
         The attestation.
@@ -92,7 +93,7 @@ def attested(call: Call, said: Parallel, relation: NeighboringRelation) -> Attes
             )
     elif said.replaced_units is not None:
         raise InvalidInputError(f"`replaced_units` is said of the relation replace_one only; this one is {relation}.")
-    return Attestation(said.attestation, said.replaced_units, call.caller.actor, call.now)
+    return Attestation(said.attestation, said.replaced_units, by or call.caller.actor, call.now)
 
 
 def check_part(tx: Connection, call: Call, parent: Account, block: Block | None) -> None:

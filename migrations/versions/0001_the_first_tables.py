@@ -8,6 +8,11 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+SKELETONS = {
+    "population": ["organisation_id", "name_skeleton"],
+    "budget": ["organisation_id", "parent_id", "name_skeleton"],
+}
+
 
 def upgrade() -> None:
     """Go to this version."""
@@ -28,6 +33,7 @@ def upgrade() -> None:
         sa.Column("parent_id", sa.String(length=40), nullable=True),
         sa.Column("population_id", sa.String(length=40), nullable=False),
         sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("name_skeleton", sa.Text(), nullable=True),
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("depth", sa.Integer(), nullable=False),
         sa.Column("epsilon_limit", sa.Float(precision=53), nullable=True),
@@ -53,6 +59,7 @@ def upgrade() -> None:
         sa.CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name=op.f("ck_accounts_limit_unless_run")),
         sa.CheckConstraint("kind IN ('population', 'budget', 'run')", name=op.f("ck_accounts_kind_known")),
         sa.CheckConstraint("name <> ''", name=op.f("ck_accounts_name_given")),
+        sa.CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name=op.f("ck_accounts_name_compared")),
         sa.CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name=op.f("ck_accounts_limit_whole")),
         sa.CheckConstraint(
             "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
@@ -87,6 +94,15 @@ def upgrade() -> None:
         sqlite_where=sa.text("kind != 'run'"),
         postgresql_where=sa.text("kind != 'run'"),
     )
+    for kind, columns in SKELETONS.items():
+        op.create_index(
+            f"uq_accounts_{kind}_skeleton",
+            "accounts",
+            columns,
+            unique=True,
+            sqlite_where=sa.text(f"kind = '{kind}'"),
+            postgresql_where=sa.text(f"kind = '{kind}'"),
+        )
     op.create_table(
         "api_keys",
         sa.Column("organisation_id", sa.String(length=40), nullable=False),
@@ -324,6 +340,8 @@ def downgrade() -> None:
         sqlite_where=sa.text("kind != 'run'"),
         postgresql_where=sa.text("kind != 'run'"),
     )
+    for kind in SKELETONS:
+        op.drop_index(f"uq_accounts_{kind}_skeleton", table_name="accounts")
     op.drop_index(op.f("ix_accounts_organisation_id_parent_id"), table_name="accounts")
     op.drop_table("accounts")
     op.drop_table("organisations")

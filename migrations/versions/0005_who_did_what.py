@@ -22,7 +22,7 @@ MOMENT = sa.DateTime(timezone=True)
 ROLES_BEFORE = "role IN ('admin', 'trainer', 'viewer')"
 ROLES = "role IN ('viewer', 'trainer', 'planner', 'budget_admin', 'privacy_officer', 'auditor', 'admin')"
 STATUSES_BEFORE = "status IN (201, 403)"
-STATUSES = "status IN (200, 201, 403)"
+STATUSES = "status IN (200, 201, 202, 403)"
 NEW_OF_KEYS: dict[str, sa.types.TypeEngine[Any]] = {
     "name": sa.String(length=100),
     "scope_id": ID,

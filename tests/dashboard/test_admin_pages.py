@@ -237,6 +237,31 @@ def test_a_policy_is_loosened_by_two_persons(enter: Enter) -> None:
     expect(row.locator("td").nth(0)).to_have_text("5")
 
 
+def test_a_population_is_opened_by_two_persons(enter: Enter) -> None:
+    page = enter("privacy_officer", "/policies")
+    page.get_by_label("Persons whom it takes to open a population").select_option("two")
+    page.get_by_label("Reason").fill("Nobody begins anew alone.")
+    page.get_by_role("button", name="Change the policy").click()
+    _confirm(page, "Change the policy")
+    expect(page.locator("#told")).to_have_text("The policy is changed.")
+    page.goto(page.url.replace("/policies", "/"))
+    page.get_by_text("Open a population").first.click()
+    form = page.locator('form[data-call="POST /v1/populations"]')
+    form.get_by_label("Name").fill("eicu")
+    form.get_by_label("Who is protected").fill("patient")
+    form.get_by_label("Limit: epsilon").fill("2")
+    form.get_by_label("Limit: delta").fill("1e-6")
+    form.get_by_role("button").click()
+    _confirm(page, "Open it")
+    page.wait_for_url("**/approvals#prp_*")
+    expect(page.get_by_role("article", name="eicu")).to_contain_text("epsilon 2 at delta")
+    other = enter("admin", "/approvals")
+    other.get_by_role("article", name="eicu").get_by_role("button", name="Approve").click()
+    _confirm(other, "Approve", "Other people.")
+    expect(other.locator("#told")).to_have_text("It is approved.")
+    expect(other.get_by_role("row", name=re.compile("eicu"))).to_contain_text("Other people.")
+
+
 def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
     page = enter("admin", "/policies")
     page.get_by_label("Largest delta of a run").evaluate("field => { field.max = ''; field.value = '0.7'; }")

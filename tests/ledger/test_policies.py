@@ -74,6 +74,7 @@ POLICIES = st.builds(
     unapproved_epsilon_per_budget=_maybe(st.floats(0.1, 10)),
     report_roles=_maybe(st.frozensets(st.sampled_from([Role.TRAINER, Role.ADMIN]))),
     persons_to_raise=_maybe(st.sampled_from([1, 2])),
+    approvers_to_open_population=_maybe(st.sampled_from([1, 2])),
     deviations=_maybe(st.sampled_from(Deviations)),
 )
 EVENTS: st.SearchStrategy[DpEvent] = st.sampled_from(
@@ -130,7 +131,11 @@ def test_a_stricter_policy_loosens_nothing_and_the_way_back_loosens_what_it_chan
     assert loosened(before, after, of_organisation=where == ORGANISATION) == ()
     back = loosened(after, before, of_organisation=where == ORGANISATION)
     changed = {name for name in Policy.__dataclass_fields__ if getattr(before, name) != getattr(after, name)}
-    defaults = {"persons_to_raise": 2 if where == ORGANISATION else 1, "deviations": Deviations.FLAG}
+    defaults = {
+        "persons_to_raise": 2 if where == ORGANISATION else 1,
+        "approvers_to_open_population": 1,
+        "deviations": Deviations.FLAG,
+    }
     said = {name for name in changed if getattr(before, name) is None and defaults.get(name) == getattr(after, name)}
     assert set(back) == changed - said
 

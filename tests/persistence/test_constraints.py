@@ -173,9 +173,13 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("run_anchors", ("decisions", 3), {}, "run_anchors.run_id"),
     ("run_anchors", ("decisions", 3), {"decisions": 0}, "run_anchors"),
     ("run_anchors", ("decisions", 3), {"run_id": "run_nowhere"}, "FOREIGN KEY"),
-    ("accounts", KIND, {"id": "a"}, "accounts.path"),
-    ("accounts", POPULATION, {"id": "a", "population_id": "a"}, "accounts.path"),
-    ("accounts", KIND, {"path": "x"}, "accounts.id"),
+    ("accounts", KIND, {"id": "a", "name_skeleton": "x"}, "accounts.path"),
+    ("accounts", KIND, {"id": "a", "path": "x"}, "accounts.name_skeleton"),
+    ("accounts", POPULATION, {"id": "a", "path": "x", "population_id": "a"}, "accounts.name_skeleton"),
+    ("accounts", KIND, {"id": "a", "path": "x", "name_skeleton": None}, "ck_accounts_name_compared"),
+    ("accounts", RUN, {"id": "a", "name_skeleton": "x"}, "ck_accounts_name_compared"),
+    ("accounts", POPULATION, {"id": "a", "population_id": "a", "name_skeleton": "x"}, "accounts.path"),
+    ("accounts", KIND, {"path": "x", "name_skeleton": "x"}, "accounts.id"),
     ("accounts", KIND, {"id": "a", "path": "x", "kind": "pot"}, "ck_accounts_kind_known"),
     ("accounts", KIND, {"id": "a", "path": "x", "name": ""}, "ck_accounts_name_given"),
     ("accounts", KIND, {"id": "a", "path": "x", "parent_id": None}, "ck_accounts_population_is_root"),
@@ -190,7 +194,7 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ),
     ("accounts", POPULATION, {"id": "a", "path": "x"}, "ck_accounts_population_is_its_own"),
     ("accounts", KIND, {"id": "a", "path": "x", "parent_id": "bud_nowhere"}, "FOREIGN KEY"),
-    ("accounts", KIND, {"id": "a", "path": "x", "population_id": "pop_nowhere"}, "FOREIGN KEY"),
+    ("accounts", KIND, {"id": "a", "path": "x", "name_skeleton": "x", "population_id": "pop_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "organisation_id": "clinic"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "organisation_id": "org_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "path": "x", "epsilon_limit": None, "delta_limit": None}, "limit_unless_run"),
@@ -409,7 +413,7 @@ def _copy(database: Database, table: Table, where: tuple[str, object], changes: 
     column, value = where
     sought = value if column == "name" else ids.get(str(value), value)
     with database.read(EVERYONE) as tx:
-        rows = tx.execute(select(table).where(table.c[column] == sought)).mappings()
+        rows = tx.execute(select(table).where(table.c[column] == sought).order_by(*table.primary_key)).mappings()
         row = dict(next(iter(rows)))
     return row | {key: ids.get(str(new), new) if isinstance(new, str) else new for key, new in changes.items()}
 

@@ -116,7 +116,9 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
     assert indexes == {
         "ix_decisions_not_admitted",
         "ix_deliveries_pending",
+        "uq_accounts_budget_skeleton",
         "uq_accounts_path",
+        "uq_accounts_population_skeleton",
         "uq_decisions_first_step",
         "uq_proposals_open",
         "uq_reservations_active",

@@ -10,9 +10,11 @@ from app.api.problems import GUARDED, OPENING, READING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.account_history import AccountHistoryOut
 from app.api.schemas.accounts import BudgetOut, BudgetPage, PopulationOut, PopulationPage
+from app.api.schemas.proposals import ProposalOut
 from app.api.schemas.terms import BudgetIn, PopulationIn
 from app.ledger.accounts import AccountKind
 from app.service import budgets
+from app.service.governance import openings
 from app.service.looking.histories import Histories
 
 routes = router()
@@ -28,17 +30,24 @@ HISTORIANS: Final = CapacityLimiter(2)
     tags=["populations"],
     status_code=201,
     response_model=PopulationOut,
-    responses=responses(*OPENING, "name_taken"),
+    responses={
+        202: {"model": ProposalOut, "description": "Proposed: it is opened when another person approves it"},
+        **responses(*OPENING, "name_taken"),
+    },
 )
 def create_population(body: PopulationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
-    """Open a population: the root of a tree of budgets, with the limit that nobody can go past."""
+    """Open a population: the root of a tree of budgets, with the limit that nobody can go past (201).
+
+    With `approvers_to_open_population: 2` in the organisation's policy it is proposed (202).
+    """
     return created(
-        budgets.create_population(
+        openings.create_population(
             call,
             body.terms(),
             body.population(),
             identity(request, body, key),
             lambda view: PopulationOut.of(view).model_dump_json(),
+            lambda proposal: ProposalOut.of(proposal).model_dump_json(),
         )
     )
 

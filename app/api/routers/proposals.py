@@ -119,6 +119,7 @@ def get_proposal(proposal_id: str, request: Request, call: Asked) -> Response:
         *WRITING,
         *(
             "not_found",
+            "name_taken",
             "proposal_decided",
             "version_conflict",
             "delta_too_large",

@@ -30,6 +30,13 @@ _WARNING: dict[str, Any] = {
     "and nothing holds it to that: it may go on as far as its budget allows.",
 }
 
+_DEFAULTS: dict[str, Any] = {
+    "max_delta": 1e-6,
+    "persons_to_raise": 2,
+    "approvers_to_open_population": 1,
+    "deviations": "flag",
+}
+
 Epsilon = Annotated[float, Field(gt=0, le=10_000)]
 Mechanism = Annotated[
     Literal[
@@ -93,6 +100,11 @@ class PolicyIn(Input):
         default=None,
         description="How many persons it takes to raise a limit; 2 unless the organisation's policy says 1.",
     )
+    approvers_to_open_population: Annotated[int, Field(ge=1, le=2)] | None = Field(
+        default=None,
+        description="How many persons it takes to open a population, 1 unless said otherwise; of the organisation's "
+        "policy only.",
+    )
     deviations: Literal["flag", "refuse"] | None = Field(
         default=None, description="What becomes of steps that differ from what their run has declared; else `flag`."
     )
@@ -132,7 +144,7 @@ class PolicyOut(Output):
                     "account": EXAMPLE_BUDGET_ID,
                     "path": "mimic/icu-team",
                     "policy": _POLICY,
-                    "effective": _SAID | _POLICY | {"max_delta": 1e-6, "persons_to_raise": 2, "deviations": "flag"},
+                    "effective": _SAID | _POLICY | _DEFAULTS,
                     "revision": 1,
                     "warnings": [_WARNING],
                 }

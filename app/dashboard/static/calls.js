@@ -1,6 +1,6 @@
 // Sends to the API what a person changes: `<form data-call="POST /v1/keys">` collects its fields to JSON, asks before it
 // does anything (data-confirm, data-yes, data-reason), sends it once, and tells what came of it (data-told, data-told201,
-// data-then, data-shows for a secret). A button's data- attributes win over its form's. templates/calls.html has macros.
+// data-then, data-then202, data-shows for a secret). A button's data- attributes win over its form's. templates/calls.html has macros.
 const SLOWEST = 60000, TOLD = 9000;
 const UNKNOWN = "Nothing is known of what came of it. It is safe to repeat: the same is never done twice.";
 const UNKNOWN_SECRET = "Nothing is known of what came of it. Look whether it is there before you repeat it.";
@@ -229,10 +229,10 @@ function showOnce(how, secret) {
 // Tells what came of it, and shows the page as it is now; the button of a page that is left stays as it is.
 async function finish(form, how, button, status, answer) {
   if (how.shows && answer[how.shows]) await showOnce(how, answer[how.shows]);
-  const words = filled(how[`told${status}`] || how.told || "Done.", answer);
-  if (how.then) {
+  const words = filled(how[`told${status}`] || how.told || "Done.", answer), then = how[`then${status}`] || how.then;
+  if (then) {
     sessionStorage.setItem("told", words);
-    location.assign(filled(how.then, answer));
+    location.assign(filled(then, answer));
     return;
   }
   busy(button, false);

@@ -220,6 +220,7 @@ class KeptAccount:
         path: its path of names.
         account: None if the row cannot be read.
         population: given for a population that can be read.
+        name_skeleton: what is kept of its name for comparing it with others.
         fault: why not.
     """
 
@@ -228,6 +229,7 @@ class KeptAccount:
     path: str
     account: Account | None
     population: Population | None = None
+    name_skeleton: str | None = None
     fault: str = ""
 
 
@@ -250,7 +252,7 @@ def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[K
             yield KeptAccount(row.organisation_id, row.id, row.path, None, fault=str(fault) or type(fault).__name__)
         else:
             population = record.population if record.account.kind is AccountKind.POPULATION else None
-            yield KeptAccount(row.organisation_id, row.id, row.path, record.account, population)
+            yield KeptAccount(row.organisation_id, row.id, row.path, record.account, population, row.name_skeleton)
 
 
 def find_many(tx: Connection, book: PriceBook, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
@@ -264,6 +266,15 @@ def read_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) 
     rows = tx.execute(_MANY, {"of_organisation": organisation_id, "of_accounts": account_ids}).all()
     book = balances.book_for(tx, rows)
     return [_record(tx, book, row) for row in rows]
+
+
+def names_beside(tx: Connection, organisation_id: str, parent_id: str | None) -> list[str]:
+    """The names of the populations of an organisation, or of the budgets directly beneath an account."""
+    place = accounts.c.parent_id.is_(None) if parent_id is None else accounts.c.parent_id == parent_id
+    found = select(accounts.c.name).where(
+        accounts.c.organisation_id == organisation_id, place, accounts.c.kind != str(AccountKind.RUN)
+    )
+    return list(tx.execute(found.order_by(accounts.c.id)).scalars())
 
 
 def children(tx: Connection, organisation_id: str, parent_ids: Sequence[str]) -> list[AccountRecord]:

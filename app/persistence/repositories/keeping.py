@@ -7,6 +7,7 @@ from sqlalchemy import Connection, insert, update
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import budgets_of
+from app.ledger.lookalikes import name_skeleton
 from app.persistence.repositories import balances
 from app.persistence.repositories.accounts import Population, planned_text
 from app.persistence.repositories.tenants import policy_text
@@ -39,6 +40,7 @@ def add(
             parent_id=account.parent_id,
             population_id=account.population_id,
             name=account.name,
+            name_skeleton=None if account.kind is AccountKind.RUN else name_skeleton(account.name),
             path=account.path,
             depth=account.depth,
             epsilon_limit=account.limit and account.limit.epsilon,

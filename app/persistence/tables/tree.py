@@ -65,6 +65,7 @@ accounts = Table(
     id_column("parent_id", nullable=True),
     id_column("population_id"),
     Column("name", String(MAX_NAME_LENGTH), nullable=False),
+    Column("name_skeleton", Text),
     Column("path", Text, nullable=False),
     Column("depth", Integer, nullable=False),
     Column("epsilon_limit", Float(53)),
@@ -93,6 +94,7 @@ accounts = Table(
     ForeignKeyConstraint(["organisation_id", "population_id"], ["accounts.organisation_id", "accounts.id"]),
     CheckConstraint("kind IN ('population', 'budget', 'run')", name="kind_known"),
     CheckConstraint("name <> ''", name="name_given"),
+    CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_compared"),
     CheckConstraint(
         "(kind = 'population') = (parent_id IS NULL) AND (kind = 'population') = (depth = 0) AND depth >= 0",
         name="population_is_root",
@@ -124,6 +126,23 @@ accounts = Table(
         unique=True,
         sqlite_where=Column("kind") != "run",
         postgresql_where=Column("kind") != "run",
+    ),
+    Index(
+        "uq_accounts_population_skeleton",
+        "organisation_id",
+        "name_skeleton",
+        unique=True,
+        sqlite_where=Column("kind") == "population",
+        postgresql_where=Column("kind") == "population",
+    ),
+    Index(
+        "uq_accounts_budget_skeleton",
+        "organisation_id",
+        "parent_id",
+        "name_skeleton",
+        unique=True,
+        sqlite_where=Column("kind") == "budget",
+        postgresql_where=Column("kind") == "budget",
     ),
     Index(None, "organisation_id", "parent_id"),
 )
@@ -248,6 +267,6 @@ replies = Table(
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "idempotency_key"),
     ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    CheckConstraint("status IN (200, 201, 403)", name="status_known"),
+    CheckConstraint("status IN (200, 201, 202, 403)", name="status_known"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
 )

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts import Account
 from app.ledger.audit import canonical
 from app.ledger.conformity import sources_of
-from app.ledger.errors import VersionConflictError
+from app.ledger.errors import InvalidInputError, VersionConflictError
 from app.ledger.policies import NOTHING_SAID, ORGANISATION, Policy, Source, effective, facts_of, loosened, policy_of
 from app.ledger.policy_warnings import RuleWarning, warnings_about
 from app.ledger.roles import Permission
@@ -109,12 +109,14 @@ def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord | Proposal
         InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
         PreconditionRequiredError: the request names no entity tag.
         VersionConflictError: the policy was changed since the asker has seen it.
-        InvalidInputError: it loosens a rule, and another policy is proposed already.
+        InvalidInputError: it loosens a rule, and another policy is proposed already; or it has a rule that only the
+            organisation's policy can have.
     """
     if request.account is None:
         call.require_everywhere(Permission.POLICY)
     else:
         call.require(Permission.POLICY)
+        _require_of_accounts(request.policy)
 
     def change() -> PolicyRecord | Proposal:
         with call.db.write(call.organisation_id) as tx:
@@ -129,6 +131,18 @@ def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord | Proposal
             return _apply(tx, call, before, request.policy, request.reason)
 
     return call.db.retried(change)
+
+
+def _require_of_accounts(policy: Policy) -> None:
+    """Refuse a rule that has a meaning in the organisation's policy only.
+
+    Raises:
+        InvalidInputError: it is there.
+    """
+    if policy.approvers_to_open_population is not None:
+        raise InvalidInputError(
+            "`approvers_to_open_population` belongs to the organisation's policy: a population opens no population."
+        )
 
 
 def approve_policy(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:

@@ -17,6 +17,7 @@ from app.service.finding import find_account, require_every_budget, require_reac
 from app.service.governance.approvals import approve_run, reject_run
 from app.service.governance.keys import heirs
 from app.service.governance.limits import approve_limit
+from app.service.governance.openings import approve_population
 from app.service.governance.policies import approve_policy
 from app.service.pricing import Prepared, prepared
 
@@ -38,6 +39,7 @@ _EFFECTS: Final[Mapping[Kind, Effects]] = {
     Kind.LIMIT: Effects(approve_limit),
     Kind.RUN: Effects(approve_run, reject_run),
     Kind.POLICY: Effects(approve_policy),
+    Kind.POPULATION: Effects(approve_population),
 }
 
 

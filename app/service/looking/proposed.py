@@ -1,9 +1,9 @@
 """What was proposed, as people decide about it: from what to what, what it would mean, and whose word it takes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -82,6 +82,7 @@ class Proposed:
         spending: what would be allowed to be spent; None: it is about something else.
         rules: of the policy that would be changed, those that would be others; empty: it is about something else, or
             was decided.
+        opening: with what a population would be opened, as the API has it; None: it is about something else.
         obstacle: why the caller cannot approve it; None: they can.
         own: whether the caller has proposed it.
     """
@@ -91,6 +92,7 @@ class Proposed:
     page: str
     spending: Spending | None
     rules: tuple[RuleChange, ...] = ()
+    opening: Mapping[str, Any] | None = None
     obstacle: str | None = None
     own: bool = False
 
@@ -186,6 +188,8 @@ def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
     may = proposal.status is Status.OPEN and Permission.APPROVE in PERMISSIONS[call.caller.role]
     path, page = ORGANISATION, "/policies"
     spending = None
+    if proposal.kind is Kind.POPULATION:
+        path, page = str(json.loads(proposal.facts)["name"]), ""
     if proposal.account_id is not None:
         accounts_above = accounts.path_of(tx, call.organisation_id, proposal.account_id)
         account = accounts_above[-1].account
@@ -197,6 +201,7 @@ def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
         page=page,
         spending=spending,
         rules=_rules(tx, call, proposal),
+        opening=json.loads(proposal.facts) if proposal.kind is Kind.POPULATION else None,
         obstacle=obstacle(tx, call, proposal) if may else None,
         own=proposal.proposed_by == call.caller.actor,
     )

@@ -16,7 +16,7 @@ from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
 from app.service.verification.office import office_disagreements
 from app.service.verification.prices import read_prices
-from app.service.verification.terms import disagreements, policy_disagreement, read_acts
+from app.service.verification.terms import disagreements, policy_disagreement, read_acts, skeleton_of
 from app.service.verification.turns import turn
 from app.service.verification.witnesses import Witness, contradictions, document_fault, kept_witness
 
@@ -102,6 +102,8 @@ def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
             policy = policy_disagreement(kept.account, key[0], audit.policies(key[0]))
             if policy is not None:
                 audit.add(key, policy)
+        if kept.name_skeleton != skeleton_of(kept.account):
+            audit.add(key, "what is kept of its name, to refuse others that look alike, is not of this name.")
         if kept.account.kind is AccountKind.RUN:
             if run is not None:
                 replay(audit, run)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import ActEntry, act_hash, acts_genesis, canonical
 from app.ledger.filters import FilterWeights, Limit
+from app.ledger.lookalikes import name_skeleton
 from app.ledger.policies import facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import acts
@@ -147,6 +148,11 @@ def policy_disagreement(account: Account, organisation_id: str, policies: Mappin
     ):
         return "its policy is not the one that its organisation's acts gave it."
     return None
+
+
+def skeleton_of(account: Account) -> str | None:
+    """What has to be kept of an account's name for comparing it with others; None: names of runs are not compared."""
+    return None if account.kind is AccountKind.RUN else name_skeleton(account.name)
 
 
 def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) -> str | None:

@@ -1,0 +1,149 @@
+"""Populations that a second person opens."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from app.accounting.events import NeighboringRelation
+from app.ledger.errors import NameTakenError
+from app.ledger.filters import FilterKind, Limit
+from app.ledger.lookalikes import look_alike
+from app.ledger.policies import NOTHING_SAID, ORGANISATION, Source, effective
+from app.ledger.roles import Permission
+from app.persistence.repositories import tenants
+from app.persistence.repositories.accounts import Population, planned_text, read_planned
+from app.persistence.repositories.proposals import Kind, Proposal
+from app.service.asking.call import Call
+from app.service.budgets import check_population, open_population
+from app.service.governance.proposing import open_proposals, propose
+from app.service.idempotency import Answer, Identity, Pinned, create_once
+from app.service.parts import AccountView, Parallel
+from app.service.pricing import Prepared
+from app.service.terms import Terms
+
+PROPOSED: Final = 202
+"""What is answered where 201 would mean that the population is there."""
+
+MOST_WAITING: Final = 1000
+"""How many proposed populations a new one's name is held against; nobody leaves so many undecided."""
+
+
+def create_population(
+    call: Call,
+    terms: Terms,
+    population: Population,
+    identity: Identity,
+    opened: Callable[[AccountView], str],
+    proposed: Callable[[Proposal], str],
+) -> Answer:
+    """Open the account of the people whose data is used, or propose it, where the policy wants a second person.
+
+    Args:
+        call: needs TREE, in the whole organisation.
+        terms: name, limit, filter, planned workload.
+        population: privacy unit, neighboring relation, size.
+        identity: of the request.
+        opened: makes the reply's body where it is opened.
+        proposed: makes the reply's body where another person has to approve it.
+
+    Returns:
+        The reply: 201 if it is opened, 202 if it is proposed.
+
+    Raises:
+        As `check_population`; and NameTakenError: another one with a name that looks like it is proposed.
+    """
+    call.require_everywhere(Permission.TREE)
+
+    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+        if needs_second_person(tx, call):
+            return Pinned(proposed(propose_population(tx, call, terms, population, ready)), PROPOSED)
+        return opened(open_population(tx, call, terms, population, ready))
+
+    return create_once(call, identity, create)
+
+
+def needs_second_person(tx: Connection, call: Call) -> bool:
+    """Whether the organisation's policy lets nobody open a population alone."""
+    policy = tenants.policy(tx, call.organisation_id)[0] or NOTHING_SAID
+    return effective((Source(ORGANISATION, policy),)).approvers_to_open_population != 1
+
+
+def propose_population(tx: Connection, call: Call, terms: Terms, population: Population, ready: Prepared) -> Proposal:
+    """Propose a population that could be opened now.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        call: who proposes it.
+        terms: name, limit, filter, planned workload.
+        population: privacy unit, neighboring relation, size.
+        ready: has the curves of what is planned.
+
+    Returns:
+        The proposal.
+
+    Raises:
+        NameTakenError: a population has this name, or one that looks like it, or is proposed with it.
+    """
+    check_population(tx, call, terms, population, ready)
+    for waiting in open_proposals(tx, call, None, {Kind.POPULATION}, limit=MOST_WAITING):
+        other = json.loads(waiting.facts)["name"]
+        if look_alike(terms.name, other):
+            raise NameTakenError(
+                f"{waiting.id} proposes {other!r} already; approve, reject or withdraw it first.", name=other
+            )
+    told = f"The population {terms.name}: another person has to approve it."
+    return propose(tx, call, Kind.POPULATION, None, opening_facts(terms, population), told)
+
+
+def approve_population(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+    """Open the population that was proposed.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation.
+        call: who approves.
+        proposal: open, of another person.
+        ready: has the curves of what is planned.
+
+    Raises:
+        NameTakenError: a population has this name by now, or one that looks like it.
+        PolicyViolationError: a policy does not allow it.
+    """
+    terms, population = read_opening(json.loads(proposal.facts))
+    open_population(tx, call, terms, population, ready, attested_by=proposal.proposed_by)
+
+
+def opening_facts(terms: Terms, population: Population) -> dict[str, Any]:
+    """What a population would be opened with, as JSON; `read_opening` reads it."""
+    assert terms.limit is not None, "a population has a limit"
+    facts: dict[str, Any] = {
+        "name": terms.name,
+        "limit": {"epsilon": terms.limit.epsilon, "delta": terms.limit.delta},
+        "filter": str(terms.filter),
+        "planned": json.loads(planned_text(terms.planned)),
+        "privacy_unit": population.privacy_unit,
+        "neighboring_relation": str(population.relation),
+        "size": population.size,
+    }
+    if terms.parallel is not None:
+        facts["max_partitions_per_unit"] = terms.parallel.partitions_per_unit
+        facts["attestation"] = terms.parallel.attestation
+        facts["replaced_units"] = terms.parallel.replaced_units
+    return facts
+
+
+def read_opening(facts: Mapping[str, Any]) -> tuple[Terms, Population]:
+    """What a population would be opened with, as it was proposed."""
+    parallel = None
+    if "max_partitions_per_unit" in facts:
+        parallel = Parallel(facts["max_partitions_per_unit"], facts["attestation"], facts["replaced_units"])
+    terms = Terms(
+        name=facts["name"],
+        limit=Limit(facts["limit"]["epsilon"], facts["limit"]["delta"]),
+        filter=FilterKind(facts["filter"]),
+        planned=read_planned(json.dumps(facts["planned"])),
+        parallel=parallel,
+    )
+    relation = NeighboringRelation(facts["neighboring_relation"])
+    return terms, Population(facts["privacy_unit"], relation, facts["size"])

@@ -1,0 +1,72 @@
+"""No population, and no budget beside another, has a name that a person could take for the other's."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from app.persistence.engine import EVERYONE
+from app.persistence.tables import accounts
+from app.service.verification import verify
+from tests.api.conftest import House
+from tests.service.tampering import tampering
+
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+
+
+def _population(home: House, name: str) -> httpx2.Response:
+    body = {"name": name, "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one", "limit": LIMIT}
+    return home.ledger.post("/v1/populations", body)
+
+
+def _budget(home: House, name: str, parent: str = "mimic") -> httpx2.Response:
+    return home.ledger.post("/v1/budgets", {"name": name, "parent": parent, "limit": LIMIT})
+
+
+@pytest.mark.parametrize("name", ["Mimic", "MIMIC", "m\u0456mic", "mi-mic", "rnimic"])
+def test_a_second_population_of_the_same_looks_is_refused_with_the_others_name(house: House, name: str) -> None:
+    before = house.rows()
+    reply = _population(house, name)
+    told = reply.json()
+    assert (reply.status_code, told["code"], told["name"]) == (409, "name_taken", "mimic")
+    assert "'mimic'" in told["detail"]
+    assert house.rows() == before
+
+
+@pytest.mark.parametrize("name", ["icu team", "ICU-Team", "icu_te\u0430m", "icuteam"])
+def test_budgets_beside_each_other_have_names_that_differ(house: House, name: str) -> None:
+    assert (_budget(house, name).json()["code"], _budget(house, name).json()["name"]) == ("name_taken", "icu-team")
+
+
+def test_a_digit_more_is_another_name_and_elsewhere_a_name_is_free(home: House) -> None:
+    assert _population(home, "mimic2").status_code == 201
+    assert _budget(home, "ICU team", "mimic2").status_code == 201
+    assert _budget(home, "mimic", "mimic2").status_code == 201
+    assert home.ledger.run(name="model") != home.ledger.run(name="Model")
+    assert verify(home.ledger.database).problems == ()
+
+
+def test_opened_at_once_one_of_two_names_is_taken(home: House) -> None:
+    names = ["ward-a", "Ward A", "WARD_A", "w\u0430rda"]
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda name: _budget(home, name).status_code, names))
+    assert sorted(replies) == [201, 409, 409, 409]
+
+
+@pytest.mark.parametrize("kind", ["population", "budget"])
+def test_the_database_has_no_two_of_a_kind(home: House, kind: str) -> None:
+    with home.ledger.database.read(EVERYONE) as tx:
+        row = dict(tx.execute(select(accounts).where(accounts.c.kind == kind)).mappings().first() or {})
+    row |= {"id": "x", "path": "X", "name": "X"}
+    row |= {"population_id": "x"} if kind == "population" else {}
+    with pytest.raises(IntegrityError), home.ledger.database.write(EVERYONE) as tx:
+        tx.execute(insert(accounts).values(row))
+
+
+def test_what_is_kept_of_a_name_is_verified(home: House) -> None:
+    with tampering(home.ledger.database) as tx:
+        tx.execute(update(accounts).where(accounts.c.id == home.budget).values(name_skeleton="elsewhere"))
+    (problem,) = verify(home.ledger.database).problems
+    assert "its name" in problem

@@ -1,0 +1,79 @@
+"""Names that a person could take for one another are found, and others are left in peace."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ledger.lookalikes import look_alike, name_skeleton
+
+ALIKE = [
+    ("mimic", "Mimic"),
+    ("mimic", "MIMIC"),
+    ("mimic", "m\u0456mic"),  # a Cyrillic i
+    ("mimic", "\u041c\u0406\u041c\u0406\u0421"),  # Cyrillic capitals
+    ("MIMIC", "MlMlC"),  # two small L
+    ("mimic", "rnimic"),
+    ("mimic", "\uff4d\uff49\uff4d\uff49\uff43"),  # full width
+    ("mimic", "\U0001d426\U0001d422\U0001d426\U0001d422\U0001d41c"),  # mathematical bold
+    ("mimic", "mi\u034fmic"),  # a grapheme joiner, which nobody sees
+    ("mimic", "mimic\u3164"),  # a filler
+    ("hospital", "\u04bbospital"),  # a Cyrillic h that has no Latin capital
+    ("icu-team", "icu_team"),
+    ("icu-team", "ICU team"),
+    ("icu-team", "icuteam"),
+    ("icu-team", "icu\u2010team"),
+    ("mimic-2", "mimic2"),
+    ("2026-01", "2026_01"),
+    ("cohort-1", "cohort-l"),
+    ("phase-I", "phase-1"),
+    ("v10", "vlO"),
+    ("\u03bd\u03b5\u03bf", "\u039d\u0395\u039f"),  # Greek in both cases
+    ("stra\u00dfe", "STRASSE"),
+    ("caf\u00e9", "cafe\u0301"),
+]
+APART = [
+    ("mimic", "mimic2"),  # a digit more is another name
+    ("mimic", "mimi"),
+    ("cohort-1", "cohort-2"),
+    ("cohort-1", "cohort-11"),
+    ("v1.12", "v11.2"),
+    ("2026-01-11", "2026-011-1"),
+    ("group-i", "group-l"),
+    ("group-n", "group-v"),
+    ("group-u", "group-y"),
+    ("a", "b"),
+    ("cafe", "caf\u00e9"),
+    ("C++", "C"),
+]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.mark.parametrize(("name", "other"), ALIKE)
+def test_what_differs_by_case_separators_or_look_alike_characters_is_alike(name: str, other: str) -> None:
+    assert look_alike(name, other)
+    assert look_alike(other, name)
+
+
+@pytest.mark.parametrize(("name", "other"), APART)
+def test_what_differs_by_more_is_not(name: str, other: str) -> None:
+    assert not look_alike(name, other)
+    assert not look_alike(other, name)
+
+
+def test_small_letters_and_digits_are_apart_from_one_another() -> None:
+    names = [f"group-{each}" for each in LETTERS] + [f"group-{each}" for each in range(100)]
+    found = [(one, other) for one, other in combinations(names, 2) if look_alike(one, other)]
+    assert found == [
+        ("group-i", "group-1"),  # in capitals
+        ("group-l", "group-1"),
+        ("group-o", "group-0"),
+    ]
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_a_name_is_like_itself_in_other_letters(name: str) -> None:
+    assert look_alike(name, name)
+    assert name_skeleton(name) == name_skeleton(name.casefold())
+    assert look_alike(name, f" {name}_")
