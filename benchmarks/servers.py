@@ -51,8 +51,12 @@ class Server:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def _family(self) -> list[int]:
-        processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-        return [process for process in processes if int(_facts(process)[2]) == self.process]
+        family = [self.process]
+        for parent in family:  # it grows meanwhile
+            for listed in Path(f"/proc/{parent}/task").glob("*/children"):
+                with suppress(FileNotFoundError):
+                    family += map(int, listed.read_text().split())
+        return family
 
     def memory(self) -> tuple[float, float]:
         """Resident memory, now and at most: MB."""
