@@ -9,7 +9,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run compose test torture mutations audit check format openapi bench lock clean torch screenshots
+.PHONY: help setup demo run compose test torture fuzz mutations audit check format openapi bench lock clean torch screenshots
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -55,6 +55,10 @@ test: $(TORCH) ## run every test
 torture: $(TORCH) ## run the reliability tests and the adapters' long (EPSILON_LEDGER_TORTURE rounds, default 50)
 	@EPSILON_LEDGER_TORTURE=$${EPSILON_LEDGER_TORTURE:-50} $(BIN)/python -m pytest -x \
 		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py
+
+fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)
+	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --requests $(or $(REQUESTS),20000) \
+		$(addprefix --database ,$(DATABASE))
 
 mutations: $(STAMP) ## break a copy of the repository, rule by rule: do the tests notice?
 	@$(BIN)/python -m tests.mutations

@@ -150,7 +150,7 @@ def _account(facts: Mapping[str, Any], paths: Mapping[str, str]) -> str:
 
 def _limit(facts: Mapping[str, Any]) -> str:
     found = facts.get("limit")
-    if not found:
+    if not isinstance(found, Mapping):  # what was refused has the threshold of one order under this name
         return "no limit of its own"
     return f"epsilon {limit(found['epsilon'])} at delta {limit(found['delta'])}"
 

@@ -178,3 +178,10 @@ def test_an_act_of_another_version_is_told_all_the_same() -> None:
     assert told(KeptAct(entry, bytes(32)), {"run_1": "a/b"}).words == "did moon.painted to a/b"
     bare = ActEntry("org_1", 0, "key_1", "limit.proposed", "prp_1", None, None, None, None, Clock.now())
     assert told(KeptAct(bare, bytes(32)), {}).words.startswith("proposed no limit of its own for")
+
+
+def test_a_refused_plan_is_told_although_its_limit_is_a_threshold() -> None:
+    refusal = '{"binding_account": "bud_1", "limit": 3.25, "order": 7.5, "requested": 4.0, "spent": 0.0}'
+    for action in ("run.refused", "plan.refused", "experiment.refused"):
+        entry = ActEntry("org_1", 0, "key_1", action, "bud_1", None, refusal, None, None, Clock.now())
+        assert told(KeptAct(entry, bytes(32)), {"bud_1": "a/b"}).words

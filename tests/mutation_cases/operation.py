@@ -199,6 +199,14 @@ CASES = (
         ("tests/service/test_calculating.py",),
     ),
     Mutation(
+        "what was refused breaks the page of the audit",
+        "app/dashboard/acts.py",
+        "    if not isinstance(found, Mapping):",
+        "    if not found:",
+        ("tests/dashboard/test_audit.py",),
+        only="refused_plan",
+    ),
+    Mutation(
         "an organisation lets any number of plans wait",
         "app/service/calculating/fair_queue.py",
         "            if len(waiting) >= MOST_WAITING:\n",

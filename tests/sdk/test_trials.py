@@ -147,7 +147,7 @@ class _Slow(list[tuple[Event, int]]):
 
 
 def test_threads_that_share_a_trial_take_no_more_steps_than_were_declared() -> None:
-    trial = _trial([{"event": STEP, "count": 20}])
+    trial = _trial([{"event": STEP, "count": 21}])
     trial._left = _Slow(trial._left)
     taken: list[int] = []
 
@@ -162,7 +162,7 @@ def test_threads_that_share_a_trial_take_no_more_steps_than_were_declared() -> N
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(taken), trial.next_step) == (20, 20)
+    assert (len(taken), trial.next_step) == (21, 21)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)

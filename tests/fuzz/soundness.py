@@ -1,0 +1,49 @@
+"""What must hold of a ledger whatever was asked: verification finds nothing, and no account is past its limit."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from sqlalchemy import select
+
+from app.ledger.room import fits
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import accounts
+from app.persistence.tables import account_paths, audit_entries, decisions
+
+PATIENCE_SECONDS = 900
+"""A long fuzz has much to verify, and may run beside much else."""
+
+
+def problems(database_url: str) -> list[str]:
+    """Everything that is wrong with a ledger; nothing, if all is well."""
+    verified = subprocess.run(
+        [sys.executable, "-m", "app", "verify", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": database_url},
+    )
+    found = [] if verified.returncode == 0 else [f"verify: {verified.stdout[-3000:]}{verified.stderr[-3000:]}"]
+    database = Database(database_url)
+    try:
+        return [*found, *_past_limits(database)]
+    finally:
+        database.dispose()
+
+
+def _past_limits(database: Database) -> Iterator[str]:
+    """Accounts with more spent and held than their limit, but for what was reported, or lowered since."""
+    with database.read(EVERYONE) as tx:
+        reported = select(decisions.c.run_id).where(decisions.c.outcome == "reported")
+        above = select(account_paths.c.ancestor_id).where(account_paths.c.account_id.in_(reported))
+        changed = select(audit_entries.c.subject).where(audit_entries.c.action.like("%.limit_changed"))
+        excused = {each for rows in (reported, above, changed) for each in tx.execute(rows).scalars()}
+        for kept in accounts.everything(tx):
+            account = kept.account
+            if account is None:
+                yield f"{kept.id} cannot be read: {kept.fault}"
+            elif account.id not in excused and account.weights is not None and not fits(account):
+                yield f"{account.id} is past its limit."
