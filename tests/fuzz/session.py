@@ -94,7 +94,8 @@ class Session:
                 if sent - checked >= check_every:
                     self._check(sent)
                     checked = sent
-            self._check(sent)
+            if checked < sent:
+                self._check(sent)
         return self.tally
 
     @contextmanager

@@ -18,14 +18,17 @@ PATIENCE_SECONDS = 900
 
 def problems(database_url: str) -> list[str]:
     """Everything that is wrong with a ledger; nothing, if all is well."""
-    verified = subprocess.run(
-        [sys.executable, "-m", "app", "verify", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": database_url},
-    )
+    try:
+        verified = subprocess.run(
+            [sys.executable, "-m", "app", "verify", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+            env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": database_url},
+        )
+    except subprocess.TimeoutExpired:
+        return [f"verify did not end within {PATIENCE_SECONDS} s."]
     found = [] if verified.returncode == 0 else [f"verify: {verified.stdout[-3000:]}{verified.stderr[-3000:]}"]
     database = Database(database_url)
     try:
