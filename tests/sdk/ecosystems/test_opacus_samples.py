@@ -121,15 +121,15 @@ def test_a_batch_may_be_cut_by_hand_but_is_released_whole(training: Training, fa
     assert fake_run.asked == [STEP]
 
 
-def test_a_piece_does_not_take_the_place_of_another_one(training: Training, fake_run: FakeRun) -> None:
+def test_a_piece_has_its_own_records_only(training: Training, fake_run: FakeRun) -> None:
     pieces = iter(pieces_of(training))
     x, y = next(piece for piece in pieces if len(piece[0]) == 2)
     discard_batch(training.optimizer)
-    pieces = (piece for piece in iter(pieces_of(training)) if len(piece[0]) == 2)
-    here = next(pieces)
+    pieces = iter(pieces_of(training))
+    own = next(piece for piece in pieces if len(piece[0]) == 2)
+    # Even in a batch of four or more, of which another piece could be left out to make up for it.
     with pytest.raises(UnsupportedTrainingError, match="gradient is of 4 records, but the batch that was drawn has 2"):
-        training.step((torch.cat((x, here[0])), torch.cat((y, here[1]))))
-    # The batch has more records than that, and a piece that is left out would make room for what was added.
+        training.step((torch.cat((x, own[0])), torch.cat((y, own[1]))))
     assert fake_run.asked == []
 
 
