@@ -22,8 +22,8 @@ HOUR = 3600
 MANY = 6 if ROUNDS == 1 else 20 * ROUNDS
 """Leases, windows and keys; 1,000 in `make torture`."""
 
-SOON_SECONDS = 10.0 + MANY * 0.3
-"""After which windows close and keys expire: they are made before, and leases looked at meanwhile."""
+SOON_SECONDS = 12.0
+"""After which a window closes and a key expires; each of them is made a moment before."""
 
 CLOCKS = {"right": 0, "fast": HOUR, "slow": -HOUR}
 OFF = ("fast", "slow")
@@ -43,7 +43,7 @@ class Replicas:
     def made(self, replica: str, path: str, body: object, role: str = "admin") -> dict[str, Any]:
         """Make something by a replica."""
         reply = self.ask(replica, "POST", path, body, role)
-        assert reply.status_code == httpx2.codes.CREATED, reply.text
+        assert reply.status_code == httpx2.codes.CREATED, f"{reply.text}\n{self.servers[replica].log()}"
         made: dict[str, Any] = reply.json()
         return made
 
@@ -105,10 +105,18 @@ def _run(replicas: Replicas, replica: str, name: str, budget: str, **more: objec
     return str(replicas.made(replica, "/v1/runs", body | more, "trainer")["id"])
 
 
+def _soon() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=SOON_SECONDS)
+
+
+def _key(replicas: Replicas, end: datetime) -> str:
+    return str(replicas.made("right", "/v1/keys", {"role": "viewer", "expires_at": end.isoformat()})["key"])
+
+
 def _leases(replicas: Replicas) -> list[str]:
     """Runs with plans, made and prolonged by all replicas."""
     budget = replicas.budget("leases")
-    plan = {"plan": [{"event": NOISE | {"noise_multiplier": 50.0}, "count": 8}], "lease_seconds": 600}
+    plan = {"plan": [{"event": NOISE | {"noise_multiplier": 50.0}, "count": 8}], "lease_seconds": 3000}
     runs = []
     for number, replica in zip(range(MANY), cycle(CLOCKS), strict=False):
         runs.append(_run(replicas, replica, f"lease {number}", budget, **plan))
@@ -135,34 +143,30 @@ def _wrong_leases(replicas: Replicas, runs: list[str]) -> int:
 def test_no_lease_window_or_key_goes_by_the_clock_of_a_replica(replicas: Replicas) -> None:
     leases = _leases(replicas)
     begin = datetime.now(UTC)
-    open_still = replicas.budget("open", closes_at=begin + timedelta(minutes=30))
-    soon = begin + timedelta(seconds=SOON_SECONDS)
-    closing = replicas.budget("closing", closes_at=soon)
-    runs = {
-        budget: [_run(replicas, "right", f"run {number}", budget) for number in range(MANY)]
-        for budget in (open_still, closing)
-    }
-    keys = {
-        end: [
-            replicas.made("right", "/v1/keys", {"role": "viewer", "expires_at": end.isoformat()})["key"]
-            for _ in range(MANY)
-        ]
-        for end in (soon, begin + timedelta(minutes=30))
-    }
-    not_yet = replicas.budget("not yet", opens_at=begin + timedelta(minutes=30))
-    assert datetime.now(UTC) < soon, "this machine is too slow to make them before they end"
+    later = begin + timedelta(minutes=50)
+    open_still = replicas.budget("open", closes_at=later)
+    still = [_run(replicas, "right", f"run {number}", open_still) for number in range(MANY)]
+    good, closing, ending = [], [], []
+    for number in range(MANY):
+        budget = replicas.budget(f"closing {number}", closes_at=_soon())
+        closing.append(_run(replicas, "right", "run", budget))
+        good.append(_key(replicas, later))
+        ending.append(_key(replicas, _soon()))
+    not_yet = replicas.budget("not yet", opens_at=later)
+    last = _soon()
+
     wrong = {"leases": _wrong_leases(replicas, leases), "windows": 0, "keys": 0}
-    time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()) + 0.1)
+    time.sleep(max(0.0, (last - datetime.now(UTC)).total_seconds()) + 0.1)
     for replica in OFF:
         for number in range(MANY):
-            wrong["windows"] += replicas.step(replica, runs[open_still][number]).status_code != httpx2.codes.OK
-            late = replicas.step(replica, runs[closing][number])
+            wrong["windows"] += replicas.step(replica, still[number]).status_code != httpx2.codes.OK
+            late = replicas.step(replica, closing[number])
             wrong["windows"] += late.status_code == httpx2.codes.OK
             early = {"name": f"early {number}", "budget": not_yet, "event": NOISE}
             made = replicas.ask(replica, "POST", "/v1/runs", early, "trainer")
             wrong["windows"] += made.status_code == httpx2.codes.CREATED
-            for end, right in ((soon, httpx2.codes.UNAUTHORIZED), (begin + timedelta(minutes=30), httpx2.codes.OK)):
-                headers = {"Authorization": f"Bearer {keys[end][number]}"}
+            for key, right in ((ending[number], httpx2.codes.UNAUTHORIZED), (good[number], httpx2.codes.OK)):
+                headers = {"Authorization": f"Bearer {key}"}
                 reply = replicas.clients[replica, "viewer"].get("/v1/runs?limit=1", headers=headers)
                 wrong["keys"] += reply.status_code != right
     assert wrong == {"leases": 0, "windows": 0, "keys": 0}
