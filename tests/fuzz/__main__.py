@@ -10,10 +10,12 @@ from pathlib import Path
 
 from tests.databases import new_database
 from tests.fuzz.session import Session, Tally
+from tests.ledgers import signing_key
 from tests.servers import LiveServer
 
 KINDS = ("sqlite", "postgresql")
 ENVIRONMENT = {
+    "EPSILON_LEDGER_SIGNING_KEY_FILE": str(signing_key()[0]),
     "EPSILON_LEDGER_RATE_LIMIT_PER_SECOND": "0",
     "EPSILON_LEDGER_RATE_LIMIT_FAILURES_PER_SECOND": "0",
     "EPSILON_LEDGER_WEBHOOKS_ALLOW_PRIVATE": "true",
