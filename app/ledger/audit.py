@@ -193,6 +193,11 @@ def canonical_act(entry: ActEntry) -> str:
     return canonical(facts | {"created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")})
 
 
+def digest(secret: bytes | str) -> str:
+    """Get what an entry says of something that it must not hold itself: sha256 (hex)."""
+    return hashlib.sha256(secret if isinstance(secret, bytes) else secret.encode()).hexdigest()
+
+
 _ACT_FIELDS = tuple(name for name in ActEntry.__dataclass_fields__ if name != "created_at")
 
 

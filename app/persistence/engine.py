@@ -98,13 +98,17 @@ class Database:
 
         Args:
             whose: rows are to be seen; PostgreSQL shows no others, whatever is asked for (ADR 0019).
-            patient: it may take as long as it takes, for a look at the whole ledger.
+            patient: it may take as long as it takes, for a look at the whole ledger, and meets text that is none.
         """
         begin = sqlite.READ
         if self.dialect == "postgresql":
             begin = _narrowed(postgresql.PATIENT_READ if patient else postgresql.READ, whose)
         with closing(self._begun(begin, writes=False)) as connection:
-            yield connection
+            if patient and self.dialect == "sqlite":
+                with sqlite.any_text(connection):
+                    yield connection
+            else:
+                yield connection
 
     @contextmanager
     def write(self, whose: Whose, *, wait: bool = True) -> Iterator[Connection]:

@@ -124,6 +124,11 @@ def take_password_from(engine: Engine, file: Path) -> None:
     event.listen(engine, "do_connect", fill_in)
 
 
+def is_id(text: str) -> bool:
+    """Whether a text can be an organisation's id."""
+    return _ID.fullmatch(text) is not None
+
+
 def for_organisation(begin: str, organisation_id: str) -> str:
     """A statement that begins a transaction about the rows of one organisation alone.
 
@@ -133,7 +138,7 @@ def for_organisation(begin: str, organisation_id: str) -> str:
         begin: begins a transaction.
         organisation_id: whose; it stands in the statement, so nothing but an id is let through.
     """
-    assert _ID.fullmatch(organisation_id), "an organisation's id"
+    assert is_id(organisation_id), "an organisation's id"
     return f"{begin}; SET LOCAL epsilon_ledger.organisation = '{organisation_id}'"
 
 

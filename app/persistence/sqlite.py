@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -85,6 +87,18 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
     if read_only:
         event.listen(engine, "do_connect", _look_only)
     return engine
+
+
+@contextmanager
+def any_text(connection: Connection) -> Iterator[None]:
+    """Read bytes that are no UTF-8 as text in which they are written out: they would end a whole result."""
+    raw = connection.connection.dbapi_connection
+    assert raw is not None, "a connection that is in use"
+    raw.text_factory = lambda text: text.decode(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        raw.text_factory = str
 
 
 def begin_at_once(connection: Connection, patience: float) -> bool:

@@ -6,7 +6,8 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from app.persistence.repositories import accounts
-from app.persistence.repositories.accounts import DAMAGED, AccountRecord
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.tolerant import DAMAGED
 
 T = TypeVar("T")
 

@@ -54,6 +54,8 @@ def part_facts(said: Attestation | None, block: Block | None) -> dict[str, objec
     if said is not None:
         facts["attestation"] = said.text
         facts["replaced_units"] = said.replaced_units
+        facts["attested_by"] = said.attested_by
+        facts["attested_at"] = said.attested_at.isoformat()
     if block is not None:
         facts["block"] = [block.data_from.isoformat(), block.data_to.isoformat(), block.label]
     return facts

@@ -36,7 +36,7 @@ from app.service.parts import budget_facts
 from app.service.pricing import Prepared
 from app.service.reserving import PlanRequest, set_aside
 from app.service.runs import RunRecord, read_run
-from app.service.terms import Terms, account_facts, checked, new_account
+from app.service.terms import Terms, account_facts, checked, new_account, run_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
         declared_steps_per_hour=declaration.steps_per_hour,
     )
     runs.add(tx, call.organisation_id, run, call.now)
-    _record_registration(tx, call, path, declaration, status)
+    _record_registration(tx, call, path, run)
     if status is RunStatus.PENDING:
         propose_run(tx, call, path, size, excess, planned=bool(planned))
     elif registration.plan:
@@ -177,14 +177,13 @@ def open_run(tx: Connection, call: Call, registration: Registration, ready: Prep
     return account.id
 
 
-def _record_registration(
-    tx: Connection, call: Call, path: Sequence[Account], declaration: Declaration, status: RunStatus
-) -> None:
+def _record_registration(tx: Connection, call: Call, path: Sequence[Account], run: Run) -> None:
     """Record a run as its rows keep it: its budgets in their order, not in that of the request."""
     account = path[-1]
     facts = account_facts(account, None) | budget_facts([budget.id for budget in budgets_of(path)])
-    event = declaration.event and fingerprint(declaration.event)
-    call.record(tx, Act("run.registered", account.id, after=facts | {"event": event, "status": str(status)}))
+    event = None if run.event is None else fingerprint(run.event)
+    facts |= run_facts(event, run.declared_steps, run.declared_steps_per_hour)
+    call.record(tx, Act("run.registered", account.id, after=facts | {"status": str(run.status)}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,11 @@ def require_opening(path: Sequence[Account], population: Population) -> None:
     require_bounded_on_removal(path, planned)
 
 
+def run_facts(event: str | None, steps: int | None, steps_per_hour: float | None) -> dict[str, object]:
+    """What the chain keeps of a run besides its account: the fingerprint of its event, and what it has declared."""
+    return {"event": event, "declared_steps": steps, "declared_steps_per_hour": steps_per_hour}
+
+
 def account_facts(account: Account, population: Population | None) -> dict[str, object]:
     """What the chain keeps of an account: all that decides what it lets through.
 
@@ -156,8 +161,12 @@ def account_facts(account: Account, population: Population | None) -> dict[str, 
         population: given for a population only.
     """
     facts: dict[str, object] = {
+        "kind": str(account.kind),
+        "name": account.name,
         "path": account.path,
         "parent": account.parent_id,
+        "population": account.population_id,
+        "depth": account.depth,
         "limit": account.limit and {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
         "filter": str(account.filter),
         "planned_sha256": planned_sha256(account.planned),

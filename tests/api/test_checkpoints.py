@@ -13,7 +13,7 @@ from app.ledger.audit import act_hash, acts_genesis, entry_hash, genesis
 from app.ledger.errors import InvalidInputError
 from app.persistence.repositories import acts
 from app.persistence.repositories.entries import entries, kept_runs
-from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, runs
+from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.proof.checkpoints import sign_due
 from app.service.signing import Signer, is_signed_by, signer_of
 from app.service.verification import verify
@@ -149,6 +149,7 @@ def test_a_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(home: H
         tx.execute(delete(audit_entries).where(audit_entries.c.position >= witness.acts - 2))
         tx.execute(delete(api_keys).where(api_keys.c.id == key))
         tx.execute(delete(checkpoints))
+        tx.execute(delete(run_anchors))
     assert verify(home.ledger.database).sound
     [problem] = verify(home.ledger.database, witnesses=[witness]).problems
     assert "it was cut" in problem

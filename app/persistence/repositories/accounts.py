@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, select, true
 
-from app.accounting.errors import AccountingError
+from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
@@ -28,9 +28,7 @@ from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
 from app.persistence.repositories.tenants import read_policy
 from app.persistence.tables import account_paths, accounts, attestations, populations
 from app.persistence.tables import balances as kept_balances
-
-DAMAGED: Final = (AssertionError, IndexError, KeyError, TypeError, ValueError, AccountingError, LedgerError)
-"""What reading a damaged row may raise, or reckoning with what it says."""
+from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,47 +210,56 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | N
 
 @dataclass(frozen=True, slots=True)
 class KeptAccount:
-    """An account's row as an audit finds it: readable, or not.
+    """An account as an audit finds it.
 
     Args:
         organisation_id: whose.
-        id: of the account.
-        path: its path of names.
-        account: None if the row cannot be read.
-        population: given for a population that can be read.
+        record: the account, with its times.
+        population: given for a population.
         name_skeleton: what is kept of its name for comparing it with others.
-        fault: why not.
     """
 
     organisation_id: str
-    id: str
-    path: str
-    account: Account | None
+    record: AccountRecord
     population: Population | None = None
     name_skeleton: str | None = None
-    fault: str = ""
+
+    @property
+    def account(self) -> Account:
+        """The account."""
+        return self.record.account
+
+    @property
+    def id(self) -> str:
+        """The account's id."""
+        return self.record.account.id
+
+    @property
+    def path(self) -> str:
+        """The account's path of names."""
+        return self.record.account.path
 
 
-def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[KeptAccount]:
-    """Every account of an organisation, or of all, also those whose rows were damaged."""
-    rows = tx.execute(
+def everything(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[KeptAccount]:
+    """Every account of an organisation, or of all, those above others first; damaged cells are reported."""
+    query = TolerantQuery(
         select(accounts, *_FACTS)
         .outerjoin(kept_balances, _WITH_BALANCE)
         .outerjoin(attestations, _AS_ATTESTED)
         .outerjoin(populations, _IN_POPULATION)
         .where(true() if organisation_id is None else accounts.c.organisation_id == organisation_id)
-        .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id)
+        .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id),
+        _CONTENTS,
+        [kept_balances, populations],
     )
     book = PriceBook()
-    for row in rows:
-        try:
-            record = _decoded(tx, book, row)
-            orders(record.account.grid_version)
-        except DAMAGED as fault:
-            yield KeptAccount(row.organisation_id, row.id, row.path, None, fault=str(fault) or type(fault).__name__)
-        else:
-            population = record.population if record.account.kind is AccountKind.POPULATION else None
-            yield KeptAccount(row.organisation_id, row.id, row.path, record.account, population, row.name_skeleton)
+
+    def kept(row: Row[Any]) -> KeptAccount:
+        record = _decoded(tx, book, row)
+        population = record.population if record.account.kind is AccountKind.POPULATION else None
+        return KeptAccount(row.organisation_id, record, population, row.name_skeleton)
+
+    return query.objects(tx, kept, report)
 
 
 def find_many(tx: Connection, book: PriceBook, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
@@ -357,3 +364,22 @@ def _weights(text: str | None) -> FilterWeights | None:
         return None
     stored = json.loads(text)
     return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["reserve"])
+
+
+_CONTENTS: Final[Contents] = {
+    accounts.c.kind: AccountKind,
+    accounts.c.filter: FilterKind,
+    accounts.c.planned: read_planned,
+    accounts.c.weights: _weights,
+    accounts.c.grid_version: orders,
+    accounts.c.policy: read_policy,
+    accounts.c.house_policy: read_policy,
+    accounts.c.charged_since: balances.read_since,
+    accounts.c.alert_thresholds: lambda thresholds: read_tells(thresholds, 0),
+    kept_balances.c.spent: RdpCurve.from_bytes,
+    kept_balances.c.held: RdpCurve.from_bytes,
+    kept_balances.c.spent_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
+    kept_balances.c.held_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
+    populations.c.neighboring_relation: NeighboringRelation,
+}
+"""How an audit reads what the types of the columns do not say."""

@@ -10,6 +10,7 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, 
 from app.ledger.audit import ActEntry, act_hash, acts_genesis
 from app.persistence.repositories.locks import ids_beneath
 from app.persistence.tables import api_keys, audit_entries, experiments, proposals
+from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,12 @@ def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tu
     return union_all(beneath, *of_these)
 
 
-def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[KeptAct]:
-    """Every act of an organisation, or of all, in the order of the chains."""
+def everything(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[KeptAct]:
+    """Every act of an organisation, or of all, in the order of the chains; damaged cells are reported."""
     found = select(audit_entries).order_by(*audit_entries.primary_key)
     if organisation_id is not None:
         found = found.where(audit_entries.c.organisation_id == organisation_id)
-    for row in tx.execute(found):
-        yield _kept(row)
+    return TolerantQuery(found).objects(tx, _kept, report)
 
 
 def _kept(row: Row[Any]) -> KeptAct:

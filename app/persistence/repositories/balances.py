@@ -74,7 +74,7 @@ def read(tx: Connection, book: PriceBook, row: Row[Any]) -> tuple[RdpCurve, RdpC
         raise LedgerUnavailableError(f"The balance of {row.path} is missing; nothing is charged without. Restore it.")
     spent = _curve(row.spent, row.spent_delta, row.grid_version)
     held = _curve(row.held, row.held_delta, row.grid_version)
-    since = _since(row.charged_since)
+    since = read_since(row.charged_since)
     if not since:
         return spent, held, since
     curves = book.find(tx, _prices_of(row), since)
@@ -103,7 +103,7 @@ def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> PriceBook:
     book = PriceBook(size=MOST_EVENTS * len(rows) + 1)
     wanted: dict[PriceList, set[str]] = {}
     for row in rows:
-        wanted.setdefault(_prices_of(row), set()).update(_since(row.charged_since))
+        wanted.setdefault(_prices_of(row), set()).update(read_since(row.charged_since))
     for prices, fingerprints in wanted.items():
         book.find(tx, prices, fingerprints)
     return book
@@ -167,7 +167,8 @@ def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
     return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
 
 
-def _since(text: str) -> Since:
+def read_since(text: str) -> Since:
+    """What was charged since, from the text that is kept."""
     read = json.loads(text)
     if not isinstance(read, dict):
         raise ValueError("What was charged since is no object of JSON.")  # noqa: TRY004 - a row's value, not a type

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, insert, or_, select
 
 from app.persistence.tables import checkpoints, run_anchors, runs
+from app.persistence.tolerant import Report, TolerantQuery, json_object, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ def latest(tx: Connection, organisation_id: str) -> Checkpoint | None:
     return None if row is None else Checkpoint(**row)
 
 
-def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[Checkpoint]:
-    """Every checkpoint of an organisation, or of all."""
+def everything(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[Checkpoint]:
+    """Every checkpoint of an organisation, or of all; damaged cells are reported."""
     found = select(checkpoints).order_by(*checkpoints.primary_key)
     if organisation_id is not None:
         found = found.where(checkpoints.c.organisation_id == organisation_id)
-    for row in tx.execute(found).mappings():
-        yield Checkpoint(**row)
+    query = TolerantQuery(found, {checkpoints.c.document: json_object})
+    return query.objects(tx, lambda row: Checkpoint(**row._mapping), report)  # noqa: SLF001 - public, whatever its name

@@ -19,6 +19,7 @@ from app.persistence.tables import (
     runs,
     step_events,
 )
+from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 PAGE = 2000
 """Rows that are read from the database at once; a run may have millions."""
@@ -60,6 +61,8 @@ class KeptRun:
         chain_head: the hash of the last one.
         reservation_id: the active one.
         event: the fingerprint of its default event.
+        declared_steps: how many steps it has planned.
+        declared_steps_per_hour: how fast it goes at the most.
         attempts: the first step of each attempt, by its number.
     """
 
@@ -72,6 +75,8 @@ class KeptRun:
     chain_head: bytes
     reservation_id: str | None
     event: str | None
+    declared_steps: int | None
+    declared_steps_per_hour: float | None
     attempts: dict[int, int] = field(default_factory=dict)
 
 
@@ -106,7 +111,7 @@ _PLAIN = (
     *("first_step", "step_count", "requested_count", "reservation_id", "epsilon", "delta", "epsilon_limit"),
     *("steps_remaining", "binding_account_id", "refusal", "created_at", "actor", "request_id"),
 )
-_ENTRIES = (
+_ENTRIES = TolerantQuery(
     select(
         *(decisions.c[name] for name in _PLAIN),
         decisions.c.entry_hash,
@@ -127,7 +132,8 @@ _ENTRIES = (
         decisions.c.run_id == bindparam("of_run"),
     )
     .order_by(decisions.c.position, step_events.c.item)
-    .execution_options(yield_per=PAGE)
+    .execution_options(yield_per=PAGE),
+    optional=[step_events],
 )
 
 
@@ -140,8 +146,8 @@ _RESERVATIONS = select(
     reservations.c.status,
     reservations.c.steps_executed,
 ).order_by(*reservations.primary_key)
-_RESERVED = (
-    select(reservations.c.reserved, reservations.c.reserved_delta)
+_RESERVED = TolerantQuery(
+    select(reservations.c.id, reservations.c.run_id, reservations.c.reserved, reservations.c.reserved_delta)
     .where(
         reservations.c.organisation_id == bindparam("of_organisation"), reservations.c.id == bindparam("of_reservation")
     )
@@ -149,13 +155,14 @@ _RESERVED = (
 )
 
 
-def entries(tx: Connection, organisation_id: str, run_id: str) -> Iterator[KeptEntry]:
+def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = refuse) -> Iterator[KeptEntry]:
     """A run's decisions in the order of its chain.
 
     Args:
         tx: the caller's transaction.
         organisation_id: whose ledger.
         run_id: whose chain.
+        report: is told of damaged cells.
 
     Yields:
         One after another, so that a run of any length takes little memory.
@@ -163,7 +170,7 @@ def entries(tx: Connection, organisation_id: str, run_id: str) -> Iterator[KeptE
     plain = len(_PLAIN)
     open_row: tuple[object, ...] | None = None
     items: list[tuple[str, int]] = []
-    for row in tx.execute(_ENTRIES, {"of_organisation": organisation_id, "of_run": run_id}):
+    for row in _ENTRIES.rows(tx, report, {"of_organisation": organisation_id, "of_run": run_id}):
         head = tuple(row[: plain + 4])
         if open_row is not None and open_row[2] != head[2]:
             yield _entry(open_row, items)
@@ -190,8 +197,8 @@ def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[s
     return set(tx.execute(found.distinct()).scalars())
 
 
-def kept_runs(tx: Connection, organisation_id: str | None = None) -> list[KeptRun]:
-    """Every run of an organisation, or of all, in the order of their keys."""
+def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[KeptRun]:
+    """Every run of an organisation, or of all, in the order of their keys; damaged cells are reported."""
     found = {
         (row.organisation_id, row.account_id): KeptRun(
             row.organisation_id,
@@ -203,18 +210,22 @@ def kept_runs(tx: Connection, organisation_id: str | None = None) -> list[KeptRu
             row.chain_head,
             row.reservation_id,
             row.event_fingerprint,
+            row.declared_steps,
+            row.declared_steps_per_hour,
         )
-        for row in tx.execute(select(runs).where(_of(runs, organisation_id)).order_by(*runs.primary_key))
+        for row in _all(runs, organisation_id).rows(tx, report)
     }
-    for row in tx.execute(select(attempts).where(_of(attempts, organisation_id))):
+    for row in _all(attempts, organisation_id).rows(tx, report):
         run = found.get((row.organisation_id, row.run_id))
         if run is not None:
             run.attempts[row.attempt] = row.first_step
     return list(found.values())
 
 
-def kept_reservations(tx: Connection, organisation_id: str | None = None) -> dict[Key, KeptReservation]:
-    """Every reservation of an organisation, or of all, by organisation and id."""
+def kept_reservations(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> dict[Key, KeptReservation]:
+    """Every reservation of an organisation, or of all, by organisation and id; damaged cells are reported."""
     found = {
         (row.organisation_id, row.id): KeptReservation(
             row.organisation_id,
@@ -224,50 +235,52 @@ def kept_reservations(tx: Connection, organisation_id: str | None = None) -> dic
             row.status,
             row.steps_executed,
         )
-        for row in tx.execute(_RESERVATIONS.where(_of(reservations, organisation_id)))
+        for row in TolerantQuery(_RESERVATIONS.where(_of(reservations, organisation_id))).rows(tx, report)
     }
-    plans = select(reservation_items).where(_of(reservation_items, organisation_id))
-    for row in tx.execute(plans.order_by(*reservation_items.primary_key)):
-        owner, reservation_id, _, fingerprint, count, withdrawn, used = row
-        reservation = found.get((owner, reservation_id))
+    for row in _all(reservation_items, organisation_id).rows(tx, report):
+        reservation = found.get((row.organisation_id, row.reservation_id))
         if reservation is not None:
-            reservation.items[fingerprint] = (count, used)
+            *_, count, withdrawn, used = tuple(row)
+            reservation.items[row.event_fingerprint] = (count, used)
             if withdrawn:
-                reservation.withdrawn[fingerprint] = withdrawn
+                reservation.withdrawn[row.event_fingerprint] = withdrawn
     return found
 
 
-def reserved(tx: Connection, organisation_id: str, reservation_id: str) -> tuple[bytes, int]:
-    """What a reservation that is there has set aside: the bytes of its curve, and its delta."""
-    curve, delta = tx.execute(_RESERVED, {"of_organisation": organisation_id, "of_reservation": reservation_id}).one()
-    return curve, delta
+def reserved(
+    tx: Connection, organisation_id: str, reservation_id: str, report: Report = refuse
+) -> tuple[bytes, int] | None:
+    """What a reservation has set aside: the bytes of its curve, and its delta; None: it cannot be read."""
+    asked = {"of_organisation": organisation_id, "of_reservation": reservation_id}
+    return next(((row.reserved, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)), None)
 
 
-def ancestors(tx: Connection, organisation_id: str | None = None) -> dict[Key, list[str]]:
+def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[str]]:
     """The accounts that a charge to an account touches, by depth and id, itself last, as the paths' table has them."""
     found: dict[Key, list[str]] = {}
     order = (*list(account_paths.primary_key)[:2], account_paths.c.depth, account_paths.c.ancestor_id)
     in_order = select(account_paths).where(_of(account_paths, organisation_id)).order_by(*order)
-    for row in tx.execute(in_order):
+    for row in TolerantQuery(in_order).rows(tx, report):
         found.setdefault((row.organisation_id, row.account_id), []).append(row.ancestor_id)
     return found
 
 
-def charged_budgets(tx: Connection, organisation_id: str | None = None) -> dict[Key, list[str]]:
-    """The budgets that each run charges, in order."""
+def charged_budgets(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> dict[Key, list[str]]:
+    """The budgets that each run charges, in order; damaged cells are reported."""
     found: dict[Key, list[str]] = {}
-    in_order = select(run_budgets).where(_of(run_budgets, organisation_id)).order_by(*run_budgets.primary_key)
-    for row in tx.execute(in_order):
+    for row in _all(run_budgets, organisation_id).rows(tx, report):
         found.setdefault((row.organisation_id, row.run_id), []).append(row.budget_id)
     return found
 
 
-def quarantined(tx: Connection, organisation_id: str | None = None) -> dict[Key, str]:
-    """Why writes are stopped, for each account where they are."""
+def quarantined(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, str]:
+    """Why writes are stopped, for each account where they are; damaged cells are reported."""
     found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine).where(
         accounts.c.quarantine.is_not(None), _of(accounts, organisation_id)
     )
-    return {(owner, account_id): sentence for owner, account_id, sentence in tx.execute(found)}
+    return {(row.organisation_id, row.id): row.quarantine for row in TolerantQuery(found).rows(tx, report)}
 
 
 def set_quarantine(tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime) -> None:
@@ -287,6 +300,10 @@ def set_quarantine(tx: Connection, organisation_id: str, sentences: Mapping[str,
         .values(quarantine=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
         [{"of_account": account_id, "sentence": sentence} for account_id, sentence in sentences.items()],
     )
+
+
+def _all(table: Table, organisation_id: str | None) -> TolerantQuery:
+    return TolerantQuery(select(table).where(_of(table, organisation_id)).order_by(*table.primary_key))
 
 
 def _of(table: Table, organisation_id: str | None) -> ColumnElement[bool]:

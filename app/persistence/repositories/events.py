@@ -1,11 +1,12 @@
 """DpEvents that an organisation has used, and their prices, kept for ever."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, true
+from sqlalchemy import Connection, Row, bindparam, insert, select, true
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import (
@@ -15,10 +16,12 @@ from app.accounting.events import (
     event_from_canonical,
     fingerprint,
 )
+from app.accounting.orders import orders
 from app.accounting.rdp import FORMULA_VERSION
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.recent import Recent
 from app.persistence.tables import dp_events, event_curves
+from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,31 +169,41 @@ def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) ->
         )
 
 
-def descriptions(tx: Connection, organisation_id: str | None = None) -> Iterable[tuple[str, bytes]]:
-    """Every event that an organisation, or some one, has used: its fingerprint and its canonical description."""
+def descriptions(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> Iterator[tuple[str, str, bytes]]:
+    """Every event that an organisation, or each, has used: whose, its fingerprint and its canonical description."""
     theirs = true() if organisation_id is None else dp_events.c.organisation_id == organisation_id
-    for row in tx.execute(select(dp_events.c.fingerprint, dp_events.c.canonical).where(theirs)):
-        yield row.fingerprint, row.canonical.encode()
+    for row in TolerantQuery(select(dp_events).where(theirs)).rows(tx, report):
+        yield row.organisation_id, row.fingerprint, row.canonical.encode()
 
 
-def everything(tx: Connection, organisation_id: str | None = None) -> Iterable[StoredPrice]:
-    """Every price of an organisation, or of all."""
+def everything(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredPrice]:
+    """Every price of an organisation, or of all; damaged cells are reported."""
     theirs = true() if organisation_id is None else event_curves.c.organisation_id == organisation_id
-    rows = tx.execute(
+    query = TolerantQuery(
         select(event_curves, dp_events.c.canonical)
         .join(
             dp_events,
             (dp_events.c.organisation_id == event_curves.c.organisation_id)
             & (dp_events.c.fingerprint == event_curves.c.event_fingerprint),
         )
-        .where(theirs)
+        .where(theirs),
+        {
+            event_curves.c.neighboring_relation: NeighboringRelation,
+            event_curves.c.grid_version: orders,
+            event_curves.c.curve: RdpCurve.from_bytes,
+            event_curves.c.curve_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
+        },
     )
-    for row in rows:
-        relation = NeighboringRelation(row.neighboring_relation)
-        yield StoredPrice(
-            row.event_fingerprint,
-            row.canonical.encode(),
-            PriceList(row.organisation_id, relation, row.grid_version),
-            RdpCurve.from_bytes(row.curve, row.curve_delta),
-            row.formula_version,
-        )
+    return query.objects(tx, _stored, report)
+
+
+def _stored(row: Row[Any]) -> StoredPrice:
+    return StoredPrice(
+        row.event_fingerprint,
+        row.canonical.encode(),
+        PriceList(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version),
+        RdpCurve.from_bytes(row.curve, row.curve_delta),
+        row.formula_version,
+    )

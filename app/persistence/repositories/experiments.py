@@ -82,14 +82,6 @@ def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experim
     return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id))]
 
 
-def everything(tx: Connection, organisation_id: str | None = None) -> list[tuple[str, Experiment]]:
-    """Every experiment of an organisation, or of all, each with whose it is."""
-    found = select(experiments.c.organisation_id, *_COLUMNS)
-    if organisation_id is not None:
-        found = found.where(experiments.c.organisation_id == organisation_id)
-    return [(row[0], _experiment(row)) for row in tx.execute(found)]
-
-
 def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dict[str, int]:
     """How many runs charge each of some budgets directly; one that none charges is missing."""
     counted = (

@@ -1,6 +1,6 @@
 """API keys: what is known of them, never their secrets."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -87,14 +87,6 @@ def page(tx: Connection, organisation_id: str, *, scope: str | None, after: str 
     if after is not None:
         found = found.where(api_keys.c.id > after)
     return [_record(row) for row in tx.execute(found.order_by(api_keys.c.id).limit(limit))]
-
-
-def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[KeyRecord]:
-    """Every key of an organisation, or of all."""
-    found = select(api_keys)
-    if organisation_id is not None:
-        found = found.where(api_keys.c.organisation_id == organisation_id)
-    return map(_record, tx.execute(found))
 
 
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from app.persistence.tables import account_paths, accounts, attestations, blocks
+from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,19 @@ def blocks_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) 
 
 
 def everything(
-    tx: Connection, organisation_id: str | None = None
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> tuple[dict[tuple[str, str], Attestation], dict[tuple[str, str], Block]]:
-    """Every attestation and every block of an organisation, or of all, by organisation and account."""
+    """Every attestation and every block of an organisation, or of all, by organisation and account.
+
+    Damaged cells are reported.
+    """
     said, data = select(attestations), select(blocks)
     if organisation_id is not None:
         said = said.where(attestations.c.organisation_id == organisation_id)
         data = data.where(blocks.c.organisation_id == organisation_id)
     return (
-        {(row.organisation_id, row.account_id): _attestation(row) for row in tx.execute(said)},
-        {(row.organisation_id, row.account_id): _block(row) for row in tx.execute(data)},
+        {(row.organisation_id, row.account_id): _attestation(row) for row in TolerantQuery(said).rows(tx, report)},
+        {(row.organisation_id, row.account_id): _block(row) for row in TolerantQuery(data).rows(tx, report)},
     )
 
 

@@ -1,6 +1,5 @@
 """What one person has proposed and another one decides."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -138,15 +137,6 @@ def decided(
     if before is not None:
         found = found.where(proposals.c.id < before)
     return [_proposal(row) for row in tx.execute(found.order_by(proposals.c.id.desc()).limit(limit))]
-
-
-def everything(tx: Connection, organisation_id: str | None = None) -> Iterator[tuple[str, Proposal]]:
-    """Every proposal of an organisation, or of all, each with whose it is."""
-    found = select(proposals.c.organisation_id, *_COLUMNS)
-    if organisation_id is not None:
-        found = found.where(proposals.c.organisation_id == organisation_id)
-    for row in tx.execute(found):
-        yield row.organisation_id, _proposal(row)
 
 
 def _written(values: dict[str, Any]) -> dict[str, Any]:

@@ -52,14 +52,6 @@ def policy(tx: Connection, organisation_id: str) -> tuple[Policy | None, int]:
     return read_policy(row.policy), row.policy_revision
 
 
-def policies(tx: Connection, organisation_id: str | None = None) -> dict[str, str | None]:
-    """The policies of one organisation, or of all, as they are kept, by its id."""
-    found = select(organisations.c.id, organisations.c.policy)
-    if organisation_id is not None:
-        found = found.where(organisations.c.id == organisation_id)
-    return {row.id: row.policy for row in tx.execute(found)}
-
-
 def set_policy(tx: Connection, organisation_id: str, changed: Policy, revision: int) -> None:
     """Write an organisation's policy; the caller has locked the organisation, and writes it to its populations, too."""
     here = update(organisations).where(organisations.c.id == organisation_id)

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker
+from app.ledger.audit import Asker, digest
 from app.persistence.repositories import deliveries, webhooks
 from app.persistence.repositories.webhooks import Webhook
 from app.service.acts import Act, append
@@ -29,4 +29,10 @@ def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Asker
 
 def facts(webhook: Webhook) -> dict[str, object]:
     """What the chain keeps of a webhook: of its URL only the host, as the rest may be a secret of the receiver's."""
-    return {"host": urlsplit(webhook.url).hostname, "types": list(webhook.types), "account": webhook.account_id}
+    return {
+        "host": urlsplit(webhook.url).hostname,
+        "types": list(webhook.types),
+        "account": webhook.account_id,
+        "url_sha256": digest(webhook.url),
+        "secret_sha256": digest(webhook.secret),
+    }

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from app.ledger.audit import digest
 from app.ledger.errors import NotFoundError, WebhookConflictError
 from app.ledger.roles import Permission
 from app.persistence.repositories import alerts, deliveries, tenants, webhooks
@@ -176,7 +177,8 @@ def rotate_secret(
         until = call.now + timedelta(seconds=overlap_seconds)
         rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_until=until)
         webhooks.save_secrets(tx, call.organisation_id, rotated)
-        call.record(tx, Act("webhook.secret_rotated", webhook_id, after={"overlap_seconds": overlap_seconds}))
+        said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
+        call.record(tx, Act("webhook.secret_rotated", webhook_id, after=said))
         return render(rotated)
 
     return create_once(call, identity, create)

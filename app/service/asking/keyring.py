@@ -14,6 +14,7 @@ from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailabl
 from app.persistence.engine import EVERYONE, Database, said_by
 from app.persistence.recent import Recent
 from app.persistence.repositories import keys
+from app.persistence.repositories.sessions import SessionRecord
 from app.service.asking import sessions
 from app.service.asking.access import Caller, KeyRefusedError, authenticate, caller_of
 from app.service.asking.doors import Doors
@@ -53,7 +54,7 @@ class _Known:
         used_at: of the last request.
         written_at: when the use was written; that of tokens is not.
         person: who has a token; None: it is a key, or a session.
-        session: the id of the session; None: there is none.
+        session: the row that the session's secret has opened; None: there is none.
         thumbprint: of the provider's key that vouched for whose session it is; None: it is a key's, or there is none.
     """
 
@@ -62,7 +63,7 @@ class _Known:
     used_at: float
     written_at: float = 0.0
     person: Person | None = None
-    session: str | None = None
+    session: SessionRecord | None = None
     thumbprint: str | None = None
 
     @property
@@ -202,7 +203,7 @@ class KeyRing:
         now = db.clock.now()
         with db.read(EVERYONE) as tx:
             found = keys.find_many(tx, {known.caller.actor for _, known in here if known.session is None})
-            signed_in = sessions.look_up(tx, [known.session for _, known in here if known.session], placement, now)
+            signed_in = sessions.look_up(tx, [known.session.id for _, known in here if known.session], placement, now)
         for header, known in self._refresh_sessions(here, signed_in, asked):
             record = found.get(known.caller.actor)
             if record is None or record.trouble(now) is not None:
@@ -248,8 +249,9 @@ class KeyRing:
         """Note which sessions still hold; the rest, which are keys."""
         for header, known in here:
             if known.session is not None:
-                found = signed_in.get(known.session)
-                if found is None or not self._vouched_for(known.thumbprint):
+                found = signed_in.get(known.session.id)
+                # Nobody shows the secret now: only the very row that it opened is believed further.
+                if found is None or found.session != known.session or not self._vouched_for(known.thumbprint):
                     self._forget(header)
                 else:
                     known.caller, known.seen_at = found.caller, asked
@@ -271,7 +273,7 @@ class KeyRing:
         if not self._vouched_for(found.session.thumbprint):
             raise AuthenticationError(sessions.ENDED)
         known = _Known(found.caller, asked, asked)
-        known.session, known.thumbprint = found.session.id, found.session.thumbprint
+        known.session, known.thumbprint = found.session, found.session.thumbprint
         return known
 
     def _vouched_for(self, thumbprint: str | None) -> bool:

@@ -1,21 +1,22 @@
 """People who are signed in with a browser.
 
-The cookie is a credential like a key: an id and a random secret, of which the database keeps a hash. What a session of
-a key may do is looked up with the key each time, so a withdrawn key ends its sessions. A person's role and scope are
-those that the identity provider vouched for, until the session ends.
+The cookie is a credential like a key: an id and a random secret. What a session of a key may do is looked up with the
+key each time, so a withdrawn key ends its sessions. A person's role and scope are those that the identity provider
+vouched for, until the session ends. The database keeps a hash of the secret together with all of this: a row of which
+anything was changed opens nothing.
 """
 
 import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker
+from app.ledger.audit import Asker, canonical, digest
 from app.ledger.errors import AuthenticationError
 from app.ledger.roles import Role
 from app.persistence.engine import EVERYONE, Database
@@ -77,7 +78,7 @@ def open_session(
     session = SessionRecord(
         id=new_id("ses", now),
         organisation_id=caller.organisation_id,
-        secret_hash=secret_hash(secret),
+        secret_hash=b"",
         actor=caller.actor,
         role=str(caller.role) if person else None,
         scope=caller.scope if person else None,
@@ -85,6 +86,7 @@ def open_session(
         created_at=now,
         expires_at=ends,
     )
+    session = replace(session, secret_hash=_bound_hash(secret, session))
 
     def write() -> None:
         with db.write(caller.organisation_id) as tx:
@@ -92,7 +94,7 @@ def open_session(
             for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
                 _end(tx, first, caller, now, request_id)
             sessions.add(tx, session)
-            act = Act("session.opened", session.id, after={"expires_at": ends.isoformat()})
+            act = Act("session.opened", session.id, after=_facts(session))
             append(tx, caller.organisation_id, Asker(caller.actor, request_id), act, now)
 
     db.retried(write)
@@ -166,8 +168,7 @@ def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> Si
     session_id, _, secret = cookie.partition(".")
     with db.read(EVERYONE) as tx:
         found = look_up(tx, [session_id], placement, now).get(session_id)
-    stored = found.session.secret_hash if found else bytes(32)
-    if not hmac.compare_digest(stored, secret_hash(secret)) or found is None:
+    if found is None or not hmac.compare_digest(found.session.secret_hash, _bound_hash(secret, found.session)):
         raise AuthenticationError(ENDED)
     return found
 
@@ -192,6 +193,24 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
     }
 
 
+def _bound_hash(secret: str, session: SessionRecord) -> bytes:
+    """The hash of a cookie's secret together with whom and what it opens: no change of a row opens anything else."""
+    bound = (session.id, session.organisation_id, session.actor, session.role, session.scope, session.thumbprint)
+    times = (session.created_at.isoformat(), session.expires_at.isoformat())
+    return secret_hash(f"{secret} {canonical([*bound, *times])}")
+
+
+def _facts(session: SessionRecord) -> dict[str, object]:
+    """What the chain keeps of a session; who opened it is the entry's actor."""
+    return {
+        "role": session.role,
+        "scope": session.scope,
+        "thumbprint": session.thumbprint,
+        "secret_sha256": digest(session.secret_hash),
+        "expires_at": session.expires_at.isoformat(),
+    }
+
+
 def _end(tx: Connection, session_id: str, caller: Caller, now: datetime, request_id: str | None) -> None:
     if sessions.remove(tx, caller.organisation_id, session_id):
         asker = Asker(caller.actor, request_id)
@@ -202,6 +221,8 @@ def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: 
     if now >= session.expires_at:
         return None
     if session.role is not None:
+        if session.role not in set(map(str, Role)):
+            return None
         role, ends = Role(session.role), session.expires_at
         return Caller(session.organisation_id, session.actor, role, placement, session.scope, ends)
     if key is None or key.organisation_id != session.organisation_id or key.trouble(now) is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker
+from app.ledger.audit import Asker, digest
 from app.ledger.roles import Role
 from app.persistence.repositories import keys
 from app.persistence.repositories.keys import KeyRecord
@@ -84,5 +84,6 @@ def key_facts(key: KeyRecord) -> dict[str, object]:
         "name": key.name,
         "role": key.role,
         "scope": key.scope,
+        "secret_sha256": digest(key.secret_hash),
         **{name: moment and moment.isoformat() for name, moment in ends.items()},
     }

@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final
@@ -12,12 +12,16 @@ from sqlalchemy import Connection
 from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import canonical_act, canonical_entry
-from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
+from app.ledger.errors import InvalidInputError, NotFoundError
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts, acts, balances, entries, events, tenants
 from app.persistence.repositories.accounts import KeptAccount
 from app.persistence.repositories.entries import KeptReservation, KeptRun
+from app.persistence.tolerant import DamagedCell, refuse
 from app.service.verification.terms import Terms, Told, read_acts
+
+Damaged = Mapping[object, DamagedCell]
+"""Cells of accounts that cannot be read, by the account's id and by its path."""
 
 FORMAT: Final = 2
 """Counts the changes of the lines' form; docs/verification.md describes it."""
@@ -54,10 +58,15 @@ def export(
         raise InvalidInputError("Name either a run or a population: --run ID, or --population ID (or its name).")
     with db.read(EVERYONE, patient=True) as tx:
         owner = None if organisation is None else _owner(tx, organisation)
-        kept = list(accounts.everything(tx, owner))
-        root = _root(kept, run, population)
+        damaged: dict[object, DamagedCell] = {}
+
+        def note(cell: DamagedCell) -> None:
+            damaged[cell.row["id"]] = damaged[cell.row["path"]] = cell
+
+        kept = list(accounts.everything(tx, owner, note))
+        root = _root(kept, damaged, run, population)
         written = 0
-        for line in _lines(tx, kept, root, now):
+        for line in _lines(tx, kept, root, damaged, now):
             yield _json(line) if isinstance(line, dict) else line
             written += 1
         yield _json({"type": "end", "lines": written + 1})
@@ -113,15 +122,13 @@ def _owner(tx: Connection, organisation: str) -> str:
     return found
 
 
-def _root(kept: Iterable[KeptAccount], run: str | None, population: str | None) -> KeptAccount:
+def _root(kept: Iterable[KeptAccount], damaged: Damaged, run: str | None, population: str | None) -> KeptAccount:
     if run is not None:
-        found = [one for one in kept if one.id == run and one.account and one.account.kind is AccountKind.RUN]
+        found = [one for one in kept if one.id == run and one.account.kind is AccountKind.RUN]
     else:
-        found = [
-            one
-            for one in kept
-            if population in {one.id, one.path} and one.account and one.account.kind is AccountKind.POPULATION
-        ]
+        found = [one for one in kept if population in {one.id, one.path} and one.account.kind is AccountKind.POPULATION]
+    if not found:
+        _require_readable(damaged, [run or population])
     wanted = f"run {run!r}" if run is not None else f"population {population!r}"
     if not found:
         raise NotFoundError(f"There is no {wanted}; give its id, or a population's name.")
@@ -132,7 +139,7 @@ def _root(kept: Iterable[KeptAccount], run: str | None, population: str | None) 
 
 
 def _lines(
-    tx: Connection, kept: Iterable[KeptAccount], root: KeptAccount, now: datetime
+    tx: Connection, kept: Iterable[KeptAccount], root: KeptAccount, damaged: Damaged, now: datetime
 ) -> Iterator[dict[str, Any] | str]:
     owner = root.organisation_id
     paths = entries.ancestors(tx, owner)
@@ -140,9 +147,10 @@ def _lines(
     runs = [run for run in entries.kept_runs(tx, owner) if run.id in beneath]
     budgets = entries.charged_budgets(tx, owner)
     above = {account_id for run in runs for account_id in paths[owner, run.id]} - beneath
-    chosen = [_readable(one) for one in kept if one.organisation_id == owner and one.id in beneath | above]
+    _require_readable(damaged, beneath | above)
+    chosen = [one.account for one in kept if one.organisation_id == owner and one.id in beneath | above]
     reservations = [one for one in entries.kept_reservations(tx, owner).values() if one.run_id in beneath]
-    whole = root.account is not None and root.account.kind is AccountKind.POPULATION
+    whole = root.account.kind is AccountKind.POPULATION
     yield {
         "type": "header",
         "format": FORMAT,
@@ -162,7 +170,9 @@ def _lines(
     for run in runs:
         yield _run(run)
     for reservation in reservations:
-        yield _reservation(reservation, entries.reserved(tx, owner, reservation.id))
+        reserved = entries.reserved(tx, owner, reservation.id)
+        assert reserved is not None, "one that cannot be read ends the export"
+        yield _reservation(reservation, reserved)
     if whole:  # the chain is the organisation's: one run's share of it would prove nothing
         for act in acts.everything(tx, owner):
             yield f'{{"type":"act","hash":"{act.entry_hash.hex()}","entry":{canonical_act(act.entry)}}}'
@@ -172,13 +182,15 @@ def _lines(
             yield f'{{"type":"decision","hash":"{entry.entry_hash.hex()}","entry":{canonical_entry(entry.entry)}}}'
 
 
-def _readable(kept: KeptAccount) -> Account:
-    if kept.account is None:
-        raise LedgerUnavailableError(
-            f"{kept.path} ({kept.id}) cannot be exported: its row cannot be read: {kept.fault}. "
-            "Run `epsilon-ledger verify`."
-        )
-    return kept.account
+def _require_readable(damaged: Damaged, wanted: Iterable[str | None]) -> None:
+    """Export nothing without an account that belongs to it.
+
+    Raises:
+        LedgerUnavailableError: the row of one cannot be read.
+    """
+    for name in wanted:
+        if name in damaged:
+            refuse(damaged[name])
 
 
 def _events(
@@ -192,7 +204,7 @@ def _events(
     mentioned = {fingerprint for one in reservations for fingerprint in one.items}
     for run in runs:
         mentioned |= entries.mentioned_events(tx, owner, run.id)
-    for fingerprint, canonical in sorted(events.descriptions(tx, owner)):
+    for _, fingerprint, canonical in sorted(events.descriptions(tx, owner)):
         if fingerprint in mentioned:
             yield {"type": "event", "fingerprint": fingerprint, "canonical": canonical.decode()}
     rules = {(account.relation, account.grid_version) for account in chosen}

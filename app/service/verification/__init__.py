@@ -1,22 +1,26 @@
 """Proof of the ledger: every account recomputed from the charges alone, every chain of decisions walked."""
 
+import json
 from collections.abc import Collection
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
 from app.ledger.roles import Permission
 from app.persistence.engine import EVERYONE, Database
+from app.persistence.postgresql import is_id
 from app.persistence.repositories import accounts, acts, checkpoints, entries, parts
+from app.persistence.repositories.accounts import KeptAccount
+from app.persistence.repositories.entries import KeptRun, Key
 from app.service.asking.call import Call
 from app.service.measuring import counters
 from app.service.parts import budget_facts, part_facts
-from app.service.terms import account_facts
+from app.service.terms import account_facts, run_facts
 from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
 from app.service.verification.office import office_disagreements
 from app.service.verification.prices import read_prices
-from app.service.verification.terms import disagreements, policy_disagreement, read_acts, skeleton_of
+from app.service.verification.terms import disagreements, read_acts, skeleton_of
 from app.service.verification.turns import turn
 from app.service.verification.witnesses import Witness, contradictions, document_fault, kept_witness
 
@@ -46,14 +50,14 @@ def verify(db: Database, organisation_id: str | None = None, witnesses: Collecti
         audit = Audit(tx)
         read_prices(audit, organisation_id)
         _read_acts(audit, organisation_id, witnesses)
-        audit.paths = entries.ancestors(tx, organisation_id)
-        audit.charged = entries.charged_budgets(tx, organisation_id)
-        audit.attested, audit.blocks = parts.everything(tx, organisation_id)
-        audit.reservations = entries.kept_reservations(tx, organisation_id)
+        audit.paths = entries.ancestors(tx, organisation_id, audit.report)
+        audit.charged = entries.charged_budgets(tx, organisation_id, audit.report)
+        audit.attested, audit.blocks = parts.everything(tx, organisation_id, audit.report)
+        audit.reservations = entries.kept_reservations(tx, organisation_id, audit.report)
         for (owner, _), reservation in audit.reservations.items():
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
         _judge_accounts(audit, organisation_id)
-        quarantined = entries.quarantined(tx, organisation_id)
+        quarantined = entries.quarantined(tx, organisation_id, audit.report)
     return Verification(
         accounts=audit.accounts,
         runs=audit.runs,
@@ -70,48 +74,65 @@ def verify(db: Database, organisation_id: str | None = None, witnesses: Collecti
 
 def _read_acts(audit: Audit, organisation_id: str | None, witnesses: Collection[Witness]) -> None:
     """Walk the chains of acts, and hold them against the checkpoints that signed them."""
-    kept = list(checkpoints.everything(audit.tx, organisation_id))
+    kept = list(checkpoints.everything(audit.tx, organisation_id, audit.report))
     known = [*map(kept_witness, kept), *witnesses]
     signed = {(witness.organisation_id, witness.acts) for witness in known}
-    audit.told = read_acts(acts.everything(audit.tx, organisation_id), signed)
+    audit.told = read_acts(acts.everything(audit.tx, organisation_id, audit.report), signed)
     wrong = [(owner, told.fault) for owner, told in audit.told.items() if told.fault is not None]
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
-    wrong += office_disagreements(audit.tx, audit.told, organisation_id)
+    wrong += office_disagreements(audit, organisation_id)
     audit.faults += [Fault(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
 
 
 def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
     """Judge each run as it comes, after the accounts above it; those are judged when every run has been counted."""
-    runs = {(run.organisation_id, run.id): run for run in entries.kept_runs(audit.tx, organisation_id)}
-    for kept in accounts.everything(audit.tx, organisation_id):
+    runs = {(run.organisation_id, run.id): run for run in entries.kept_runs(audit.tx, organisation_id, audit.report)}
+    found: set[Key] = set()
+    for kept in accounts.everything(audit.tx, organisation_id, audit.report):
         key = (kept.organisation_id, kept.id)
-        if kept.account is None:
-            detail = f"{kept.path} ({kept.id}): its row cannot be read: {kept.fault}"
-            audit.faults.append(Fault(*key, None, detail))
-            continue
+        found.add(key)
         audit.accounts += 1
         audit.balances[key] = Balance(kept.account)
         run = runs.pop(key, None)
         if audit.believes(key[0]):
-            facts = account_facts(kept.account, kept.population) | ({"event": run.event} if run else {})
-            facts |= part_facts(audit.attested.get(key), audit.blocks.get(key))
-            facts |= budget_facts(audit.charged.get(key, ()))
-            for detail in disagreements(kept.account, facts, audit.terms(key)):
-                audit.add(key, detail)
-            policy = policy_disagreement(kept.account, key[0], audit.policies(key[0]))
-            if policy is not None:
-                audit.add(key, policy)
+            with audit.guarded(key):
+                _compare(audit, kept, run)
         if kept.name_skeleton != skeleton_of(kept.account):
             audit.add(key, "what is kept of its name, to refuse others that look alike, is not of this name.")
         if kept.account.kind is AccountKind.RUN:
-            if run is not None:
-                replay(audit, run)
-            judge(audit, key)
+            with audit.guarded(key):
+                if run is not None:
+                    replay(audit, run)
+                judge(audit, key)
             del audit.balances[key]
     audit.know_children()
     for key in audit.balances:
-        judge(audit, key)
+        with audit.guarded(key):
+            judge(audit, key)
+    _name_missing(audit, found)
+
+
+def _compare(audit: Audit, kept: KeptAccount, run: KeptRun | None) -> None:
+    """Hold an account against what the acts of its organisation say of it."""
+    key = (kept.organisation_id, kept.id)
+    facts = account_facts(kept.account, kept.population)
+    facts |= run_facts(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}
+    facts |= part_facts(audit.attested.get(key), audit.blocks.get(key))
+    facts |= budget_facts(audit.charged.get(key, ()))
+    told = audit.told.get(key[0])
+    for detail in disagreements(kept.record, facts, audit.terms(key), told.house_policy if told else None):
+        audit.add(key, detail)
+
+
+def _name_missing(audit: Audit, found: Collection[Key]) -> None:
+    """Name accounts that were opened, and have no row that can be read."""
+    for owner, told in audit.told.items():
+        for account_id in told.terms if told.fault is None else ():
+            if (owner, account_id) not in found:
+                path = json.loads(told.terms[account_id].facts).get("path")
+                detail = f"{path} ({account_id}): it was opened, and its row is missing, or cannot be read."
+                audit.faults.append(Fault(owner, account_id, None, detail))
 
 
 def enforce(db: Database, found: Verification, now: datetime) -> Verification:
@@ -133,10 +154,10 @@ def enforce(db: Database, found: Verification, now: datetime) -> Verification:
     again = []
     with turn(db):
         with db.read(found.organisation_id or EVERYONE) as tx:
-            standing = entries.quarantined(tx, found.organisation_id)
+            standing = entries.quarantined(tx, found.organisation_id, lambda _: None)  # it was reported before
         wanted = found.unproven
         other = {key[0] for key in standing.keys() | wanted.keys() if standing.get(key) != wanted.get(key)}
-        for organisation_id in sorted(other):
+        for organisation_id in sorted(filter(is_id, other)):  # nobody charges anything under what is no id
             again.append(verify(db, organisation_id))
             _write(db, organisation_id, again[-1], now)
     return found.revised(again)

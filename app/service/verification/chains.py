@@ -12,6 +12,7 @@ from app.ledger.reservations import ReservationStatus
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import entries
 from app.persistence.repositories.entries import KeptEntry, KeptReservation, KeptRun, Key
+from app.persistence.tolerant import DAMAGED
 from app.service.verification.balances import can_be_read
 from app.service.verification.findings import Audit, Balance
 from app.service.verification.terms import status_disagreement
@@ -71,14 +72,14 @@ def replay(audit: Audit, run: KeptRun) -> None:
     closed: Counter[str] = Counter()
     reported: Counter[str] = Counter()
     try:
-        for kept in entries.entries(audit.tx, *key):
+        for kept in entries.entries(audit.tx, *key, audit.report):
             _check_link(audit, key, walk, kept)
             if not walk.broken:
                 _note_terms(audit, key, walk, kept.entry)
             if kept.entry.outcome in CHARGED:
                 _check_steps(audit, key, run, walk, kept)
                 _count(audit, key, walk, kept, closed, reported)
-    except (AssertionError, TypeError, ValueError) as fault:
+    except DAMAGED as fault:
         audit.add(key, f"a decision behind the {walk.decisions} first ones cannot be read: {fault}")
         return
     _check_end(audit, key, run, walk)
@@ -204,9 +205,9 @@ def _check_end(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> None:
         audit.add(key, f"{walk.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
     if walk.decisions != run.decisions:
         audit.add(key, f"{walk.decisions} decisions are kept, but {run.decisions} were made.")
-    if set(run.attempts) != set(range(1, run.attempt + 1)):
+    if sorted(run.attempts) != list(range(1, len(run.attempts) + 1)) or len(run.attempts) != run.attempt:
         audit.add(key, f"its attempts are {sorted(run.attempts)}, but its current one is {run.attempt}.")
-    for attempt in range(walk.attempt + 1, run.attempt + 1):
+    for attempt in sorted(one for one in run.attempts if one > walk.attempt):
         _open_attempt(audit, key, run, walk, attempt, None)
     if run.next_step != walk.next_step:
         audit.add(key, f"its steps end at {walk.next_step}, but its next step is {run.next_step}.")
@@ -263,7 +264,9 @@ def _check_plan(audit: Audit, key: Key, reservation: KeptReservation, walk: _Wal
     account = audit.balances[key].account
     name = f"reservation {reservation.id}"
     reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
-    if reserved is None or (reserved.to_bytes(), reserved.delta) != entries.reserved(audit.tx, key[0], reservation.id):
+    if reserved is None or (reserved.to_bytes(), reserved.delta) != entries.reserved(
+        audit.tx, key[0], reservation.id, audit.report
+    ):
         audit.add(key, f"the curve of {name} is not that of its plan.")
     _check_withdrawn(audit, key, reservation, walk)
     used = {event: used for event, (_, used) in reservation.items.items() if used}

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -11,10 +13,18 @@ from app.ledger.accounts import Account, zero_curve
 from app.persistence.repositories.entries import KeptReservation, Key
 from app.persistence.repositories.events import PriceBook, PriceList
 from app.persistence.repositories.parts import Attestation, Block
+from app.persistence.tolerant import DAMAGED, DamagedCell
 from app.service.verification.terms import Terms, Told
 
 PRICES_AT_ONCE = 500
 """How many prices are asked of the database in one statement; a population may have as many events as steps."""
+
+STOPPING: Final = {
+    "accounts": "id",
+    **dict.fromkeys(("account_paths", "attestations", "balances", "blocks", "populations", "runs"), "account_id"),
+    **dict.fromkeys(("attempts", "decisions", "reservations", "run_budgets", "step_events"), "run_id"),
+}
+"""By table, the column that names the account that nothing proves if the row cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +171,7 @@ class Audit:
         reservations: every one.
         plans: the same, by run.
         faults: what does not agree.
+        damaged: cells that cannot be read.
         accounts: how many were recomputed; what follows counts as in `Verification`.
     """
 
@@ -177,6 +188,7 @@ class Audit:
     reservations: dict[Key, KeptReservation] = field(default_factory=dict)
     plans: dict[Key, list[KeptReservation]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    damaged: list[DamagedCell] = field(default_factory=list)
     accounts: int = 0
     runs: int = 0
     decisions: int = 0
@@ -205,9 +217,24 @@ class Audit:
             return None
         return told.withdrawn.get(reservation_id, Counter())
 
-    def policies(self, organisation_id: str) -> Mapping[str, str]:
-        """The policies that acts have set, as canonical JSON, by the id of their subject."""
-        return self.told[organisation_id].policies if organisation_id in self.told else {}
+    def report(self, cell: DamagedCell) -> None:
+        """Note a cell that cannot be read; it stops the account to which its row belongs."""
+        if cell in self.damaged:
+            return
+        self.damaged.append(cell)
+        owner = cell.row.get("id" if cell.table == "organisations" else "organisation_id")
+        account = cell.row.get(STOPPING[cell.table]) if cell.table in STOPPING else None
+        key = [name if isinstance(name, str) else None for name in (owner, account)]
+        balance = self.balances.get((key[0] or "", key[1] or ""))
+        self.faults.append(Fault(key[0], key[1], None, f"{balance.name}: {cell}." if balance else f"{cell}."))
+
+    @contextmanager
+    def guarded(self, key: Key) -> Iterator[None]:
+        """Let nothing that is said of one account keep the others from being judged."""
+        try:
+            yield
+        except DAMAGED as fault:
+            self.add(key, f"it cannot be judged: {type(fault).__name__} {fault}.")
 
     def stages(self, key: Key) -> list[Account]:
         """An account under each limit that it has had, with the weights that its filter then had; itself last."""

@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike
 
-from app.accounting.errors import AccountingError
 from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.persistence.repositories import events
 from app.persistence.repositories.events import StoredPrice
+from app.persistence.tolerant import DAMAGED
 from app.service.verification.findings import Audit, Fault
 
 TOLERANCE = 1e-9
@@ -23,11 +23,11 @@ def read_prices(audit: Audit, organisation_id: str | None) -> None:
         audit: is told the sound ones.
         organisation_id: whose; None: of every organisation.
     """
-    for key, description in events.descriptions(audit.tx, organisation_id):
+    for owner, key, description in events.descriptions(audit.tx, organisation_id, audit.report):
         if hashlib.sha256(description).hexdigest() != key:
-            detail = f"event {key[:12]}: its description {description!r} has another fingerprint."
-            audit.faults.append(Fault(organisation_id, None, None, detail))
-    for stored in events.everything(audit.tx, organisation_id):
+            detail = f"event {key[:12]}: its description {description.decode()!a} has another fingerprint."
+            audit.faults.append(Fault(owner, None, None, detail))
+    for stored in events.everything(audit.tx, organisation_id, audit.report):
         problem = price_problem(stored)
         if problem:
             detail = f"event {stored.fingerprint[:12]}: {problem}"
@@ -48,7 +48,7 @@ def price_problem(stored: StoredPrice) -> str | None:
     relation, grid_version = stored.prices.relation, stored.prices.grid_version
     try:
         fresh = event_curve(event_from_canonical(stored.canonical), relation, grid_version)
-    except AccountingError as error:
+    except DAMAGED as error:
         return f"under {relation} and grid {grid_version} it cannot be priced: {error}"
     same_grid = fresh.values.shape == stored.curve.values.shape
     if same_grid and all(

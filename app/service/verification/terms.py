@@ -3,22 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import ActEntry, act_hash, acts_genesis, canonical
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.lookalikes import name_skeleton
-from app.ledger.policies import facts_of
+from app.ledger.policies import Policy, facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import acts
-from app.persistence.repositories.proposals import Kind
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.tells import DEFAULT_TELLS
+from app.persistence.tolerant import DAMAGED
+from app.service.verification import records
+from app.service.verification.records import Records
 
 STATUS_ACTS: Final = frozenset({"run.activated", "run.paused", "run.resumed", "run.completed", "run.aborted"})
 OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
-KEY_ACTS: Final = frozenset({"key.created", "key.rotated", "key.revoked"})
-PROPOSING_ACTS: Final = frozenset(f"{kind}.proposed" for kind in Kind)
 APART: Final = ("limit", "status")
 """Facts of an account that later acts change."""
 
@@ -44,11 +47,19 @@ class Terms:
         facts: canonical JSON of those that never change.
         stages: the limits in the order in which they were in force; at least one.
         status: of a run, by the acts alone.
+        created_at: when it was opened; None: before the chain began.
+        policy: that was set last, as canonical JSON; None: none was.
+        policy_revision: how often one was set.
+        tells: of what it tells, as canonical JSON.
     """
 
     facts: str
     stages: list[Stage]
     status: str | None
+    created_at: datetime | None = None
+    policy: str | None = None
+    policy_revision: int = 0
+    tells: str = canonical(asdict(DEFAULT_TELLS))
 
 
 @dataclass
@@ -61,12 +72,11 @@ class Told:
         terms: by the account's id.
         anchors: by the run's id, the hash (hex) of its chain after so many decisions.
         heads: the hash of the chain after so many acts, where somebody wants to know it.
-        policies: that were set, as canonical JSON, by the id of the account or of the organisation itself.
-        experiments: that were declared, as canonical JSON, by their id.
+        house_policy: that was set for the organisation itself last, as canonical JSON; None: none was.
         founded: whether the chain begins with the organisation itself, so that everything has an act.
-        keys: that were issued, each as the last act left it, by its id.
-        proposals: that were made, likewise.
         withdrawn: repetitions that lowered limits have withdrawn, by reservation and event.
+        records: rows beside the accounts, as the acts have made and changed them.
+        head: the hash of the last act.
     """
 
     acts: int = 0
@@ -74,12 +84,10 @@ class Told:
     terms: dict[str, Terms] = field(default_factory=dict)
     anchors: dict[str, dict[int, str]] = field(default_factory=dict)
     heads: dict[int, bytes] = field(default_factory=dict)
-    policies: dict[str, str] = field(default_factory=dict)
-    experiments: dict[str, str] = field(default_factory=dict)
+    house_policy: str | None = None
     founded: bool = False
-    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
-    proposals: dict[str, dict[str, Any]] = field(default_factory=dict)
     withdrawn: dict[str, Counter[str]] = field(default_factory=dict)
+    records: Records = field(default_factory=dict)
     head: bytes = b""
 
 
@@ -100,7 +108,7 @@ def read_acts(kept: Iterator[acts.KeptAct], signed: Collection[tuple[str, int]] 
         if told.fault is None:
             told.fault = _fault(told, act)
         if told.fault is None:
-            _note(told, act.entry)
+            told.fault = _noted(told, act.entry)
         told.head = act.entry_hash
         told.acts = act.entry.position + 1
         if (owner, told.acts) in signed:
@@ -113,41 +121,37 @@ def fixed_facts(facts: Mapping[str, Any]) -> str:
     return canonical({name: value for name, value in facts.items() if name not in APART})
 
 
-def disagreements(account: Account, facts: Mapping[str, Any], terms: Terms | None) -> Iterator[str]:
+def disagreements(
+    record: AccountRecord, facts: Mapping[str, Any], terms: Terms | None, house_policy: str | None
+) -> Iterator[str]:
     """What is wrong with an account, held against what acts say of it.
 
     Args:
-        account: as it is kept.
+        record: as it is kept.
         facts: of it, as its opening would note them now.
         terms: what acts say; None: nothing.
+        house_policy: of its organisation, as acts have set it.
     """
+    account = record.account
     if terms is None:
         yield "no act of its organisation says that it was opened."
         return
-    if fixed_facts(facts) != terms.facts:
-        said = json.loads(terms.facts)
-        other = sorted(name for name in said.keys() | facts.keys() - set(APART) if said.get(name) != facts.get(name))
+    said, adopted = json.loads(terms.facts), terms.created_at is None
+    names = said.keys() if adopted else (said.keys() | facts.keys()) - set(APART)
+    now = json.loads(fixed_facts(facts))
+    other = sorted(name for name in names if name not in now.keys() & said.keys() or said[name] != now[name])
+    if not adopted and record.created_at != terms.created_at:
+        other.append("created_at")
+    if other:
         yield f"it is not as it was opened: {', '.join(other)}."
+    if canonical(asdict(record.tells)) != terms.tells:
+        yield "its alert settings are not those that its organisation's acts gave it."
+    house = house_policy if account.kind is AccountKind.POPULATION else None
+    kept = (_policy_text(account.policy), account.policy_revision, _policy_text(account.house_policy))
+    if kept != (terms.policy, terms.policy_revision, house):
+        yield "its policy is not the one that its organisation's acts gave it."
     if terms.stages[-1].limit != account.limit or account.limit_revision != len(terms.stages) - 1:
         yield "its limit is not the one that its organisation's acts gave it."
-
-
-def policy_disagreement(account: Account, organisation_id: str, policies: Mapping[str, str]) -> str | None:
-    """What is wrong with an account's policies, held against what acts have set; None: nothing.
-
-    Args:
-        account: as it is kept.
-        organisation_id: whose.
-        policies: that acts have set, as canonical JSON, by their subject.
-    """
-    kept = {account.id: account.policy}
-    if account.kind is AccountKind.POPULATION:
-        kept[organisation_id] = account.house_policy
-    if any(
-        policies.get(of) != (None if policy is None else canonical(facts_of(policy))) for of, policy in kept.items()
-    ):
-        return "its policy is not the one that its organisation's acts gave it."
-    return None
 
 
 def skeleton_of(account: Account) -> str | None:
@@ -176,42 +180,51 @@ def _fault(told: Told, act: acts.KeptAct) -> str | None:
     return None
 
 
-def _note(told: Told, entry: ActEntry) -> None:
-    after, terms = json.loads(entry.after) if entry.after else {}, told.terms
-    _note_office(told, entry, after)
-    if entry.action == "policy.changed":
-        told.policies[entry.subject] = canonical(after["policy"])
-    elif entry.action == "experiment.declared":
-        told.experiments[entry.subject] = canonical(after)
-    elif entry.action in OPENING_ACTS:
-        status = after.get("status", RunStatus.ACTIVE)
-        terms[entry.subject] = Terms(fixed_facts(after), [Stage(_limit(after["limit"]))], status)
-    elif entry.action.endswith(".limit_changed") and entry.subject in terms:
-        before = json.loads(entry.before or "{}")
-        stages = terms[entry.subject].stages
-        stages[-1] = Stage(stages[-1].limit, _weights(before.get("weights")))
-        stages.append(Stage(_limit(after["limit"]), _weights(after["weights"])))
-        for plan in after.get("withdrawn", ()):
-            told.withdrawn.setdefault(plan["reservation"], Counter()).update(plan["steps"])
-    elif entry.action == "runs.anchored":
-        for run_id, (decisions, head) in after["runs"].items():
-            told.anchors.setdefault(run_id, {})[decisions] = head
-    elif entry.action in STATUS_ACTS and entry.subject in terms:
-        terms[entry.subject].status = after["status"]
+def _noted(told: Told, entry: ActEntry) -> str | None:
+    """Note what an act says; what is wrong with it, if it means nothing."""
+    try:
+        after = json.loads(entry.after) if entry.after else {}
+        _note(told, entry, after)
+        records.note(told.records, entry, after)
+    except DAMAGED as fault:
+        return f"act {entry.position} ({entry.action}) means nothing: {type(fault).__name__} {fault}."
+    return None
 
 
-def _note_office(told: Told, entry: ActEntry, after: Mapping[str, Any]) -> None:
-    subject = entry.subject
+def _note(told: Told, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    known = told.terms.get(entry.subject)
     if entry.action == "organisation.created":
         told.founded = True
-    elif entry.action in KEY_ACTS:
-        issuer = told.keys[subject]["created_by"] if subject in told.keys else None
-        named = {name: after[name] for name in ("role", "scope", "expires_at", "revoked_at")}
-        told.keys[subject] = named | {"created_by": entry.actor if entry.action == "key.created" else issuer}
-    elif entry.action in PROPOSING_ACTS:
-        told.proposals[subject] = {"proposed": after, "proposed_by": entry.actor, "status": "open"}
-    elif subject in told.proposals:
-        told.proposals[subject]["status"] = after["status"]
+    elif entry.action == "policy.changed" and entry.subject == entry.organisation_id:
+        told.house_policy = canonical(after["policy"])
+    elif entry.action in OPENING_ACTS:
+        status = after.get("status", RunStatus.ACTIVE)
+        created_at = None if entry.action == "account.adopted" else entry.created_at
+        told.terms[entry.subject] = Terms(fixed_facts(after), [Stage(_limit(after["limit"]))], status, created_at)
+    elif entry.action == "runs.anchored":
+        for run_id, (decisions, head) in after["runs"].items():
+            told.anchors.setdefault(run_id, {})[int(decisions)] = head
+    elif known is not None:
+        _change(known, entry, after)
+        for plan in after.get("withdrawn", ()) if entry.action.endswith(".limit_changed") else ():
+            told.withdrawn.setdefault(plan["reservation"], Counter()).update(plan["steps"])
+
+
+def _change(known: Terms, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    if entry.action == "policy.changed":
+        known.policy, known.policy_revision = canonical(after["policy"]), after["revision"]
+    elif entry.action == "account.alerts_set":
+        known.tells = canonical(after)
+    elif entry.action.endswith(".limit_changed"):
+        before = json.loads(entry.before or "{}")
+        known.stages[-1] = Stage(known.stages[-1].limit, _weights(before.get("weights")))
+        known.stages.append(Stage(_limit(after["limit"]), _weights(after["weights"])))
+    elif entry.action in STATUS_ACTS:
+        known.status = after["status"]
+
+
+def _policy_text(policy: Policy | None) -> str | None:
+    return None if policy is None else canonical(facts_of(policy))
 
 
 def _limit(facts: Mapping[str, float] | None) -> Limit | None:

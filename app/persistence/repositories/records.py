@@ -1,0 +1,87 @@
+"""Rows that the audit log knows column by column, as they lie there; and those of which nothing is proven."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Table, select
+
+from app.ledger.experiments import Charged
+from app.ledger.roles import Role
+from app.persistence.repositories.proposals import Kind, Status
+from app.persistence.repositories.tenants import read_policy
+from app.persistence.tables import (
+    account_readings,
+    alerts,
+    api_keys,
+    attempts,
+    deliveries,
+    experiments,
+    organisations,
+    proposals,
+    replies,
+    run_anchors,
+    sessions,
+    webhooks,
+)
+from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object
+
+RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
+"""Tables whose rows are made and changed by what the audit log holds."""
+
+UNPROVEN: Final = (account_readings, alerts, deliveries, replies)
+"""Tables of which nothing is proven but that they can be read; docs/verification.md says why."""
+
+_CONTENTS: Final[Contents] = {
+    api_keys.c.role: Role,
+    experiments.c.charged: Charged,
+    organisations.c.policy: read_policy,
+    proposals.c.kind: Kind,
+    proposals.c.status: Status,
+    proposals.c.facts: json_object,
+    sessions.c.role: Role,
+    webhooks.c.types: json.loads,
+    alerts.c.facts: json_object,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecord:
+    """A row.
+
+    Args:
+        table: where it lies.
+        organisation_id: whose.
+        key: its key within the organisation, as text.
+        row: all of its columns.
+    """
+
+    table: str
+    organisation_id: str
+    key: str
+    row: Row[Any]
+
+
+def everything(tx: Connection, organisation_id: str | None, report: Report) -> Iterator[KeptRecord]:
+    """Every row of one organisation, or of all, that the audit log knows; damaged cells are reported, of others too."""
+    for table in UNPROVEN:
+        for _ in _rows(tx, table, organisation_id, report):
+            pass  # that it can be read is all that is asked
+    for table in RECORDED:
+        names = [column.name for column in table.primary_key if column.name != "organisation_id"]
+        owner = _owner(table)
+        for row in _rows(tx, table, organisation_id, report):
+            cells = row._mapping  # noqa: SLF001 - public, whatever its name
+            yield KeptRecord(table.name, cells[owner], "/".join(str(cells[name]) for name in names), row)
+
+
+def _rows(tx: Connection, table: Table, organisation_id: str | None, report: Report) -> Iterator[Row[Any]]:
+    found = select(table).order_by(*table.primary_key)
+    if organisation_id is not None:
+        found = found.where(table.c[_owner(table)] == organisation_id)
+    return TolerantQuery(found, _CONTENTS).rows(tx, report)
+
+
+def _owner(table: Table) -> str:
+    return "id" if table is organisations else "organisation_id"

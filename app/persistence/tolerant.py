@@ -1,0 +1,264 @@
+"""Rows read cell by cell, whatever was written into them: what cannot be read is reported, and its row left out."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isnan
+from typing import Any, Final, NoReturn, TypeVar
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Float,
+    Integer,
+    LargeBinary,
+    Row,
+    Select,
+    String,
+    Table,
+    Text,
+    cast,
+    type_coerce,
+)
+from sqlalchemy.engine import result_tuple
+from sqlalchemy.types import NullType, TypeEngine
+
+from app.accounting.errors import AccountingError
+from app.ledger.errors import LedgerError, LedgerUnavailableError
+from app.persistence.tables.base import UtcDateTime
+
+DAMAGED: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    *(AccountingError, LedgerError),
+)
+"""What reading a damaged row may raise, or reckoning with what it says."""
+
+T = TypeVar("T")
+
+LONGEST: Final = 60
+"""Characters of a damaged value that are repeated."""
+
+_OWNERS: Final = ("id", "run_id", "account_id", "path")
+"""Columns that say, besides a table's key, what a row belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedCell:
+    """A cell that cannot be read.
+
+    Args:
+        table: where it lies.
+        column: of the table; "*" if each can be read, and only together they mean nothing.
+        row: what is known of its row: the key, and the account to which it belongs.
+        why: a clause for a person.
+    """
+
+    table: str
+    column: str
+    row: Mapping[str, object]
+    why: str
+
+    def __str__(self) -> str:
+        """Name table, row and column, and say what is wrong."""
+        key = ", ".join(f"{name} {_shown(value)}" for name, value in self.row.items())
+        return f"{self.table}.{self.column} of the row with {key} cannot be read: {self.why}"
+
+
+Report = Callable[[DamagedCell], object]
+"""Is told of each damaged cell."""
+
+Contents = Mapping[Column[Any], Callable[[Any], object]]
+"""How the contents of some columns are read; what the reader returns is not used."""
+
+
+def refuse(cell: DamagedCell) -> NoReturn:
+    """Report a damaged cell to whoever needs every row.
+
+    Raises:
+        LedgerUnavailableError: always.
+    """
+    raise LedgerUnavailableError(f"{cell}. Run `epsilon-ledger verify`.")
+
+
+class TolerantQuery:
+    """A SELECT of columns of tables, read cell by cell.
+
+    No driver and no type of SQLAlchemy converts a value: one that it cannot convert would end the whole result.
+
+    Args:
+        statement: selects columns; those of its first table hold the key that names a row.
+        contents: how the contents of some of the columns are read, where the type alone does not say it.
+        optional: tables of outer joins: their columns may be empty.
+    """
+
+    def __init__(
+        self, statement: Select[Any], contents: Contents | None = None, optional: Collection[Table] = ()
+    ) -> None:
+        selected = [(each.key, each, _column(each)) for each in statement.selected_columns]
+        self._statement = statement.with_only_columns(
+            *(_raw(element, column).label(name) for name, element, column in selected), maintain_column_froms=True
+        )
+        self._columns = [column for _, _, column in selected]
+        self._cells = [
+            _cell_reader(column, (contents or {}).get(column), optional=column.table in optional)
+            for column in self._columns
+        ]
+        self._row: Callable[[list[Any]], Row[Any]] = result_tuple([str(name) for name, _, _ in selected])
+        driving = self._columns[0].table
+        known = {*driving.primary_key.columns.keys(), *_OWNERS}
+        self._named = [
+            (place, column.name)
+            for place, column in enumerate(self._columns)
+            if column.table is driving and column.name in known
+        ]
+
+    def rows(
+        self, tx: Connection, report: Report = refuse, parameters: Mapping[str, object] | None = None
+    ) -> Iterator[Row[Any]]:
+        """Rows that can be read.
+
+        Args:
+            tx: the caller's transaction.
+            report: is told of the others, cell by cell.
+            parameters: of the statement.
+
+        Yields:
+            Each with its columns as attributes.
+        """
+        cells = self._cells
+        for row in tx.execute(self._statement, parameters or {}):
+            try:
+                read = [cell(value) for cell, value in zip(cells, row, strict=True)]
+            except DAMAGED:
+                self._report(row, report)
+            else:
+                yield self._row(read)
+
+    def objects(
+        self,
+        tx: Connection,
+        make: Callable[[Row[Any]], T],
+        report: Report = refuse,
+        parameters: Mapping[str, object] | None = None,
+    ) -> Iterator[T]:
+        """What is made of the rows that can be read; a row of which nothing can be made is reported as a whole.
+
+        Args:
+            tx: as for `rows`.
+            make: makes something of a row.
+            report: as for `rows`.
+            parameters: as for `rows`.
+
+        Yields:
+            What `make` returns.
+        """
+        for row in self.rows(tx, report, parameters):
+            try:
+                made = make(row)
+            except DAMAGED as fault:
+                report(self._damaged(row, self._columns[0].table.name, "*", fault))
+            else:
+                yield made
+
+    def _report(self, row: Row[Any], report: Report) -> None:
+        for column, cell, value in zip(self._columns, self._cells, row, strict=True):
+            try:
+                cell(value)
+            except DAMAGED as fault:
+                report(self._damaged(row, column.table.name, column.name, fault))
+
+    def _damaged(self, row: Row[Any], table: str, column: str, fault: Exception) -> DamagedCell:
+        named = {name: row[place] for place, name in self._named}
+        why = str(fault) if str(fault) and not isinstance(fault, LookupError) else f"{type(fault).__name__} {fault}"
+        return DamagedCell(table, column, named, _printable(why))
+
+
+def _column(element: Any) -> Column[Any]:  # noqa: ANN401 - a column, or its label
+    found = getattr(element, "element", element)
+    assert isinstance(found, Column), "columns of tables are selected, and nothing else"
+    return found
+
+
+def _raw(element: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - elements of a SELECT
+    """A column as the database has it; a moment as text, which has an infinite one, too."""
+    found = getattr(element, "element", element)
+    return type_coerce(cast(found, Text) if isinstance(column.type, UtcDateTime) else found, NullType())
+
+
+def _cell_reader(
+    column: Column[Any], content: Callable[[Any], object] | None, *, optional: bool
+) -> Callable[[Any], Any]:
+    kind = _kind(column.type)
+    may_be_empty = optional or column.nullable
+
+    def read(value: Any) -> Any:  # noqa: ANN401 - whatever lies there
+        if value is None:
+            if may_be_empty:
+                return None
+            raise ValueError("it is empty")
+        found = kind(value)
+        if content is not None:
+            content(found)
+        return found
+
+    return read
+
+
+def _kind(kind: TypeEngine[Any]) -> Callable[[Any], Any]:
+    if isinstance(kind, UtcDateTime):
+        return _moment
+    return next(reads for type_, reads in _KINDS.items() if isinstance(kind, type_))
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else _wrong(value, "text")
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else _wrong(value, "a whole number")
+
+
+def _bytes(value: object) -> bytes:
+    return value if type(value) is bytes else _wrong(value, "bytes")
+
+
+def _number(value: object) -> float:
+    return value if type(value) is float and not isnan(value) else _wrong(value, "a number")
+
+
+_KINDS: Final = {String: _text, Integer: _whole, Float: _number, LargeBinary: _bytes}
+
+_MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)(?:\+00)?")
+"""As both databases write it in UTC."""
+
+
+def _moment(value: object) -> datetime:
+    found = _MOMENT.fullmatch(value) if type(value) is str else None
+    return _wrong(value, "a moment") if found is None else datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+
+
+def _wrong(value: object, due: str) -> NoReturn:
+    raise TypeError(f"it holds {_shown(value)} where {due} is kept")
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) and value.isidentifier() else ascii(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() and text.isascii() else ascii(text)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An object of JSON.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"{_shown(text)} is no object of JSON")  # noqa: TRY004 - a cell's value, not a type
+    return found

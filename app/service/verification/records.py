@@ -1,0 +1,235 @@
+"""Rows beside the accounts, column by column, as the audit log has made and changed them."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Row
+
+from app.ledger.audit import ActEntry, canonical, digest
+from app.persistence.repositories.proposals import Kind, Status
+from app.persistence.repositories.records import KeptRecord
+
+Records = dict[str, dict[str, dict[str, Any]]]
+"""By table and key, the columns of a row that the audit log knows."""
+
+ENDING: Final = frozenset({"sessions"})
+"""Tables whose rows go by themselves, when their time is over."""
+
+_READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
+    ("api_keys", "secret_hash"): digest,
+    ("sessions", "secret_hash"): digest,
+    ("webhooks", "url"): digest,
+    ("webhooks", "secret"): digest,
+    ("webhooks", "previous_secret"): digest,
+    ("webhooks", "types"): json.loads,
+}
+"""Columns that the log knows in another form: it holds no secrets."""
+
+
+def note(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    """Note what an entry makes of rows.
+
+    Args:
+        said: by the entries before it; changed.
+        entry: of the chain.
+        after: what it says to be there now.
+    """
+    maker = _MAKERS.get(entry.action)
+    if maker is not None:
+        maker(said, entry, after)
+    elif entry.subject in said.get("proposals", {}):
+        said["proposals"][entry.subject] |= {
+            "status": after["status"],
+            "decided_by": entry.actor,
+            "decided_at": entry.created_at,
+            "decision_reason": entry.reason,
+        }
+
+
+def differences(said: Records, kept: Mapping[tuple[str, str], KeptRecord], *, complete: bool) -> Iterator[str]:
+    """What is wrong with an organisation's rows.
+
+    Args:
+        said: by its audit log.
+        kept: its rows, by table and key.
+        complete: whether the log begins with the organisation; if not, a row may be older.
+
+    Yields:
+        Sentences.
+    """
+    for table, rows in said.items():
+        for key, columns in rows.items():
+            record = kept.get((table, key))
+            if record is None:
+                if table not in ENDING:
+                    yield f"the row {key} of {table} is missing."
+                continue
+            other = [name for name, value in columns.items() if _cell(table, name, record.row) != value]
+            if other:
+                yield f"the row {key} of {table} is not as the audit log has it: {', '.join(other)}."
+    for table, key in kept:
+        if complete and key not in said.get(table, {}):
+            yield f"the row {key} of {table} is one that no entry of the audit log has made."
+
+
+def _cell(table: str, name: str, row: Row[Any]) -> Any:  # noqa: ANN401 - a cell
+    value, read = getattr(row, name), _READ.get((table, name))
+    return value if read is None or value is None else read(value)
+
+
+def _row(said: Records, table: str, key: str, **columns: object) -> None:
+    said.setdefault(table, {}).setdefault(key, {}).update(columns)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _organisation(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    _row(
+        said,
+        "organisations",
+        entry.subject,
+        name=after["name"],
+        policy=None,
+        policy_revision=0,
+        created_at=entry.created_at,
+    )
+
+
+def _policy(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    if entry.subject == entry.organisation_id:
+        policy, revision = canonical(after["policy"]), after["revision"]
+        _row(said, "organisations", entry.subject, policy=policy, policy_revision=revision)
+
+
+def _key(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    _row(
+        said,
+        "api_keys",
+        entry.subject,
+        name=after["name"],
+        role=after["role"],
+        scope_id=after["scope"],
+        secret_hash=after["secret_sha256"],
+        expires_at=_moment(after["expires_at"]),
+        revoked_at=_moment(after["revoked_at"]),
+    )
+    if entry.action == "key.created":
+        _row(said, "api_keys", entry.subject, created_by=entry.actor, created_at=entry.created_at)
+
+
+def _proposal(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    _row(
+        said,
+        "proposals",
+        entry.subject,
+        kind=entry.action.partition(".")[0],
+        account_id=after["account"],
+        facts=canonical({name: value for name, value in after.items() if name != "account"}),
+        status=str(Status.OPEN),
+        reason=entry.reason,
+        proposed_by=entry.actor,
+        proposed_at=entry.created_at,
+        decided_by=None,
+        decided_at=None,
+        decision_reason=None,
+    )
+
+
+def _experiment(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    _row(
+        said,
+        "experiments",
+        entry.subject,
+        account_id=after["account"],
+        charged=after["charged"],
+        created_by=entry.actor,
+        created_at=entry.created_at,
+    )
+
+
+def _webhook(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    _row(
+        said,
+        "webhooks",
+        entry.subject,
+        url=after["url_sha256"],
+        types=after["types"],
+        account_id=after["account"],
+        secret=after["secret_sha256"],
+        previous_secret=None,
+        previous_until=None,
+        created_at=entry.created_at,
+        disabled_at=None,
+        disabled_because=None,
+    )
+
+
+def _webhook_secret(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    _row(
+        said,
+        "webhooks",
+        entry.subject,
+        previous_secret=said["webhooks"][entry.subject]["secret"],
+        previous_until=entry.created_at + timedelta(seconds=after["overlap_seconds"]),
+        secret=after["secret_sha256"],
+    )
+
+
+def _webhook_disabled(said: Records, entry: ActEntry, _: Mapping[str, Any]) -> None:
+    _row(said, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_because=entry.reason)
+
+
+def _session(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    _row(
+        said,
+        "sessions",
+        entry.subject,
+        secret_hash=after["secret_sha256"],
+        actor=entry.actor,
+        role=after["role"],
+        scope_id=after["scope"],
+        thumbprint=after["thumbprint"],
+        created_at=entry.created_at,
+        expires_at=_moment(after["expires_at"]),
+    )
+
+
+def _session_ended(said: Records, entry: ActEntry, _: Mapping[str, Any]) -> None:
+    said.get("sessions", {}).pop(entry.subject, None)
+
+
+def _anchors(said: Records, _: ActEntry, after: Mapping[str, Any]) -> None:
+    for run_id, (decisions, _head) in after["runs"].items():
+        _row(said, "run_anchors", run_id, decisions=decisions)
+
+
+def _run(said: Records, entry: ActEntry, _: Mapping[str, Any]) -> None:
+    _row(said, "attempts", f"{entry.subject}/1", first_step=0, created_at=entry.created_at)
+
+
+def _attempt(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+    key = f"{entry.subject}/{after['attempt']}"
+    _row(said, "attempts", key, first_step=after["first_step"], created_at=entry.created_at)
+
+
+_MAKERS: Final[Mapping[str, Callable[[Records, ActEntry, Mapping[str, Any]], None]]] = {
+    "organisation.created": _organisation,
+    "policy.changed": _policy,
+    "key.created": _key,
+    "key.rotated": _key,
+    "key.revoked": _key,
+    **{f"{kind}.proposed": _proposal for kind in Kind},
+    "experiment.declared": _experiment,
+    "webhook.created": _webhook,
+    "webhook.secret_rotated": _webhook_secret,
+    "webhook.disabled": _webhook_disabled,
+    "session.opened": _session,
+    "session.ended": _session_ended,
+    "runs.anchored": _anchors,
+    "run.registered": _run,
+    "run.attempt_opened": _attempt,
+}
