@@ -142,7 +142,7 @@ def test_the_same_steps_cost_the_same_bytes_however_they_are_asked(ledger: Ledge
             last = _take(home, body)
         answers.add(tuple(last[key] for key in ("next_step", "epsilon", "steps_remaining")))
     with ledger.database.read(EVERYONE) as tx:
-        curves = {kept.account and kept.account.spent.to_bytes() for kept in everything(tx)}
+        curves = {kept.account.spent.to_bytes() for kept in everything(tx)}
     assert (len(answers), len(curves)) == (1, 1)
 
 

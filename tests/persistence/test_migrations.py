@@ -209,7 +209,7 @@ def test_a_filled_ledger_goes_down_and_up_unchanged(charged: Ledger, revision: s
 
 def _balances(database: Database) -> dict[str, tuple[bytes, bytes]]:
     with database.read(EVERYONE) as tx:
-        read = [kept.account for kept in everything(tx) if kept.account is not None]
+        read = [kept.account for kept in everything(tx)]
     return {account.id: (account.spent.to_bytes(), account.held.to_bytes()) for account in read}
 
 

@@ -1,4 +1,5 @@
-"""Every cell of a ledger, changed by hand: other values for a column, and the rows that are changed."""
+"""Every cell of a ledger, changed by hand: other values for a column, and rows that are deleted."""
+# ruff: noqa: S608 - the names are those of the tables
 
 import re
 import sqlite3
@@ -15,6 +16,9 @@ from app.persistence.tables import metadata
 from app.persistence.tables.base import UtcDateTime
 
 BIG: Final = 2**62
+KINDS: Final = {"accounts": "kind", "decisions": "outcome"}
+"""Tables of which one row of each kind is changed; of the others one row."""
+
 _QUOTED: Final = re.compile(r"'(\w+)'")
 
 
@@ -24,54 +28,61 @@ class Change:
 
     Args:
         table: where.
+        key: values of the row's key, by column.
         column: of the table; None: the row is deleted.
-        rowid: which row.
         value: what is written there.
     """
 
     table: str
+    key: tuple[tuple[str, Any], ...]
     column: str | None
-    rowid: int
     value: object = None
 
     def __str__(self) -> str:
         """Name the change."""
         what = "deleted" if self.column is None else f"{self.column} = {str(self.value)[:40]!r}"
-        return f"{self.table}[{self.rowid}] {what}"
+        return f"{self.table} {[value for _, value in self.key]}: {what}"
 
-    def make(self, file: sqlite3.Connection) -> None:
-        """Write it, whatever the constraints say."""
-        where = f"WHERE rowid = {self.rowid}"
+    def statement(self, mark: str) -> tuple[str, tuple[object, ...]]:
+        """SQL and its parameters, for a driver that marks them so."""
+        where = " AND ".join(f'"{name}" = {mark}' for name, _ in self.key)
+        values = tuple(value for _, value in self.key)
         if self.column is None:
-            file.execute(f"DELETE FROM {self.table} {where}")
-        else:
-            file.execute(f'UPDATE {self.table} SET "{self.column}" = ? {where}', (self.value,))
+            return f"DELETE FROM {self.table} WHERE {where}", values
+        return f'UPDATE {self.table} SET "{self.column}" = {mark} WHERE {where}', (self.value, *values)
 
 
-def changes(file: sqlite3.Connection) -> Iterator[Change]:
-    """Every change of some rows of every table: each column to several wrong values, and the row deleted."""
-    for table in metadata.sorted_tables:
-        for rowid in _chosen(file, table):
-            for column in table.columns:
-                yield from _of_cell(file, table, column, rowid)
-            yield Change(table.name, None, rowid)
+def changes(file: sqlite3.Connection, table: Table) -> Iterator[Change]:
+    """Each column of a row to several wrong values, and the row deleted; of each further kind of row one value."""
+    key = [column.name for column in table.primary_key]
+    for number, values in enumerate(_chosen(file, table, key)):
+        row = tuple(zip(key, values, strict=True))
+        for column in table.columns:
+            yield from list(_of_cell(file, table, column, row))[: None if number == 0 else 1]
+        yield Change(table.name, row, None)
 
 
-def _chosen(file: sqlite3.Connection, table: Table) -> list[int]:
-    """The rows that say most; of accounts one of each kind."""
+def _chosen(file: sqlite3.Connection, table: Table, key: list[str]) -> list[tuple[Any, ...]]:
+    """The keys of the rows that say most, of each kind; the balance of a population is zeroed besides."""
     said = " + ".join(f'("{column.name}" IS NOT NULL)' for column in table.columns)
-    kinds = "kind" if table.name == "accounts" else "outcome" if table.name == "decisions" else "''"
-    found = file.execute(f"SELECT rowid, {kinds}, max({said}) FROM {table.name} GROUP BY {kinds} ORDER BY rowid")
-    return [row[0] for row in found]
+    kind = KINDS.get(table.name, "''")
+    other = "WHERE account_id NOT LIKE 'pop%'" if table.name == "balances" else ""
+    names = ", ".join(f'"{name}"' for name in key)
+    found = file.execute(f"SELECT {names}, max({said}) FROM {table.name} {other} GROUP BY {kind} ORDER BY {names}")
+    return [row[: len(key)] for row in found]
 
 
-def _of_cell(file: sqlite3.Connection, table: Table, column: Column[Any], rowid: int) -> Iterator[Change]:
-    [before] = file.execute(f'SELECT "{column.name}" FROM {table.name} WHERE rowid = {rowid}').fetchone()
+def _of_cell(
+    file: sqlite3.Connection, table: Table, column: Column[Any], row: tuple[tuple[str, Any], ...]
+) -> Iterator[Change]:
+    where = " AND ".join(f'"{name}" = ?' for name, _ in row)
+    asked = f'SELECT "{column.name}" FROM {table.name} WHERE {where}'
+    [before] = file.execute(asked, [value for _, value in row]).fetchone()
     seen = {repr(before)}
     for value in _values(file, table, column, before):
         if repr(value) not in seen:
             seen.add(repr(value))
-            yield Change(table.name, column.name, rowid, value)
+            yield Change(table.name, row, column.name, value)
 
 
 def _values(file: sqlite3.Connection, table: Table, column: Column[Any], before: Any) -> Iterator[object]:  # noqa: ANN401 - a cell
@@ -84,19 +95,20 @@ def _values(file: sqlite3.Connection, table: Table, column: Column[Any], before:
         yield None
     if isinstance(column.type, UtcDateTime):
         yield "2026-01-01 00:00:00.000000"
+        yield "infinity"
         yield 1
     elif isinstance(column.type, LargeBinary):
         yield bytes([(before or b"\0")[0] ^ 1]) + (before or b"")[1:]
         yield "x"
     elif isinstance(column.type, Integer):
         yield (before or 0) + 1
-        yield -1
+        yield (before or 0) - 1
         yield BIG
         yield "x"
     elif isinstance(column.type, Float):
         yield (before or 1.0) * 1.5
         yield -1.0
-        yield "x"
+        yield "NaN"
     else:
         yield from _texts(table, column, before)
 
@@ -113,7 +125,7 @@ def _texts(table: Table, column: Column[Any], before: str | None) -> Iterator[ob
 
 @dataclass
 class Copies:
-    """A SQLite file that is put back as it was after each change.
+    """A SQLite file that is put back as it was before each change.
 
     Args:
         source: what it is a copy of.
@@ -123,15 +135,33 @@ class Copies:
     source: sqlite3.Connection
     path: Path
 
-    def changed(self, *made: Change) -> None:
-        """Put the file back, and make changes."""
+    def __post_init__(self) -> None:
+        """Make the file."""
+        self.changed()
+        self.database = Database(f"sqlite:///{self.path}")
+
+    def changed(self, *made: Change) -> bool:
+        """Put the file back, and make changes, whatever the constraints say; whether the database took them."""
         with closing(sqlite3.connect(self.path, isolation_level=None)) as file:
             self.source.backup(file)
             file.execute("PRAGMA foreign_keys = OFF")
             file.execute("PRAGMA ignore_check_constraints = ON")
-            for change in made:
-                change.make(file)
+            try:
+                for change in made:
+                    file.execute(*change.statement("?"))
+            except sqlite3.IntegrityError:
+                return False
+            return True
 
-    def database(self) -> Database:
-        """The file as the service opens it."""
-        return Database(f"sqlite:///{self.path}")
+
+def zeroed(file: sqlite3.Connection, path: str) -> tuple[tuple[str, str], list[Change]]:
+    """An account, and what makes it look as if nothing had been charged to it."""
+    asked = "SELECT organisation_id, id FROM accounts WHERE path = ?"
+    owner, account = file.execute(asked, (path,)).fetchone()
+    balance = (("organisation_id", owner), ("account_id", account))
+    row = (("organisation_id", owner), ("id", account))
+    made = [Change("balances", balance, "spent", b""), Change("accounts", row, "charged_since", "{}")]
+    return (owner, account), made
+
+
+TABLES: Final = {table.name: table for table in metadata.sorted_tables}

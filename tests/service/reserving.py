@@ -47,7 +47,7 @@ class Reserver:
             cost = total_cost(priced)
             self.made += 1
             reservation = Reservation(
-                id=f"res_{self.made:012x}{self.run_id[-16:]}",
+                id=f"res_{int(NOW.timestamp() * 1000):012x}{self.made:04x}{self.run_id[-12:]}",
                 run_id=self.run_id,
                 attempt=run.attempt,
                 status=ReservationStatus.ACTIVE,

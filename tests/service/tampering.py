@@ -29,7 +29,7 @@ from tests.persistence.dump import Dump
 
 MODEL, TEAM, ALL = "mimic/icu-team/model", "mimic/icu-team", "mimic"
 
-_EVERY_CHECK = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'c' AND conname LIKE 'ck_%'"
+EVERY_CHECK = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'c' AND conname LIKE 'ck_%'"
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def tampering(database: Database) -> Iterator[Connection]:
                 tx.connection.cursor().execute(f"PRAGMA {pragma}")  # no pragma works inside a transaction
         else:
             tx.exec_driver_sql("SET session_replication_role = replica")
-            for table, name in tx.exec_driver_sql(_EVERY_CHECK.replace("%", "%%")).all():
+            for table, name in tx.exec_driver_sql(EVERY_CHECK.replace("%", "%%")).all():
                 tx.exec_driver_sql(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
         yield tx
         tx.commit()

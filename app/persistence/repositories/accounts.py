@@ -323,7 +323,7 @@ def _decoded(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         path=row.path,
         depth=row.depth,
         relation=relation,
-        limit=None if row.epsilon_limit is None else Limit(row.epsilon_limit, row.delta_limit),
+        limit=_limit(row.epsilon_limit, row.delta_limit),
         filter=FilterKind(row.filter),
         planned=read_planned(row.planned),
         weights=_weights(row.weights),
@@ -357,6 +357,14 @@ def planned_sha256(planned: tuple[StepEvent, ...]) -> str | None:
 def read_planned(text: str) -> tuple[StepEvent, ...]:
     """A planned workload as it is kept."""
     return tuple(StepEvent(event_from_dict(item["event"]), item["count"]) for item in json.loads(text))
+
+
+def _limit(epsilon: float | None, delta: float | None) -> Limit | None:
+    if epsilon is None and delta is None:
+        return None
+    if epsilon is None or delta is None:
+        raise ValueError("A limit has an epsilon and a delta, or there is none.")
+    return Limit(epsilon, delta)
 
 
 def _weights(text: str | None) -> FilterWeights | None:

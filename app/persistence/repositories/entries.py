@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, bindparam, select, true, update
 
 from app.ledger.audit import Entry
 from app.persistence.repositories.locks import lock
+from app.persistence.repositories.runs import read_deviations
 from app.persistence.tables import (
     account_paths,
     accounts,
@@ -19,13 +21,16 @@ from app.persistence.tables import (
     runs,
     step_events,
 )
-from app.persistence.tolerant import Report, TolerantQuery, refuse
+from app.persistence.tolerant import Contents, DamagedCell, Report, TolerantQuery, refuse
 
 PAGE = 2000
 """Rows that are read from the database at once; a run may have millions."""
 
 Key = tuple[str, str]
 """An organisation's id, and the id of something of it."""
+
+Ancestor = tuple[str, int]
+"""An account's id, and how deep it lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class KeptReservation:
         attempt: of the run.
         status: as it is kept.
         steps_executed: as attested.
+        created_at: in UTC.
         items: (planned, used) of each event, by fingerprint, in plan order.
         withdrawn: repetitions of each event that a lowered limit has withdrawn; only where there are some.
     """
@@ -101,6 +107,7 @@ class KeptReservation:
     attempt: int
     status: str
     steps_executed: int | None
+    created_at: datetime
     items: dict[str, tuple[int, int]] = field(default_factory=dict)
     withdrawn: dict[str, int] = field(default_factory=dict)
 
@@ -118,6 +125,7 @@ _ENTRIES = TolerantQuery(
         decisions.c.next_step,
         decisions.c.follows_step,
         decisions.c.opens_step,
+        step_events.c.item,
         step_events.c.event_fingerprint,
         step_events.c.count.label("times"),
     )
@@ -137,14 +145,9 @@ _ENTRIES = TolerantQuery(
 )
 
 
-# Without their times, of which nothing is proven here.
+# Each cell is looked at but the curve, which is read when its plan is.
 _RESERVATIONS = select(
-    reservations.c.organisation_id,
-    reservations.c.id,
-    reservations.c.run_id,
-    reservations.c.attempt,
-    reservations.c.status,
-    reservations.c.steps_executed,
+    *(column for column in reservations.c if column.name not in {"reserved", "reserved_delta"})
 ).order_by(*reservations.primary_key)
 _RESERVED = TolerantQuery(
     select(reservations.c.id, reservations.c.run_id, reservations.c.reserved, reservations.c.reserved_delta)
@@ -177,6 +180,7 @@ def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = 
             items = []
         open_row = head
         if row.event_fingerprint is not None:
+            _count_on(report, step_events, "item", row, len(items))
             items.append((row.event_fingerprint, row.times))
     if open_row is not None:
         yield _entry(open_row, items)
@@ -213,7 +217,7 @@ def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report
             row.declared_steps,
             row.declared_steps_per_hour,
         )
-        for row in _all(runs, organisation_id).rows(tx, report)
+        for row in _all(runs, organisation_id, {runs.c.deviations: read_deviations}).rows(tx, report)
     }
     for row in _all(attempts, organisation_id).rows(tx, report):
         run = found.get((row.organisation_id, row.run_id))
@@ -234,6 +238,7 @@ def kept_reservations(
             row.attempt,
             row.status,
             row.steps_executed,
+            row.created_at,
         )
         for row in TolerantQuery(_RESERVATIONS.where(_of(reservations, organisation_id))).rows(tx, report)
     }
@@ -241,6 +246,7 @@ def kept_reservations(
         reservation = found.get((row.organisation_id, row.reservation_id))
         if reservation is not None:
             *_, count, withdrawn, used = tuple(row)
+            _count_on(report, reservation_items, "item", row, len(reservation.items))
             reservation.items[row.event_fingerprint] = (count, used)
             if withdrawn:
                 reservation.withdrawn[row.event_fingerprint] = withdrawn
@@ -255,13 +261,13 @@ def reserved(
     return next(((row.reserved, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)), None)
 
 
-def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[str]]:
+def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[Ancestor]]:
     """The accounts that a charge to an account touches, by depth and id, itself last, as the paths' table has them."""
-    found: dict[Key, list[str]] = {}
+    found: dict[Key, list[Ancestor]] = {}
     order = (*list(account_paths.primary_key)[:2], account_paths.c.depth, account_paths.c.ancestor_id)
     in_order = select(account_paths).where(_of(account_paths, organisation_id)).order_by(*order)
     for row in TolerantQuery(in_order).rows(tx, report):
-        found.setdefault((row.organisation_id, row.account_id), []).append(row.ancestor_id)
+        found.setdefault((row.organisation_id, row.account_id), []).append((row.ancestor_id, row.depth))
     return found
 
 
@@ -271,7 +277,9 @@ def charged_budgets(
     """The budgets that each run charges, in order; damaged cells are reported."""
     found: dict[Key, list[str]] = {}
     for row in _all(run_budgets, organisation_id).rows(tx, report):
-        found.setdefault((row.organisation_id, row.run_id), []).append(row.budget_id)
+        budgets = found.setdefault((row.organisation_id, row.run_id), [])
+        _count_on(report, run_budgets, "place", row, len(budgets))
+        budgets.append(row.budget_id)
     return found
 
 
@@ -302,8 +310,16 @@ def set_quarantine(tx: Connection, organisation_id: str, sentences: Mapping[str,
     )
 
 
-def _all(table: Table, organisation_id: str | None) -> TolerantQuery:
-    return TolerantQuery(select(table).where(_of(table, organisation_id)).order_by(*table.primary_key))
+def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int) -> None:
+    """Report a row whose place among those of the same key is not the next one."""
+    cells = row._mapping  # noqa: SLF001 - public, whatever its name
+    if cells[column] != due:
+        key = {each.name: cells[each.name] for each in table.primary_key.columns if each.name in cells}
+        report(DamagedCell(table.name, column, key, f"it is not {due}, which comes next"))
+
+
+def _all(table: Table, organisation_id: str | None, contents: Contents | None = None) -> TolerantQuery:
+    return TolerantQuery(select(table).where(_of(table, organisation_id)).order_by(*table.primary_key), contents)
 
 
 def _of(table: Table, organisation_id: str | None) -> ColumnElement[bool]:

@@ -154,7 +154,7 @@ def _run(row: Row[Any]) -> Run:
         attempt_first_step=row.attempt_first_step,
         declared_steps=row.declared_steps,
         declared_steps_per_hour=row.declared_steps_per_hour,
-        deviations=_read_deviations(row.deviations),
+        deviations=read_deviations(row.deviations),
     )
 
 
@@ -164,6 +164,7 @@ def _deviations_text(found: tuple[Deviation, ...]) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _read_deviations(kept: str | None) -> tuple[Deviation, ...]:
+def read_deviations(kept: str | None) -> tuple[Deviation, ...]:
+    """What a run's steps differed in, from the text that is kept."""
     found = json.loads(kept) if kept else []
     return tuple(Deviation(**each | {"kind": DeviationKind(each["kind"])}) for each in found)

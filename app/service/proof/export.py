@@ -142,7 +142,7 @@ def _lines(
     tx: Connection, kept: Iterable[KeptAccount], root: KeptAccount, damaged: Damaged, now: datetime
 ) -> Iterator[dict[str, Any] | str]:
     owner = root.organisation_id
-    paths = entries.ancestors(tx, owner)
+    paths = {key: [name for name, _ in path] for key, path in entries.ancestors(tx, owner).items()}
     beneath = {account_id for (_, account_id), path in paths.items() if root.id in path}
     runs = [run for run in entries.kept_runs(tx, owner) if run.id in beneath]
     budgets = entries.charged_budgets(tx, owner)

@@ -25,8 +25,8 @@ def judge(audit: Audit, key: Key) -> None:
     """
     # Whom a charge touches is a table of its own: nobody above the account may be left out.
     account = audit.balances[key].account
-    above = [balance.account.id for balance in audit.above(key)]
-    if audit.paths.pop(key, []) != [*above, account.id]:
+    above = [(balance.account.id, balance.account.depth) for balance in audit.above(key)]
+    if audit.paths.pop(key, []) != [*above, (account.id, account.depth)]:
         audit.add(key, "the accounts that a charge to it touches are not those above it.")
     if account.kind is AccountKind.RUN and audit.charged.pop(key, [])[:1] != [account.parent_id]:
         audit.add(key, "the first budget that it charges is not the one that it lies beneath.")
@@ -59,6 +59,8 @@ def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
         yield "what is held is not what its active reservations hold."
     if account.filter is FilterKind.DECLARED and account.weights is not None:
         yield "it has a declared filter, and yet it has the weights of an adaptive one."
+    if account.limit is None and account.weights is not None:
+        yield "it has no limit of its own, and yet it has the weights of a filter."
     known = [stage.limit for stage in audit.stages(key) if stage.limit is not None]
     limits = balance.limits - {(limit.epsilon, limit.delta) for limit in known}
     if limits:

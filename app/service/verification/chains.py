@@ -13,6 +13,7 @@ from app.ledger.runs import RunStatus
 from app.persistence.repositories import entries
 from app.persistence.repositories.entries import KeptEntry, KeptReservation, KeptRun, Key
 from app.persistence.tolerant import DAMAGED
+from app.service.ids import is_of
 from app.service.verification.balances import can_be_read
 from app.service.verification.findings import Audit, Balance
 from app.service.verification.terms import status_disagreement
@@ -76,8 +77,12 @@ def replay(audit: Audit, run: KeptRun) -> None:
             _check_link(audit, key, walk, kept)
             if not walk.broken:
                 _note_terms(audit, key, walk, kept.entry)
-            if kept.entry.outcome in CHARGED:
+            if kept.entry.outcome in STEPS_TAKEN:
                 _check_steps(audit, key, run, walk, kept)
+            elif (kept.next_step, kept.follows_step, kept.opens_step) != (None, None, None):
+                audit.add(key, f"decision {kept.entry.position} took no steps, and yet others are tied to it.")
+            if kept.entry.outcome in CHARGED:
+                _check_count(audit, key, kept.entry)
                 _count(audit, key, walk, kept, closed, reported)
     except DAMAGED as fault:
         audit.add(key, f"a decision behind the {walk.decisions} first ones cannot be read: {fault}")
@@ -131,14 +136,8 @@ def _note_terms(audit: Audit, key: Key, walk: _Walk, entry: Entry) -> None:
 
 
 def _check_steps(audit: Audit, key: Key, run: KeptRun, walk: _Walk, kept: KeptEntry) -> None:
-    """Hold the steps of a decision against those before them, and against its items."""
+    """Hold the steps of a decision against those before them."""
     entry = kept.entry
-    counted = sum(count for _, count in entry.items)
-    if counted != entry.step_count:
-        detail = f"decision {entry.position} says that it takes {entry.step_count} steps; its charges are {counted}."
-        audit.add(key, detail, entry.position)
-    if entry.outcome not in STEPS_TAKEN:
-        return
     if entry.attempt != walk.attempt:
         _open_attempt(audit, key, run, walk, entry.attempt, entry.position)
     expected = walk.next_step
@@ -153,7 +152,14 @@ def _check_steps(audit: Audit, key: Key, run: KeptRun, walk: _Walk, kept: KeptEn
     if kept.next_step != entry.first_step + entry.step_count:
         audit.add(key, f"decision {entry.position} says that it ends at step {kept.next_step}.", entry.position)
     walk.begun = True
-    walk.next_step = entry.first_step + counted
+    walk.next_step = entry.first_step + sum(count for _, count in entry.items)
+
+
+def _check_count(audit: Audit, key: Key, entry: Entry) -> None:
+    counted = sum(count for _, count in entry.items)
+    if counted != entry.step_count:
+        detail = f"decision {entry.position} says that it takes {entry.step_count} steps; its charges are {counted}."
+        audit.add(key, detail, entry.position)
 
 
 def _open_attempt(audit: Audit, key: Key, run: KeptRun, walk: _Walk, attempt: int, position: int | None) -> None:
@@ -179,6 +185,9 @@ def _count(audit: Audit, key: Key, walk: _Walk, kept: KeptEntry, closed: Counter
             audit.add(key, detail, entry.position)
             reservation = None
         else:
+            if reservation.attempt != entry.attempt:
+                detail = f"decision {entry.position} of attempt {entry.attempt} is under a plan of another attempt."
+                audit.add(key, detail, entry.position)
             taken = walk.forfeited if entry.outcome == "forfeited" else walk.used
             _add(taken.setdefault(reservation.id, Counter()), entry.items)
             if entry.outcome == "reported":
@@ -248,6 +257,8 @@ def _balance_reservations(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> 
             balance.workloads.update(reservation.items)
         if reservation.status == ReservationStatus.ACTIVE:
             active = reservation.id
+            if reservation.attempt != run.attempt:
+                audit.add(key, f"its active reservation {active} is not one of its attempt {run.attempt}.")
             _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
             _allow(own, reservation, {event: used for event, (_, used) in reservation.items.items()})
             for balance in audit.adding(key):
@@ -263,6 +274,8 @@ def _balance_reservations(audit: Audit, key: Key, run: KeptRun, walk: _Walk) -> 
 def _check_plan(audit: Audit, key: Key, reservation: KeptReservation, walk: _Walk) -> None:
     account = audit.balances[key].account
     name = f"reservation {reservation.id}"
+    if not is_of(reservation.id, reservation.created_at):
+        audit.add(key, f"{name} was not made when its id says.")
     reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
     if reserved is None or (reserved.to_bytes(), reserved.delta) != entries.reserved(
         audit.tx, key[0], reservation.id, audit.report

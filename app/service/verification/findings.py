@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, zero_curve
-from app.persistence.repositories.entries import KeptReservation, Key
+from app.persistence.repositories.entries import Ancestor, KeptReservation, Key
 from app.persistence.repositories.events import PriceBook, PriceList
 from app.persistence.repositories.parts import Attestation, Block
 from app.persistence.tolerant import DAMAGED, DamagedCell
@@ -179,7 +179,7 @@ class Audit:
     sound: set[tuple[PriceList, str]] = field(default_factory=set)
     book: PriceBook = field(default_factory=PriceBook)
     balances: dict[Key, Balance] = field(default_factory=dict)
-    paths: dict[Key, list[str]] = field(default_factory=dict)
+    paths: dict[Key, list[Ancestor]] = field(default_factory=dict)
     told: dict[str, Told] = field(default_factory=dict)
     charged: dict[Key, list[str]] = field(default_factory=dict)
     attested: dict[Key, Attestation] = field(default_factory=dict)

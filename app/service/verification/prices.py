@@ -45,6 +45,8 @@ def price_problem(stored: StoredPrice) -> str | None:
     Returns:
         A clause for a person; None if the price is what the event costs, or was by an earlier, looser formula.
     """
+    if not 1 <= stored.formula_version <= FORMULA_VERSION:
+        return f"its price is of the formulas {stored.formula_version}, of which this version knows nothing."
     relation, grid_version = stored.prices.relation, stored.prices.grid_version
     try:
         fresh = event_curve(event_from_canonical(stored.canonical), relation, grid_version)

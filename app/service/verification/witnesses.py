@@ -89,6 +89,8 @@ def document_fault(checkpoint: Checkpoint) -> str | None:
         said = (payload["organisation"], payload["acts"], payload["head"])
         if said != (checkpoint.organisation_id, checkpoint.acts, checkpoint.head.hex()):
             return f"{name} is not the one that its document says."
+        if payload["created_at"] != checkpoint.created_at.isoformat(timespec="microseconds"):
+            return f"{name} was not made when its document says."
     except (KeyError, TypeError, ValueError) as error:
         return f"{name} cannot be read: {error}"
     return None

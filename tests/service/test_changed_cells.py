@@ -1,0 +1,188 @@
+"""Whatever is changed in a database by hand is found by `verify`, or docs/verification.md says why it is not."""
+
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import pytest
+from sqlalchemy import Connection, create_engine, insert, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import StaticPool
+
+from app.persistence.engine import Database
+from app.persistence.tables import metadata
+from app.service.verification import Verification, enforce, verify
+from tests import postgres
+from tests.conftest import furnished, need_postgresql
+from tests.service.changing import TABLES, Change, Copies, changes, zeroed
+from tests.service.filled import fill
+from tests.service.tampering import EVERY_CHECK
+
+DOCUMENT = Path(__file__).parents[2] / "docs/verification.md"
+DELETED = "a deleted row"
+THOROUGH = "EPSILON_LEDGER_TORTURE" in os.environ
+"""Whether each change is made by itself, too, and all of them on PostgreSQL."""
+
+
+def _documented() -> set[tuple[str, str]]:
+    """The columns that the document calls unproven, by table."""
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| \w.+ \|$", DOCUMENT.read_text(), re.MULTILINE)
+    return {
+        (table, column or deleted)
+        for table, names in rows
+        for column, deleted in re.findall(rf"`(\w+)`|({DELETED})", names)
+    }
+
+
+@cache
+def _source() -> sqlite3.Connection:
+    _, file = furnished("sqlite", fill)
+    source = sqlite3.connect(":memory:", check_same_thread=False)
+    with closing(sqlite3.connect(file)) as kept:
+        kept.backup(source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def copies() -> Iterator[Copies]:
+    with tempfile.TemporaryDirectory() as folder:
+        made = Copies(_source(), Path(folder) / "ledger.db")
+        yield made
+        made.database.dispose()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_what_is_changed_is_found_or_documented(copies: Copies, table: str) -> None:
+    """Each change is made beside a balance that was zeroed: neither hides the other."""
+    account, damage = zeroed(_source(), "mimic")
+    assert copies.changed(*damage)
+    before = set(verify(copies.database).problems)
+    assert len(before) == 1
+    missed, made = set(), 0
+    for change in changes(_source(), TABLES[table]):
+        if not copies.changed(*damage, change):
+            continue
+        made += 1
+        found = verify(copies.database)
+        assert account in found.unproven, str(change)
+        if not set(found.problems) - before:
+            missed.add((table, change.column or DELETED))
+        if THOROUGH and copies.changed(change):
+            assert verify(copies.database).sound == ((table, change.column or DELETED) in missed), str(change)
+    assert made > len(TABLES[table].columns)
+    assert missed == {(name, column) for name, column in _documented() if name == table}
+
+
+UNREADABLE = {
+    "a kind of proposals": ("proposals", "kind", "x"),
+    "what was proposed": ("proposals", "facts", "{"),
+    "a policy": ("accounts", "policy", "1"),
+    "a price's delta": ("event_curves", "curve_delta", -1),
+    "a relation": ("event_curves", "neighboring_relation", "replace_none"),
+    "a population's relation": ("populations", "neighboring_relation", "replace_none"),
+    "a key's end": ("api_keys", "expires_at", 1),
+    "text that is none": ("organisations", "name", b"\xff\xfe"),
+    "a curve": ("balances", "held", "x"),
+    "a nest of brackets": ("accounts", "planned", "[" * 100_000),
+    "an outcome's time": ("decisions", "created_at", "infinity"),
+    "a number of steps": ("step_events", "count", "many"),
+    "an alert": ("alerts", "facts", "[]"),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_cell_that_cannot_be_read_is_named_and_the_rest_is_proven_and_stopped(copies: Copies, what: str) -> None:
+    table, column, value = UNREADABLE[what]
+    account, damage = zeroed(_source(), "überall")
+    key = [each.name for each in TABLES[table].primary_key]
+    where = {"accounts": "WHERE kind = 'budget'", "balances": "WHERE account_id LIKE 'run%'"}.get(table, "")
+    row = _source().execute(f"SELECT {', '.join(key)} FROM {table} {where}").fetchone()  # noqa: S608 - names of tables
+    change = Change(table, tuple(zip(key, row, strict=True)), column, value)
+    assert copies.changed(*damage, change)
+    found = enforce(copies.database, verify(copies.database), datetime.now(UTC))
+    assert any(f"{table}.{column} of the row with" in problem for problem in found.problems), found.problems
+    assert account in verify(copies.database).quarantined
+
+
+@dataclass(frozen=True)
+class _Within:
+    """A database of which a verification sees what is not committed."""
+
+    tx: Connection
+
+    @contextmanager
+    def read(self, _whose: object, *, patient: bool = False) -> Iterator[Connection]:
+        del patient
+        yield self.tx
+
+
+@contextmanager
+def _free() -> Iterator[Connection]:
+    """A transaction on PostgreSQL that heeds no constraint and is never committed."""
+    _, name = furnished("postgresql", fill)
+    database = Database(postgres.shared().url(name, "ledger"))
+    with closing(database.engine.connect()) as tx:
+        tx.exec_driver_sql("SET session_replication_role = replica")
+        for table, constraint in tx.exec_driver_sql(EVERY_CHECK).all():
+            tx.exec_driver_sql(f'ALTER TABLE {table} DROP CONSTRAINT "{constraint}"')
+        yield tx
+        tx.rollback()
+    database.dispose()
+
+
+def _in_memory(tx: Connection) -> sqlite3.Connection:
+    """The rows of a database in a SQLite that is asked what to change."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    metadata.create_all(engine)
+    with engine.begin() as made:
+        for table in metadata.sorted_tables:
+            rows = [dict(row) for row in tx.execute(select(table)).mappings()]
+            if rows:
+                made.execute(insert(table), rows)
+    return cast("sqlite3.Connection", engine.raw_connection().driver_connection)
+
+
+def _tried(tx: Connection, change: Change) -> Verification | None:
+    """What a verification finds of a change that is undone again; None: PostgreSQL does not take it."""
+    undone = tx.begin_nested()
+    try:
+        tx.exec_driver_sql(*change.statement("%s"))
+    except DBAPIError:
+        return None
+    else:
+        return verify(cast("Database", _Within(tx)))
+    finally:
+        undone.rollback()
+
+
+@pytest.mark.postgresql
+def test_what_is_changed_on_postgresql_is_found_or_documented() -> None:
+    """One value for each column, unless all are asked for: what the types of its columns take."""
+    need_postgresql()
+    taken: set[tuple[str, str]] = set()
+    missed: set[tuple[str, str]] = set()
+    with _free() as tx:
+        file = _in_memory(tx)
+        account, damage = zeroed(file, "mimic")
+        for change in damage:
+            tx.exec_driver_sql(*change.statement("%s"))
+        before = set(verify(cast("Database", _Within(tx))).problems)
+        assert len(before) == 1
+        for change in (change for table in TABLES.values() for change in changes(file, table)):
+            cell = (change.table, change.column or DELETED)
+            found = None if cell in taken and not THOROUGH else _tried(tx, change)
+            if found is not None:
+                taken.add(cell)
+                assert account in found.unproven, str(change)
+                if not set(found.problems) - before:
+                    missed.add(cell)
+    assert len(taken) > sum(len(table.columns) for table in TABLES.values())
+    assert missed <= _documented()
