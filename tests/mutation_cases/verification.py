@@ -45,4 +45,50 @@ CASES = (
         "for budget in sorted(budgets_of(path), key=lambda budget: budget.name)])",
         ("tests/service/test_recorded_forms.py",),
     ),
+    Mutation(
+        "a session's row says what its cookie opens",
+        "app/service/asking/sessions.py",
+        "canonical([*bound, *times])",
+        "canonical([])",
+        ("tests/service/test_sessions.py",),
+    ),
+    Mutation(
+        "a session whose row was changed is believed on",
+        "app/service/asking/keyring.py",
+        "found is None or found.session != known.session or not",
+        "found is None or not",
+        ("tests/service/test_sessions.py",),
+    ),
+    Mutation(
+        "a cell that cannot be read ends the verification",
+        "app/persistence/tolerant.py",
+        """            except DAMAGED:
+                self._report(row, report)
+""",
+        """            except DAMAGED:
+                raise
+""",
+        ("tests/service/test_changed_cells.py",),
+    ),
+    Mutation(
+        "rows beside the accounts are not held against the audit log",
+        "app/service/verification/records.py",
+        "if _cell(table, name, record.row) != value]",
+        "if False]",
+        ("tests/service/test_act_verification.py",),
+    ),
+    Mutation(
+        "what a run has declared is not verified",
+        "app/service/verification/__init__.py",
+        "run_facts(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}",
+        '{"event": run.event} if run else {}',
+        ("tests/service/test_recorded_forms.py",),
+    ),
+    Mutation(
+        "an account whose row is gone is not missed",
+        "app/service/verification/__init__.py",
+        "    _name_missing(audit, found)\n",
+        "",
+        ("tests/service/test_changed_cells.py",),
+    ),
 )

@@ -17,9 +17,11 @@ from app.persistence.tables import sessions as table
 from app.service.asking import sessions
 from app.service.asking.access import Caller, authenticate
 from app.service.asking.keyring import KeyRing
+from app.service.verification import verify
 from app.settings import Settings
 from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of
+from tests.service.tampering import tampering
 
 LASTING = timedelta(hours=12)
 
@@ -296,3 +298,32 @@ def test_without_a_provider_no_person_is_signed_in_any_more(
     _, cookie = _person(ledger, provider)
     with pytest.raises(AuthenticationError, match="not signed in any more"):
         ring.authenticate(f"{sessions.SCHEME} {cookie}")
+
+
+@pytest.mark.parametrize("person", [False, True], ids=["key", "person"])
+@pytest.mark.parametrize("column", ["role", "actor", "scope_id", "thumbprint", "expires_at", "organisation_id"])
+def test_a_row_that_was_changed_opens_nothing(ledger: Ledger, ring: KeyRing, column: str, *, person: bool) -> None:
+    """A viewer's cookie was an admin's after one update."""
+    viewer, admin = _caller(ledger, "viewer"), _caller(ledger, "admin")
+    stranger = _caller(ledger, "admin", "clinic").organisation_id
+    cookie = _opened(ledger, viewer, thumbprint="print" if person else None)
+    credential = f"{sessions.SCHEME} {cookie}"
+    if not person:
+        assert ring.authenticate(credential).role is Role.VIEWER
+    _seen(ledger, cookie)
+    values: dict[str, Any] = {
+        "role": "admin",
+        "actor": admin.actor,
+        "scope_id": "bud_other",
+        "thumbprint": "other",
+        "expires_at": datetime.now(UTC) + timedelta(days=900),
+        "organisation_id": stranger,
+    }
+    with tampering(ledger.database) as tx:
+        tx.execute(update(table).values({column: values[column]}))
+    with pytest.raises(AuthenticationError):
+        _seen(ledger, cookie)
+    ring.refresh("default")
+    with pytest.raises(AuthenticationError):
+        ring.authenticate(credential)
+    assert any("of sessions is" in problem for problem in verify(ledger.database).problems)

@@ -23,7 +23,7 @@ def office_disagreements(audit: Audit, organisation_id: str | None) -> Iterator[
     for record in records.everything(audit.tx, organisation_id, audit.report):
         kept.setdefault(record.organisation_id, {})[record.table, record.key] = record
     for owner in sorted(audit.told.keys() | kept.keys()):
-        said = audit.told.get(owner, Told(founded=True))
+        said = audit.told.get(owner, Told())
         if said.fault is None:
             for detail in differences(said.records, kept.get(owner, {}), complete=said.founded):
                 yield owner, detail
