@@ -24,6 +24,8 @@ def office_disagreements(audit: Audit, organisation_id: str | None) -> Iterator[
         kept.setdefault(record.organisation_id, {})[record.table, record.key] = record
     for owner in sorted(audit.told.keys() | kept.keys()):
         said = audit.told.get(owner, Told())
+        rows = kept.get(owner, {})
         if said.fault is None:
-            for detail in differences(said.records, kept.get(owner, {}), complete=said.founded):
+            complete = said.founded or ("organisations", owner) not in rows  # nothing belongs to what is not there
+            for detail in differences(said.records, rows, complete=complete):
                 yield owner, detail
