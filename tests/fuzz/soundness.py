@@ -44,9 +44,9 @@ def _past_limits(database: Database) -> Iterator[str]:
         above = select(account_paths.c.ancestor_id).where(account_paths.c.account_id.in_(reported))
         changed = select(audit_entries.c.subject).where(audit_entries.c.action.like("%.limit_changed"))
         excused = {each for rows in (reported, above, changed) for each in tx.execute(rows).scalars()}
-        for kept in accounts.everything(tx):
+        damaged: list[str] = []
+        for kept in accounts.everything(tx, report=lambda cell: damaged.append(str(cell))):
             account = kept.account
-            if account is None:
-                yield f"{kept.id} cannot be read: {kept.fault}"
-            elif account.id not in excused and account.weights is not None and not fits(account):
+            if account.id not in excused and account.weights is not None and not fits(account):
                 yield f"{account.id} is past its limit."
+        yield from damaged
