@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.commands import founding, proving, running
+from app.commands import founding, proving, quarantines, running
 from app.commands import keys as key_commands
 from app.ledger.errors import LedgerError
 
@@ -20,8 +20,10 @@ cli = typer.Typer(
 )
 org = typer.Typer(help="Organisations.", no_args_is_help=True)
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
+quarantine = typer.Typer(help="Accounts that verification has stopped.", no_args_is_help=True)
 cli.add_typer(org, name="org")
 cli.add_typer(keys, name="keys")
+cli.add_typer(quarantine, name="quarantine")
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
@@ -53,6 +55,8 @@ org.command("create")(founding.create_organisation)
 keys.command("create")(key_commands.create_key)
 keys.command("list")(key_commands.list_keys)
 keys.command("revoke")(key_commands.revoke_key)
+quarantine.command("list")(quarantines.list_quarantined)
+quarantine.command("lift")(quarantines.lift_quarantine)
 
 
 def main() -> None:

@@ -180,7 +180,9 @@ def _let_limits_change() -> None:
             ["accounts.organisation_id", "accounts.id"],
             name=op.f("fk_proposals_organisation_id_account_id"),
         ),
-        sa.CheckConstraint("kind IN ('limit', 'run', 'policy', 'population')", name=op.f("ck_proposals_kind_known")),
+        sa.CheckConstraint(
+            "kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name=op.f("ck_proposals_kind_known")
+        ),
         sa.CheckConstraint(
             "kind IN ('policy', 'population') OR account_id IS NOT NULL", name=op.f("ck_proposals_account_given")
         ),

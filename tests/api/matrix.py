@@ -75,6 +75,7 @@ TABLE: dict[str, tuple[list[str], str]] = {
     "getPopulationStatementPage": (EVERYONE, HIDDEN),
     "getLimit": (EVERYONE, HIDDEN),
     "changeLimit": (PLANNING, HIDDEN),
+    "liftQuarantine": (PROOF, HIDDEN),
     "getPolicies": (EVERYONE, OWN),
     "putPolicies": (APPROVAL, OWN),
     "getPolicy": (EVERYONE, HIDDEN),

@@ -100,6 +100,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "takeSteps": {"event": SAMPLED},
         "openAttempt": {},
         "changeLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},
+        "liftQuarantine": {"reason": "The rows were restored."},
         "putPolicies": {"policy": {"max_delta": 0.25}, "reason": "The board has met."},
         "putPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},
         "createKey": {"name": name, "role": "viewer"},

@@ -202,7 +202,7 @@ TOO_MANY: dict[str, dict[str, object]] = {
 WITHOUT_EVENTS = {
     *("planLaplace", "completeRun", "abortRun", "openAttempt", "commitReservation"),
     *("createKey", "rotateKey", "revokeKey", "changeLimit", "approveProposal", "rejectProposal"),
-    *("putPolicies", "putPolicy"),
+    *("putPolicies", "putPolicy", "liftQuarantine"),
     *("createWebhook", "rotateWebhookSecret", "setAlertSettings"),
 }
 each_with_events = pytest.mark.parametrize(

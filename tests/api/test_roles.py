@@ -8,6 +8,8 @@ import httpx2
 import pytest
 
 from app.ledger.roles import Role
+from app.persistence.engine import EVERYONE as EVERYWHERE
+from app.persistence.repositories import entries, tenants
 from app.service.governance.keys import create_key
 from tests.api.conftest import House
 from tests.api.matrix import EVERYONE, MAY
@@ -87,6 +89,11 @@ def _fresh(house: House, operation: Operation) -> dict[str, str]:
         ids["run_id"] = house.ledger.run()
     if "account_id" in operation.path or "proposal_id" in operation.path:
         ids |= _account(house, proposed="proposal_id" in operation.path)
+    if operation.id == "liftQuarantine":
+        with house.ledger.database.write(EVERYWHERE) as tx:
+            owner = tenants.find_organisation(tx, "hospital")
+            assert owner is not None
+            entries.set_quarantine(tx, owner, {ids["account_id"]: "its rows were changed"}, datetime.now(UTC))
     if operation.id == "chargeExperiment":
         ids["experiment_id"] = _approved_sweep(house)
     if "key_id" in operation.path:

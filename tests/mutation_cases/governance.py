@@ -2,12 +2,14 @@
 
 from tests.mutation_cases.case import Mutation
 
+LIFTED = "tests/service/test_lifted_quarantines.py"
+
 CASES = (
     Mutation(
         "whoever proposes approves",
         "app/service/governance/proposals.py",
-        "if heirs(tx, call.organisation_id, ours) & theirs or heirs(tx, call.organisation_id, theirs) & ours:",
-        "if False:",
+        "    if alike or heirs(tx, call.organisation_id, theirs) & ours:\n",
+        "    if False:\n",
         ("tests/api/test_limits.py", "tests/api/test_approvals.py"),
     ),
     Mutation(
@@ -170,5 +172,45 @@ CASES = (
         "    for population in _populations(path):\n        after =",
         "    for population in _populations(path)[:1]:\n        after =",
         ("tests/api/test_limits.py",),
+    ),
+    Mutation(
+        "a quarantine is lifted while verification finds its fault",
+        "app/service/governance/quarantines.py",
+        "        if faults:\n",
+        "        if False:\n",
+        (LIFTED,),
+        "while_the_fault and not postgresql",
+    ),
+    Mutation(
+        "a quarantine is lifted although the organisation's chain is broken",
+        "app/service/governance/quarantines.py",
+        "if each.account_id is None or each.account_id in under]",
+        "if each.account_id in under]",
+        (LIFTED,),
+        "whole_ledger and not postgresql",
+    ),
+    Mutation(
+        "a fault of another account keeps a quarantine",
+        "app/service/governance/quarantines.py",
+        "if each.account_id is None or each.account_id in under]",
+        "]",
+        (LIFTED,),
+        "elsewhere and not postgresql",
+    ),
+    Mutation(
+        "the command line approves what it has proposed",
+        "app/service/governance/proposals.py",
+        "alike = approver == proposer or heirs(",
+        "alike = heirs(",
+        (LIFTED,),
+        "command_line and not postgresql",
+    ),
+    Mutation(
+        "a lifted quarantine is not in the chain",
+        "app/service/governance/quarantines.py",
+        '    call.record(tx, Act("quarantine.lifted",',
+        '    str(Act("quarantine.lifted",',
+        (LIFTED,),
+        "two_persons and not postgresql",
     ),
 )

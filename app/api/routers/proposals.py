@@ -7,9 +7,16 @@ from fastapi import Header, Query, Request, Response
 from app.api.paging import After, PageLimit, cut, decode_cursor
 from app.api.problems import READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
-from app.api.schemas.proposals import AccountLimitOut, DecisionIn, LimitChangeIn, ProposalOut, ProposalPage
+from app.api.schemas.proposals import (
+    AccountLimitOut,
+    DecisionIn,
+    LimitChangeIn,
+    ProposalOut,
+    ProposalPage,
+    QuarantineLiftIn,
+)
 from app.persistence.repositories.proposals import Status
-from app.service.governance import limits, proposals
+from app.service.governance import limits, proposals, quarantines
 from app.service.governance.limits import LimitRequest
 
 routes = router()
@@ -72,6 +79,33 @@ def change_limit(
     )
 
 
+@routes.post(
+    "/accounts/{account_id}/quarantine/lift",
+    operation_id="liftQuarantine",
+    summary="Propose to lift the quarantine of an account",
+    tags=["governance"],
+    status_code=201,
+    response_model=ProposalOut,
+    responses=responses(*WRITING, "not_found", "idempotency_key_reused"),
+)
+def lift_quarantine(
+    account_id: str, body: QuarantineLiftIn, request: Request, call: Asked, key: IdempotencyKey = None
+) -> Response:
+    """Of the account and of every account under it. Another person approves it.
+
+    The approval verifies the organisation anew. While a fault is found, it is refused: 409 `account_quarantined`.
+    """
+    return created(
+        quarantines.propose_lift(
+            call,
+            account_id,
+            body.reason,
+            identity(request, body, key),
+            lambda proposal: ProposalOut.of(proposal).model_dump_json(),
+        )
+    )
+
+
 @routes.get(
     "/proposals",
     operation_id="listProposals",
@@ -125,6 +159,7 @@ def get_proposal(proposal_id: str, request: Request, call: Asked) -> Response:
             "delta_too_large",
             "limit_too_small",
             "policy_violation",
+            "account_quarantined",
         ),
     ),
 )

@@ -39,6 +39,14 @@ class LimitChangeIn(Body):
     reason: Reason
 
 
+class QuarantineLiftIn(Body):
+    """Why the quarantine of an account is to end."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The rows were restored from the backup."}]})
+
+    reason: Reason
+
+
 class DecisionIn(Body):
     """Why a proposal is approved or rejected."""
 
@@ -97,7 +105,7 @@ class ProposalOut(Output):
     account: str | None = Field(description="Null: it is about the organisation itself.")
     proposed: dict[str, Any] = Field(
         description="By kind: a limit, or a policy, and the revision of the one that it would replace; how much a run "
-        "may spend; with what a population would be opened."
+        "may spend; with what a population would be opened; which accounts are quarantined, and why."
     )
     status: Status
     reason: str

@@ -13,12 +13,13 @@ from app.persistence.tables import proposals
 
 
 class Kind(StrEnum):
-    """What is proposed: another limit or policy, a run that needs an approval, or a new population."""
+    """What is proposed: another limit or policy, a run that waits, a new population, or the end of a quarantine."""
 
     LIMIT = "limit"
     RUN = "run"
     POLICY = "policy"
     POPULATION = "population"
+    QUARANTINE = "quarantine"
 
 
 class Status(StrEnum):

@@ -56,7 +56,7 @@ proposals = Table(
     Column("decision_reason", Text),
     PrimaryKeyConstraint("organisation_id", "id"),
     ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
-    CheckConstraint("kind IN ('limit', 'run', 'policy', 'population')", name="kind_known"),
+    CheckConstraint("kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name="kind_known"),
     CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_given"),
     CheckConstraint("status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"),
     CheckConstraint("(status = 'open') = (decided_by IS NULL)", name="decided_once"),

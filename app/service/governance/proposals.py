@@ -1,6 +1,7 @@
 """What was proposed, and the word of another person on it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +20,7 @@ from app.service.governance.keys import heirs
 from app.service.governance.limits import approve_limit
 from app.service.governance.openings import approve_population
 from app.service.governance.policies import approve_policy
+from app.service.governance.quarantines import approve_lift, verified
 from app.service.pricing import Prepared, prepared
 
 
@@ -29,10 +31,12 @@ class Effects:
     Args:
         approve: makes what was proposed come true.
         reject: ends what waited for it; None: nothing did.
+        around: does what takes long before the transaction that approves, and ends after it; None: nothing does.
     """
 
     approve: Callable[[Connection, Call, Proposal, Prepared], None]
     reject: Callable[[Connection, Call, Proposal], None] | None = None
+    around: Callable[[Call, Proposal], AbstractContextManager[None]] | None = None
 
 
 _EFFECTS: Final[Mapping[Kind, Effects]] = {
@@ -40,6 +44,7 @@ _EFFECTS: Final[Mapping[Kind, Effects]] = {
     Kind.RUN: Effects(approve_run, reject_run),
     Kind.POLICY: Effects(approve_policy),
     Kind.POPULATION: Effects(approve_population),
+    Kind.QUARANTINE: Effects(approve_lift, around=verified),
 }
 
 
@@ -106,6 +111,7 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
         ProposalDecidedError: it is not open any more.
         VersionConflictError: what it is about was changed since.
         PolicyViolationError: a policy that holds now does not allow it.
+        AccountQuarantinedError: verification still finds a fault for which an account is quarantined.
     """
     call.require(Permission.APPROVE)
 
@@ -113,7 +119,13 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
         _require_decidable(tx, call, proposal)
         _EFFECTS[proposal.kind].approve(tx, call, proposal, ready)
 
-    return _decide(call, proposal_id, Status.APPROVED, reason, work)
+    with call.db.read(call.organisation_id) as tx:
+        proposal = _found(tx, call, proposal_id)
+        around = _EFFECTS[proposal.kind].around if proposal.status is Status.OPEN else None
+        if around is not None:
+            _require_decidable(tx, call, proposal)
+    with nullcontext() if around is None else around(call, proposal):
+        return _decide(call, proposal_id, Status.APPROVED, reason, work)
 
 
 def reject(call: Call, proposal_id: str, reason: str | None) -> Proposal:
@@ -222,7 +234,9 @@ def _require_decidable(tx: Connection, call: Call, proposal: Proposal) -> None:
         require_every_budget(tx, call, proposal.account_id)
     approver, proposer = call.caller.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
-    if heirs(tx, call.organisation_id, ours) & theirs or heirs(tx, call.organisation_id, theirs) & ours:
+    # The command line has no issuer, and yet whoever proposed by it does not approve by it.
+    alike = approver == proposer or heirs(tx, call.organisation_id, ours) & theirs
+    if alike or heirs(tx, call.organisation_id, theirs) & ours:
         raise InsufficientScopeError(
             "Whoever proposed this cannot approve it; it needs another person's word."
             if approver == proposer

@@ -1,0 +1,67 @@
+"""Commands about quarantined accounts: list them, and lift a quarantine with another person."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from app.commands.saying import Json, say
+from app.opening import ledger
+from app.persistence.engine import EVERYONE
+from app.persistence.repositories import tenants
+from app.persistence.repositories.proposals import Proposal
+from app.service.asking.call import Call, by_command_line
+from app.service.governance import proposals, quarantines
+from app.service.idempotency import Identity
+from app.service.placements import Placements
+
+Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
+
+
+def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> None:
+    """List the quarantined accounts of an organisation, and why nothing is charged to them."""
+    with ledger(migrated=False) as placements:
+        found = quarantines.list_quarantined(_call(placements, organisation))
+    text = "\n".join(found.values()) or "No account is quarantined."
+    say(as_json=as_json, text=text, facts={"quarantined": dict(found)})
+
+
+def lift_quarantine(
+    account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its id, or path such as mimic/icu-team.")],
+    organisation: Organisation,
+    reason: Annotated[str, typer.Option(help="Why, for whoever reads the record.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Approve that the quarantine of an account ends, or propose it where no other person has.
+
+    The approval verifies the organisation first, and is refused while a fault is found. The command line is one person:
+    what it proposes, somebody else approves.
+    """
+    if not reason.strip():
+        raise typer.BadParameter("say why", param_hint="--reason")
+    with ledger(migrated=False) as placements:
+        call = _call(placements, organisation)
+        waiting = quarantines.find_open(call, account)
+        if waiting is None:
+            made: list[Proposal] = []
+
+            def keep(proposal: Proposal) -> str:
+                made.append(proposal)
+                return proposal.id
+
+            quarantines.propose_lift(call, account, reason, Identity(None, ""), keep)
+            proposal = made[-1]
+        else:
+            proposal = proposals.approve(call, waiting.id, reason)
+    facts = {"proposal": proposal.id, "account": proposal.account_id, "status": str(proposal.status)}
+    proposed = f"Proposed as {proposal.id}: another person approves it."
+    say(as_json=as_json, text="The quarantine is lifted." if waiting else proposed, facts=facts)
+
+
+def _call(placements: Placements, organisation: str) -> Call:
+    db = placements.holding(organisation).database
+    with db.read(EVERYONE) as tx:
+        owner = tenants.find_organisation(tx, organisation)
+    assert owner is not None, "it was found a moment ago"
+    return by_command_line(db, owner, datetime.now(UTC))

@@ -1,0 +1,155 @@
+"""Lifting a quarantine: two persons, a reason, and a verification that finds nothing any more."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import AccountQuarantinedError, InvalidInputError, VersionConflictError
+from app.ledger.roles import Permission
+from app.persistence.repositories import entries, locks
+from app.persistence.repositories.proposals import Kind, Proposal
+from app.service.acts import Act
+from app.service.asking.call import Call
+from app.service.finding import find_account
+from app.service.governance.proposing import open_proposals, propose, require_none_open
+from app.service.idempotency import Answer, Identity, create_once
+from app.service.pricing import Prepared
+from app.service.verification import verify
+from app.service.verification.turns import turn
+
+MOST_FAULTS: Final = 20
+"""Of a verification that are told."""
+
+
+def list_quarantined(call: Call, account: str | None = None) -> Mapping[str, str]:
+    """List the quarantined accounts of an organisation.
+
+    Args:
+        call: needs READ, and the whole organisation if no account is named.
+        account: id, or path of names; only those at or under it.
+
+    Returns:
+        Why nothing is charged to an account, by its id.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        if account is None:
+            call.require_reach([])
+            return _quarantined(tx, call, None)
+        return _quarantined(tx, call, find_account(tx, call, account).account.id)
+
+
+def find_open(call: Call, account: str) -> Proposal | None:
+    """Find the open proposal to lift the quarantine of an account.
+
+    Args:
+        call: needs READ.
+        account: id, or path of names.
+
+    Returns:
+        None: nobody has proposed it.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        found = find_account(tx, call, account).account.id
+        return next(iter(open_proposals(tx, call, found, {Kind.QUARANTINE}, limit=1)), None)
+
+
+def propose_lift(
+    call: Call, account: str, reason: str, identity: Identity, render: Callable[[Proposal], str]
+) -> Answer:
+    """Propose to lift the quarantine of an account, and of every account under it.
+
+    Args:
+        call: needs VERIFY.
+        account: id, or path of names.
+        reason: why.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NotFoundError: there is no such account.
+        InsufficientScopeError: it is out of the caller's reach.
+        InvalidInputError: nothing at or under it is quarantined, or that was proposed already.
+    """
+    call.require(Permission.VERIFY)
+
+    def create(tx: Connection, _: Prepared) -> str:
+        record = find_account(tx, call, account)
+        found = _quarantined(tx, call, record.account.id)
+        if not found:
+            raise InvalidInputError(f"Neither {record.account.path} nor an account under it is quarantined.")
+        require_none_open(tx, call, record.account.id, {Kind.QUARANTINE})
+        facts = {"quarantined": dict(found)}
+        return render(propose(tx, call, Kind.QUARANTINE, record.account.id, facts, reason))
+
+    return create_once(call, identity, create)
+
+
+@contextmanager
+def verified(call: Call, proposal: Proposal) -> Iterator[None]:
+    """Verify the organisation anew, and keep other verifications from deciding until the caller has.
+
+    Args:
+        call: who approves.
+        proposal: to lift a quarantine.
+
+    Raises:
+        AccountQuarantinedError: a fault is still there: of an account at or under the proposal's, or of what all
+            accounts are verified by, such as a price or the organisation's chain.
+    """
+    with turn(call.db):
+        found = verify(call.db, call.organisation_id)
+        with call.db.read(call.organisation_id) as tx:
+            under = _under(tx, call, proposal.subject)
+        faults = [each.detail for each in found.faults if each.account_id is None or each.account_id in under]
+        if faults:
+            raise AccountQuarantinedError(
+                f"Verification still finds {len(faults)} faults here, the first: {faults[0]} Restore the rows that it "
+                "names; then approve.",
+                account=proposal.subject,
+                faults=faults[:MOST_FAULTS],
+            )
+        yield
+
+
+def approve_lift(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+    """Let charges pass to accounts again that were quarantined.
+
+    Args:
+        tx: a writer's transaction, which has locked the organisation, while `verified` holds.
+        call: who approves.
+        proposal: open, of another person.
+        ready: not needed.
+
+    Raises:
+        VersionConflictError: nothing is quarantined there any more.
+    """
+    del ready
+    found = _quarantined(tx, call, proposal.subject)
+    if not found:
+        raise VersionConflictError(
+            "Nothing at or under this account is quarantined any more: a verification found it sound. "
+            "Reject the proposal."
+        )
+    entries.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
+    after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.caller.actor}
+    call.record(tx, Act("quarantine.lifted", proposal.subject, {"quarantined": dict(found)}, after, proposal.reason))
+
+
+def _quarantined(tx: Connection, call: Call, account_id: str | None) -> dict[str, str]:
+    found = {each: why for (_, each), why in entries.quarantined(tx, call.organisation_id).items()}
+    if account_id is None:
+        return found
+    under = _under(tx, call, account_id)
+    return {each: why for each, why in found.items() if each in under}
+
+
+def _under(tx: Connection, call: Call, account_id: str) -> set[str]:
+    """The ids of an account and of everything under it."""
+    return {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, account_id))}
