@@ -188,6 +188,10 @@ class Bench:
         ]
         if not free:
             raise WrongReleaseError(f"{sorted(held)} is no draw, or was released before; at hand was {self.draw}")
+        # Of draws of the same records, a new charge is for one of which nothing was released yet.
+        known = {draw for (_, draw), count in self.released.items() if count}
+        new = len(self.run.asked) > len(known)
+        free.sort(key=lambda draw: (draw != self.draw, (draw in known) == new))
         first = not any(self.released[other, free[0]] for other in range(self.together))
         self.released[place, free[0]] += 1
         self.settle()
