@@ -63,10 +63,12 @@ def changes(file: sqlite3.Connection, table: Table) -> Iterator[Change]:
 
 
 def _chosen(file: sqlite3.Connection, table: Table, key: list[str]) -> list[tuple[Any, ...]]:
-    """The keys of the rows that say most, of each kind; the balance of a population is zeroed besides."""
+    """The keys of the rows that say most, of each kind."""
     said = " + ".join(f'("{column.name}" IS NOT NULL)' for column in table.columns)
     kind = KINDS.get(table.name, "''")
-    other = "WHERE account_id NOT LIKE 'pop%'" if table.name == "balances" else ""
+    # Not that of the zeroed population, nor one that is exhausted: no change of that one is a change.
+    team = "WHERE account_id IN (SELECT id FROM accounts WHERE path = 'mimic/icu-team')"
+    other = team if table.name == "balances" else ""
     names = ", ".join(f'"{name}"' for name in key)
     found = file.execute(f"SELECT {names}, max({said}) FROM {table.name} {other} GROUP BY {kind} ORDER BY {names}")
     return [row[: len(key)] for row in found]

@@ -122,6 +122,7 @@ class _Within:
     def read(self, _whose: object, *, patient: bool = False) -> Iterator[Connection]:
         del patient
         yield self.tx
+        self.tx.execution_options(yield_per=None, stream_results=False)  # a verification streams what it reads
 
 
 @contextmanager
@@ -131,14 +132,15 @@ def _free() -> Iterator[Connection]:
     database = Database(postgres.shared().url(name, "ledger"))
     with closing(database.engine.connect()) as tx:
         tx.exec_driver_sql("SET session_replication_role = replica")
-        for table, constraint in tx.exec_driver_sql(EVERY_CHECK).all():
+        for table, constraint in tx.exec_driver_sql(EVERY_CHECK.replace("%", "%%")).all():
             tx.exec_driver_sql(f'ALTER TABLE {table} DROP CONSTRAINT "{constraint}"')
         yield tx
         tx.rollback()
     database.dispose()
 
 
-def _in_memory(tx: Connection) -> sqlite3.Connection:
+@contextmanager
+def _in_memory(tx: Connection) -> Iterator[sqlite3.Connection]:
     """The rows of a database in a SQLite that is asked what to change."""
     engine = create_engine("sqlite://", poolclass=StaticPool)
     metadata.create_all(engine)
@@ -147,7 +149,9 @@ def _in_memory(tx: Connection) -> sqlite3.Connection:
             rows = [dict(row) for row in tx.execute(select(table)).mappings()]
             if rows:
                 made.execute(insert(table), rows)
-    return cast("sqlite3.Connection", engine.raw_connection().driver_connection)
+    with closing(engine.raw_connection()) as raw:
+        yield cast("sqlite3.Connection", raw.driver_connection)
+    engine.dispose()
 
 
 def _tried(tx: Connection, change: Change) -> Verification | None:
@@ -169,8 +173,7 @@ def test_what_is_changed_on_postgresql_is_found_or_documented() -> None:
     need_postgresql()
     taken: set[tuple[str, str]] = set()
     missed: set[tuple[str, str]] = set()
-    with _free() as tx:
-        file = _in_memory(tx)
+    with _free() as tx, _in_memory(tx) as file:
         account, damage = zeroed(file, "mimic")
         for change in damage:
             tx.exec_driver_sql(*change.statement("%s"))

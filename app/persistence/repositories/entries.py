@@ -258,7 +258,8 @@ def reserved(
 ) -> tuple[bytes, int] | None:
     """What a reservation has set aside: the bytes of its curve, and its delta; None: it cannot be read."""
     asked = {"of_organisation": organisation_id, "of_reservation": reservation_id}
-    return next(((row.reserved, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)), None)
+    found = [(row.reserved, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)]  # read to its end
+    return found[0] if found else None
 
 
 def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[Ancestor]]:
