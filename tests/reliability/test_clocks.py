@@ -101,7 +101,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
 
 
 def _run(replicas: Replicas, replica: str, name: str, budget: str, **more: object) -> str:
-    body = {"name": name, "budget": budget, "event": NOISE | {"noise_multiplier": 50.0}}
+    body = {"name": name, "budget": budget, "event": NOISE | {"noise_multiplier": 1000.0}}
     return str(replicas.made(replica, "/v1/runs", body | more, "trainer")["id"])
 
 
@@ -116,7 +116,7 @@ def _key(replicas: Replicas, end: datetime) -> str:
 def _leases(replicas: Replicas) -> list[str]:
     """Runs with plans, made and prolonged by all replicas."""
     budget = replicas.budget("leases")
-    plan = {"plan": [{"event": NOISE | {"noise_multiplier": 50.0}, "count": 8}], "lease_seconds": 3000}
+    plan = {"plan": [{"event": NOISE | {"noise_multiplier": 1000.0}, "count": 8}], "lease_seconds": 3000}
     runs = []
     for number, replica in zip(range(MANY), cycle(CLOCKS), strict=False):
         runs.append(_run(replicas, replica, f"lease {number}", budget, **plan))
