@@ -69,6 +69,7 @@ CASES = (
                 raise
 """,
         ("tests/service/test_changed_cells.py",),
+        "cannot_be_read",
     ),
     Mutation(
         "rows beside the accounts are not held against the audit log",
@@ -89,6 +90,7 @@ CASES = (
         "app/service/verification/__init__.py",
         "    _name_missing(audit, found)\n",
         "",
-        ("tests/service/test_changed_cells.py",),
+        ("tests/service/test_act_verification.py",),
+        "account_that_was_deleted and sqlite",
     ),
 )

@@ -146,6 +146,16 @@ def test_an_entry_is_hashed_whole() -> None:
     assert fields | {"entry_hash"} == {column.name for column in audit_entries.c}
 
 
+def test_an_account_that_was_deleted_is_named_and_nothing_is_charged_to_it(lived_in: Ledger) -> None:
+    ledger, path = lived_in, "mimic/icu-team/model"
+    with tampering(ledger.database) as tx:
+        run = account(tx, path).id
+        tx.execute(delete(accounts).where(accounts.c.id == run))
+    found = verify(ledger.database)
+    assert f"{path} ({run}): it was opened, and its row is missing, or cannot be read." in found.problems
+    assert (organisation(ledger), run) in found.unproven
+
+
 OFFICE: dict[str, Callable[[Connection], object]] = {
     "a role": lambda tx: tx.execute(update(api_keys).where(api_keys.c.role == "viewer").values(role="admin")),
     "an issuer": lambda tx: tx.execute(update(api_keys).where(api_keys.c.role == "viewer").values(created_by="key_1")),

@@ -310,6 +310,7 @@ def test_a_row_that_was_changed_opens_nothing(ledger: Ledger, ring: KeyRing, col
     credential = f"{sessions.SCHEME} {cookie}"
     if not person:
         assert ring.authenticate(credential).role is Role.VIEWER
+        assert ring.find(credential) is not None
     _seen(ledger, cookie)
     values: dict[str, Any] = {
         "role": "admin",
@@ -324,6 +325,7 @@ def test_a_row_that_was_changed_opens_nothing(ledger: Ledger, ring: KeyRing, col
     with pytest.raises(AuthenticationError):
         _seen(ledger, cookie)
     ring.refresh("default")
+    assert ring.find(credential) is None
     with pytest.raises(AuthenticationError):
         ring.authenticate(credential)
     assert any("of sessions is" in problem for problem in verify(ledger.database).problems)
