@@ -21,7 +21,7 @@ from common import budget, parser
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from epsilon_ledger import Event, LedgerClient, Limit, Run, decay, gaussian, poisson_sampled
+from epsilon_ledger import Event, EventCount, LedgerClient, Limit, Run, decay, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import (
     AdaptiveClipping,
     ClippedSumMechanism,
@@ -117,15 +117,36 @@ def first_noise_multiplier(ledger: LedgerClient, name: str) -> float:
         The noise multiplier of the first step.
     """
     kind, _, mode = name.partition(", ")
-    step: Event = poisson_sampled(SAMPLING_PROBABILITY, gaussian(1.0))
-    plan, count = (decay(mode, DECAY_RATE, step, steps=STEPS), 1) if kind == "decay" else (step, STEPS)  # type: ignore[arg-type]
-    z = ledger.noise_multiplier(plan, count=count, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
+    if kind == "decay":
+        return first_of_decay(ledger, mode)
+    step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(1.0))
+    z = ledger.noise_multiplier(step, count=STEPS, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
     assert z is not None, "this limit leaves room for some noise"
     if kind == "clipping":
         # Sum and count are released together: z^-2 = sum^-2 + (2 count)^-2 (Andrew et al. 2021, Theorem 1).
         stddev = FRACTION_STDDEV * EXPECTED_BATCH_SIZE
         z = float((z**-2 - (2 * stddev) ** -2) ** -0.5) * ROUNDED_UP
     return z
+
+
+def first_of_decay(ledger: LedgerClient, mode: str) -> float:
+    """Find the first noise multiplier of a decay, one epsilon at a time: each of its steps has noise of its own.
+
+    Args:
+        ledger: to plan with.
+        mode: of the decay.
+
+    Returns:
+        A noise multiplier with which the plan fits into the limit, at most 0.001 % above the least one.
+    """
+    too_little, enough = 0.5, 50.0
+    while enough > too_little * (1 + 1e-5):
+        z = (too_little * enough) ** 0.5
+        step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(z))
+        plan: EventCount = {"event": decay(mode, DECAY_RATE, step, steps=STEPS), "count": 1}  # type: ignore[arg-type]
+        fits = ledger.epsilon([plan], delta=LIMIT.delta).epsilon <= LIMIT.epsilon
+        too_little, enough = (too_little, z) if fits else (z, enough)
+    return enough
 
 
 def noise_of(name: str, z: float) -> ClippedSumMechanism:

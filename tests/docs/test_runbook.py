@@ -235,7 +235,7 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = {
     ("runbook", "When the database is down"): database_down,
     ("runbook", "When the disk is full"): disk_full,
     ("runbook", "When it is too slow"): too_slow,
-    ("runbook", "From SQLite to PostgreSQL"): from_sqlite,
+    ("deployment", "From SQLite to PostgreSQL"): from_sqlite,
     ("deployment", "On Kubernetes"): trial_secrets,
     ("keys", "Issue, change, withdraw"): keys_page,
     ("limits", ""): limits_page,

@@ -154,16 +154,27 @@ def test_what_a_policy_forbids_is_refused_by_the_other_replica_from_its_answer_o
     run = str(replicas.run(budget)["id"])
     [account] = replicas.clients[0].get(f"/v1/budgets?path={budget}").json()["items"]
 
+    proposals: list[str] = []
+    approver = replicas.servers[0].client("privacy_officer")
+
     def put(policy: dict[str, object]) -> None:
         body = {"policy": policy, "reason": "The board has met."}
         reply = replicas.clients[0].put(f"/v1/accounts/{account['id']}/policy", json=body, headers={"If-Match": "*"})
+        assert reply.status_code == (200 if policy else 201), reply.text
+        if not policy:  # looser than before: another person approves it
+            proposals.append(reply.json()["id"])
+
+    def approve() -> None:
+        reply = approver.post(f"/v1/proposals/{proposals[-1]}/approve", json={"reason": "It has."})
         assert reply.status_code == 200, reply.text
 
     for _ in range(GOVERNED):
         for later, reply in _watched(replicas, run, lambda: put({"mechanisms": ["laplace"]})):
             if later:
                 assert (reply.status_code, reply.json()["code"]) == (403, "policy_violation"), reply.text
-        assert all(r.status_code == 200 for later, r in _watched(replicas, run, lambda: put({})) if later)
+        put({})
+        assert all(r.status_code == 200 for later, r in _watched(replicas, run, approve) if later)
+    approver.close()
 
 
 def test_a_lowered_limit_binds_the_other_replica_from_its_answer_on(replicas: Replicas) -> None:
