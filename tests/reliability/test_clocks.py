@@ -59,14 +59,15 @@ class Replicas:
         return f"p/{name}"
 
     def upkeep(self, replica: str) -> float:
-        """When a replica last looked for leases that have run out, by its own clock."""
+        """When a replica last looked for leases that have run out, by its own clock; 0 before the first time."""
         text = httpx2.get(f"{self.servers[replica].url}/metrics", trust_env=False).text
-        return next(
+        samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+        looked = (
             sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
+            for sample in samples
             if sample.name.endswith("last_success_timestamp_seconds") and sample.labels["task"] == "upkeep"
         )
+        return next(looked, 0.0)
 
 
 @pytest.fixture
