@@ -1,7 +1,7 @@
 """Proof of the ledger: every account recomputed from the charges alone, every chain of decisions walked."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
@@ -10,7 +10,7 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.postgresql import is_id
 from app.persistence.repositories import accounts, acts, checkpoints, entries, parts
 from app.persistence.repositories.accounts import KeptAccount
-from app.persistence.repositories.entries import KeptRun, Key
+from app.persistence.repositories.entries import KeptRun
 from app.service.asking.call import Call
 from app.service.measuring import counters
 from app.service.parts import budget_facts, part_facts
@@ -88,10 +88,10 @@ def _read_acts(audit: Audit, organisation_id: str | None, witnesses: Collection[
 def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
     """Judge each run as it comes, after the accounts above it; those are judged when every run has been counted."""
     runs = {(run.organisation_id, run.id): run for run in entries.kept_runs(audit.tx, organisation_id, audit.report)}
-    found: set[Key] = set()
+    missing = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
     for kept in accounts.everything(audit.tx, organisation_id, audit.report):
         key = (kept.organisation_id, kept.id)
-        found.add(key)
+        missing.get(key[0], set()).discard(key[1])
         audit.accounts += 1
         audit.balances[key] = Balance(kept.account)
         run = runs.pop(key, None)
@@ -110,7 +110,7 @@ def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
     for key in audit.balances:
         with audit.guarded(key):
             judge(audit, key)
-    _name_missing(audit, found)
+    _name_missing(audit, missing)
 
 
 def _compare(audit: Audit, kept: KeptAccount, run: KeptRun | None) -> None:
@@ -125,14 +125,13 @@ def _compare(audit: Audit, kept: KeptAccount, run: KeptRun | None) -> None:
         audit.add(key, detail)
 
 
-def _name_missing(audit: Audit, found: Collection[Key]) -> None:
+def _name_missing(audit: Audit, missing: Mapping[str, Collection[str]]) -> None:
     """Name accounts that were opened, and have no row that can be read."""
-    for owner, told in audit.told.items():
-        for account_id in told.terms if told.fault is None else ():
-            if (owner, account_id) not in found:
-                path = json.loads(told.terms[account_id].facts).get("path")
-                detail = f"{path} ({account_id}): it was opened, and its row is missing, or cannot be read."
-                audit.faults.append(Fault(owner, account_id, None, detail))
+    for owner, account_ids in missing.items():
+        for account_id in sorted(account_ids):
+            path = json.loads(audit.told[owner].terms[account_id].facts).get("path")
+            detail = f"{path} ({account_id}): it was opened, and its row is missing, or cannot be read."
+            audit.faults.append(Fault(owner, account_id, None, detail))
 
 
 def enforce(db: Database, found: Verification, now: datetime) -> Verification:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from app.persistence.repositories import records
-from app.persistence.repositories.records import KeptRecord
 from app.service.verification.findings import Audit
-from app.service.verification.records import differences
+from app.service.verification.records import compare, missing
 from app.service.verification.terms import Told
 
 
@@ -19,13 +18,24 @@ def office_disagreements(audit: Audit, organisation_id: str | None) -> Iterator[
     Yields:
         Organisation and sentence; none of an organisation whose acts cannot be believed.
     """
-    kept: dict[str, dict[tuple[str, str], KeptRecord]] = {}
+    found: list[tuple[str, str]] = []
+    present: set[str] = set()
+    unmade: list[tuple[str, str]] = []
     for record in records.everything(audit.tx, organisation_id, audit.report):
-        kept.setdefault(record.organisation_id, {})[record.table, record.key] = record
-    for owner in sorted(audit.told.keys() | kept.keys()):
-        said = audit.told.get(owner, Told())
-        rows = kept.get(owner, {})
-        if said.fault is None:
-            complete = said.founded or ("organisations", owner) not in rows  # nothing belongs to what is not there
-            for detail in differences(said.records, rows, complete=complete):
-                yield owner, detail
+        owner = record.organisation_id
+        said = audit.told.setdefault(owner, Told())
+        if record.table == "organisations":
+            present.add(owner)
+        # What was found is let go: only rows that are missing stay in memory.
+        columns = said.records.get(record.table, {}).pop(record.key, None)
+        if columns is None:
+            unmade.append(
+                (owner, f"the row {record.key} of {record.table} is one that no entry of the audit log has made.")
+            )
+        elif (detail := compare(columns, record)) is not None:
+            found.append((owner, detail))
+    for owner, told in audit.told.items():
+        found.extend((owner, detail) for detail in missing(told.records))
+    # A log that does not begin with its organisation may be younger than a row; nothing belongs to one that is gone.
+    found.extend((owner, detail) for owner, detail in unmade if audit.told[owner].founded or owner not in present)
+    yield from sorted((owner, detail) for owner, detail in found if audit.told[owner].fault is None)

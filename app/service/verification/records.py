@@ -48,30 +48,34 @@ def note(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
         }
 
 
-def differences(said: Records, kept: Mapping[tuple[str, str], KeptRecord], *, complete: bool) -> Iterator[str]:
-    """What is wrong with an organisation's rows.
+def compare(columns: Mapping[str, Any], record: KeptRecord) -> str | None:
+    """Compare a row with what the audit log has of it.
 
     Args:
-        said: by its audit log.
-        kept: its rows, by table and key.
-        complete: whether the log begins with the organisation; if not, a row may be older.
+        columns: by the log.
+        record: the row.
+
+    Returns:
+        A sentence that names the columns that differ; None if none does.
+    """
+    other = [name for name, value in columns.items() if _cell(record.table, name, record.row) != value]
+    return (
+        f"the row {record.key} of {record.table} is not as the audit log has it: {', '.join(other)}." if other else None
+    )
+
+
+def missing(said: Records) -> Iterator[str]:
+    """Name the rows that the audit log has and no table.
+
+    Args:
+        said: what the log has, without the rows that were found.
 
     Yields:
         Sentences.
     """
     for table, rows in said.items():
-        for key, columns in rows.items():
-            record = kept.get((table, key))
-            if record is None:
-                if table not in ENDING:
-                    yield f"the row {key} of {table} is missing."
-                continue
-            other = [name for name, value in columns.items() if _cell(table, name, record.row) != value]
-            if other:
-                yield f"the row {key} of {table} is not as the audit log has it: {', '.join(other)}."
-    for table, key in kept:
-        if complete and key not in said.get(table, {}):
-            yield f"the row {key} of {table} is one that no entry of the audit log has made."
+        if table not in ENDING:
+            yield from (f"the row {key} of {table} is missing." for key in rows)
 
 
 def _cell(table: str, name: str, row: Row[Any]) -> Any:  # noqa: ANN401 - a cell
