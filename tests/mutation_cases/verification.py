@@ -74,7 +74,7 @@ CASES = (
     Mutation(
         "rows beside the accounts are not held against the audit log",
         "app/service/verification/records.py",
-        "if _cell(table, name, record.row) != value]",
+        "if _cell(record.table, name, record.row) != value]",
         "if False]",
         ("tests/service/test_act_verification.py",),
     ),
@@ -88,7 +88,7 @@ CASES = (
     Mutation(
         "an account whose row is gone is not missed",
         "app/service/verification/__init__.py",
-        "    _name_missing(audit, found)\n",
+        "    _name_missing(audit, missing)\n",
         "",
         ("tests/service/test_act_verification.py",),
         "account_that_was_deleted and sqlite",
