@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import uvicorn
 from fastapi import FastAPI, Request
 
-from app import cli
+from app import cli, serving
 from app import main as service
 from app.logs import JsonLines
 
@@ -35,13 +35,13 @@ def main() -> None:
     logging.getLogger().handlers[0].setFormatter(JsonLines())
     for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg", "psycopg.pool", "alembic", "asyncio"):
         logging.getLogger(name).setLevel(1)
-    quiet = uvicorn.Config
+    quiet = serving.BoundedConfig
     louder = {"log_level": "trace", "access_log": True, "log_config": None}
 
     def loud(_: str, **options: Any) -> uvicorn.Config:  # noqa: ANN401 - as uvicorn takes them
         return quiet("tests.api.loud_server:application", **options | louder)
 
-    uvicorn.Config = loud  # type: ignore[assignment,misc]
+    serving.BoundedConfig = loud  # type: ignore[assignment,misc]
     cli.main()
 
 

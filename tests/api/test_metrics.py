@@ -7,12 +7,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from app.persistence.rehearsal import Fault
 from app.service import readiness
 from app.service.measuring import ledgers
+from app.service.measuring.exposition import SHARED_FOLDER
 from app.settings import Settings
 from tests.api.conftest import House, furnish
 from tests.api.trainer import HUGE
@@ -214,6 +216,19 @@ def test_a_database_that_is_gone_is_told_and_the_rest_as_well(watched: House, mo
     assert found["epsilon_ledger_ready", frozenset({("placement", "default")})] == 0
     assert "mimic" not in str(found)
     assert ("epsilon_ledger_decisions_total", frozenset({("outcome", "admitted")})) in found
+
+
+def test_a_worker_that_was_killed_while_it_began_hides_no_other(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
+    other = MmapedDict(str(tmp_path / "counter_2.db"))
+    other.write_value(mmap_key("steps", "steps_total", [], [], "Steps."), 3.0, 0.0)
+    other.close()
+    (tmp_path / "counter_1.db").touch()
+    reply = _scrape(house.ledger)
+    assert reply.status_code == 200, reply.text
+    assert samples_of(reply.text)["steps_total", frozenset()] == 3
 
 
 def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_an_organisations_policy_that_was_changed_in_the_database_is_found(home:
     with tampering(home.ledger.database) as tx:
         tx.execute(update(organisations).values(policy=None))
     [problem] = verify(home.ledger.database).problems
-    assert "its policy is not the one that its acts gave it" in problem
+    assert problem.endswith("of organisations is not as the audit log has it: policy.")
 
 
 def test_a_new_population_has_the_organisations_policy(home: House) -> None:
