@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -48,13 +49,37 @@ def exposition(
     """
     registry = CollectorRegistry()
     if SHARED_FOLDER in os.environ:
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(_OfAllWorkers(Path(os.environ[SHARED_FOLDER])))
     else:
         registry.register(_Given(REGISTRY.collect()))
     registry.register(_Given(_numbers(doubts, _DOUBTS, now)))
     registry.register(_Given(_of_ledgers(looked, named, now)))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
+
+
+class _OfAllWorkers(Collector):
+    """What the workers of a port count, each in files of its own.
+
+    A file is empty until its worker has sized it, and for good if the worker was killed before that. The package stops
+    at such a file (prometheus/client_python#1199).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        files = [str(file) for file in self._folder.glob("*.db") if _has_content(file)]
+        merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return merged
+
+
+def _has_content(file: Path) -> bool:
+    """Whether there is something in a file; one that a worker has taken along when it ended has nothing."""
+    try:
+        return file.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 class _Given(Collector):
