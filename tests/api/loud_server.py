@@ -6,12 +6,13 @@ with an error whose words hold all that was sent.
 
 import logging
 from typing import Any, NoReturn
+from unittest.mock import patch
 
-import uvicorn
 from fastapi import FastAPI, Request
 
 from app import cli, serving
 from app import main as service
+from app.connections import BoundedConfig
 from app.logs import JsonLines
 
 SABOTAGED = "/v1/sabotaged"
@@ -35,14 +36,13 @@ def main() -> None:
     logging.getLogger().handlers[0].setFormatter(JsonLines())
     for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg", "psycopg.pool", "alembic", "asyncio"):
         logging.getLogger(name).setLevel(1)
-    quiet = serving.BoundedConfig
     louder = {"log_level": "trace", "access_log": True, "log_config": None}
 
-    def loud(_: str, **options: Any) -> uvicorn.Config:  # noqa: ANN401 - as uvicorn takes them
-        return quiet("tests.api.loud_server:application", **options | louder)
+    def loud(_: str, **options: Any) -> BoundedConfig:  # noqa: ANN401 - as uvicorn takes them
+        return BoundedConfig("tests.api.loud_server:application", **options | louder)
 
-    serving.BoundedConfig = loud  # type: ignore[assignment,misc]
-    cli.main()
+    with patch.object(serving, "BoundedConfig", loud):
+        cli.main()
 
 
 if __name__ == "__main__":

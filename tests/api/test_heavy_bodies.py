@@ -11,6 +11,9 @@ from tests.api.conftest import House
 CPU_SECONDS = 2.0
 """Each of these took 3 to 30 seconds where a tenth of a second is enough."""
 
+TRIES = 3
+"""One may hold a garbage collection of all that the process keeps, or the work of another thread; not all of them."""
+
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 5.0}
 STEPS, EPSILON, POPULATIONS = "/v1/runs/{run}/steps", "/v1/accounting/epsilon", "/v1/populations"
 NUMBERS = [0.5] * 160_000
@@ -34,9 +37,12 @@ def _ask(house: House, path: str, content: str | dict[str, Any]) -> dict[str, An
     """What is answered, within the time that the body may take."""
     text = content if isinstance(content, str) else json.dumps(content, separators=(",", ":"))
     headers = house.ledger.headers("viewer") | {"Content-Type": "application/json"}
-    begun = time.process_time()
-    reply = house.ledger.http.post(path.format(run=house.run), content=text.encode(), headers=headers)
-    assert time.process_time() - begun < CPU_SECONDS
+    spent: list[float] = []
+    while not spent or spent[-1] >= CPU_SECONDS:
+        assert len(spent) < TRIES, spent
+        begun = time.process_time()
+        reply = house.ledger.http.post(path.format(run=house.run), content=text.encode(), headers=headers)
+        spent.append(time.process_time() - begun)
     assert 400 <= reply.status_code < 500, reply.text[:300]
     assert len(reply.content) < 10_000
     answer: dict[str, Any] = reply.json()

@@ -222,7 +222,7 @@ def test_a_worker_that_was_killed_while_it_began_hides_no_other(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
-    other = MmapedDict(str(tmp_path / "counter_2.db"))
+    other: Any = MmapedDict(str(tmp_path / "counter_2.db"))  # type: ignore[no-untyped-call]
     other.write_value(mmap_key("steps", "steps_total", [], [], "Steps."), 3.0, 0.0)
     other.close()
     (tmp_path / "counter_1.db").touch()
