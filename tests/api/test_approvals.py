@@ -94,6 +94,27 @@ def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House
     assert ledger.post(path, more, "privacy_officer", If_Match="*").status_code == 200
 
 
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_run_that_may_spend_more_than_was_proposed_is_not_approved(home: House, limited: bool) -> None:  # noqa: FBT001
+    ledger = home.ledger
+    loosen(home, {"persons_to_raise": 1})
+    small, more = {"epsilon": 0.1, "delta": 1e-6}, {"limit": {"epsilon": 0.3, "delta": 1e-6}, "reason": "More."}
+    budget = ledger.budget("lab", limit=small)["id"]
+    assert put(home, {"unapproved_epsilon_per_budget": 0.3}, budget).status_code == 200
+    other = _register(home, budget="mimic/lab", limit={"epsilon": 0.3, "delta": 1e-6})["id"]
+    run = _register(home, budget="mimic/lab", limit=small if limited else None)["id"]
+    assert _status(home, run) == "pending"
+    assert ledger.post(f"/v1/runs/{other}/abort", None, "trainer").status_code == 200
+    raised = f"/v1/accounts/{run if limited else budget}/limit"
+    assert ledger.post(raised, more, "privacy_officer", If_Match="*").status_code == 200
+    refused = _decide(home, run, "approve", "admin")
+    assert (refused.status_code, refused.json()["epsilon"]) == (412, 0.3), refused.text
+    assert _status(home, run) == "pending"
+    lowered = {"limit": small, "reason": "As it was proposed."}
+    assert ledger.post(raised, lowered, "privacy_officer", If_Match="*").status_code == 200
+    assert _decide(home, run, "approve", "admin").status_code == 200
+
+
 @pytest.mark.parametrize("end", ["reject", "abort"])
 def test_the_proposal_of_a_run_that_reported_too_much_while_it_waited_comes_to_an_end(watched: House, end: str) -> None:
     run = _register(watched)["id"]

@@ -121,6 +121,14 @@ def test_one_person_raises_no_run_past_the_bound(lab: House) -> None:
     assert [_limit(lab, run, epsilon).status_code for epsilon in (0.2, 0.21)] == [200, 201]
 
 
+def test_one_person_raises_no_run_that_counts_for_no_bound(lab: House) -> None:
+    loosen(lab, {"persons_to_raise": 1})
+    other, run = (_registered(lab, epsilon)["id"] for epsilon in (0.3, 0.1))
+    _approve(lab, run)
+    assert lab.ledger.post(f"/v1/runs/{other}/abort", None, "trainer").status_code == 200
+    assert _limit(lab, run, 0.2).status_code == 201
+
+
 def test_without_a_limit_of_its_own_a_run_counts_for_its_budgets(lab: House) -> None:
     assert _registered(lab, None, plan=[{"event": GAUSSIAN, "count": 1}])["status"] == "pending"
     loosen(lab, {RULE: 2.05}, _waiting_budget(lab))

@@ -213,4 +213,20 @@ CASES = (
         (LIFTED,),
         "two_persons and not postgresql",
     ),
+    Mutation(
+        "one person raises a run that counts for no bound, since it was approved",
+        "app/service/governance/unapproved.py",
+        "approved = raised is not None and len(found) == len(counted)",
+        "approved = False",
+        ("tests/api/test_unapproved.py",),
+        "counts_for_no_bound and not postgresql",
+    ),
+    Mutation(
+        "a run is approved with more than was proposed",
+        "app/service/governance/conforming.py",
+        "if measured_by_limit and epsilon > size.epsilon:",
+        "if False:",
+        ("tests/api/test_approvals.py",),
+        "more_than_was_proposed and not postgresql",
+    ),
 )

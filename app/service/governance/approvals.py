@@ -25,7 +25,7 @@ def approve_run(tx: Connection, call: Call, proposal: Proposal, ready: Prepared)
         ready: not needed.
 
     Raises:
-        VersionConflictError: the run does not wait any more.
+        VersionConflictError: the run does not wait any more, or may spend more than was proposed.
         PolicyViolationError: the policies that hold now do not allow it.
     """
     del ready

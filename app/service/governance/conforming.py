@@ -10,8 +10,9 @@ from app.accounting.conversion import epsilon_of_curve
 from app.accounting.events import DpEvent
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
-from app.ledger.composition import require_bounded_on_removal
+from app.ledger.composition import budgets_of, require_bounded_on_removal
 from app.ledger.conformity import Size, require_run, require_steps, sources_of
+from app.ledger.errors import VersionConflictError
 from app.ledger.policies import effective
 from app.persistence.repositories.accounts import Population
 from app.persistence.repositories.proposals import Kind, Proposal
@@ -103,11 +104,25 @@ def propose_run(
 
 
 def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
-    """Let a run that waited be approved only if the policies that hold now allow it.
+    """Let a run that waited be approved only as it was proposed, and if the policies that hold now allow it.
+
+    Args:
+        path: its ancestors, root first, and its own account.
+        proposal: of the run.
 
     Raises:
-        PolicyViolationError: they do not.
+        VersionConflictError: a limit was raised since, and the run may spend more than was proposed.
+        PolicyViolationError: the policies do not allow it.
     """
     facts = json.loads(proposal.facts)
     size = Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"])
+    limits = [account.limit for account in (path[-1:] if facts["limited"] else budgets_of(path))]
+    epsilon = max(limit.epsilon for limit in limits if limit is not None)
+    measured_by_limit = facts["limited"] or not facts["planned"]
+    if measured_by_limit and epsilon > size.epsilon:
+        raise VersionConflictError(
+            f"The run was proposed with epsilon {size.epsilon:.4g}, and a limit was raised since: it may spend "
+            f"{epsilon:.4g}. Reject the proposal, and let the run be registered anew.",
+            epsilon=epsilon,
+        )
     require_run(sources_of(path), size, limited=facts["limited"], planned=facts["planned"])

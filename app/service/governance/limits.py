@@ -245,7 +245,7 @@ def one_is_enough(tx: Connection, call: Call, path: Sequence[Account], limit: Li
         return True
     if needs_approval(path, Size(limit.epsilon, limit.delta)):
         return False
-    return find_excess(tx, call, above, limit.epsilon, without=own.id) is None
+    return find_excess(tx, call, above, limit.epsilon, raised=own.id) is None
 
 
 def _with_limit(record: AccountRecord) -> AccountRecord:

@@ -40,7 +40,7 @@ class Excess:
 
 
 def find_excess(
-    tx: Connection, call: Call, path: Sequence[Account], promised: float, *, without: str | None = None
+    tx: Connection, call: Call, path: Sequence[Account], promised: float, *, raised: str | None = None
 ) -> Excess | None:
     """Find a bound on runs without approval that a run would pass.
 
@@ -51,7 +51,8 @@ def find_excess(
         call: who asks.
         path: the accounts above the run.
         promised: the epsilon that the run may spend.
-        without: the id of the run, if it is registered already.
+        raised: the id of the run, if it is registered already. One that a second person has approved counts for no
+            bound; so under a bound nothing more fits for it.
 
     Returns:
         The first bound from the root; None: the run fits.
@@ -60,9 +61,11 @@ def find_excess(
         bound = _bound_at(account)
         if bound is None:
             continue
-        found = [each for each in find_unapproved(tx, call.organisation_id, account.id) if each.id != without]
+        counted = find_unapproved(tx, call.organisation_id, account.id)
+        found = [each for each in counted if each.id != raised]
         others = _together(tx, call, found, _exact(bound) - _exact(promised))
-        if _SUM.add(others, _exact(promised)) > _exact(bound):
+        approved = raised is not None and len(found) == len(counted)
+        if approved or _SUM.add(others, _exact(promised)) > _exact(bound):
             return Excess(account.path, bound, float(others), promised)
     return None
 
