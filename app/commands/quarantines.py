@@ -1,6 +1,5 @@
 """Commands about quarantined accounts: list them, and lift a quarantine with another person."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -64,4 +63,4 @@ def _call(placements: Placements, organisation: str) -> Call:
     with db.read(EVERYONE) as tx:
         owner = tenants.find_organisation(tx, organisation)
     assert owner is not None, "it was found a moment ago"
-    return by_command_line(db, owner, datetime.now(UTC))
+    return by_command_line(db, owner, db.clock.now())

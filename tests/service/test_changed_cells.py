@@ -17,9 +17,11 @@ from sqlalchemy import Connection, create_engine, insert, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from app.persistence.engine import Database
+from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import metadata
+from app.persistence.tolerant import DamagedCell
 from app.service.verification import Verification, enforce, verify
+from app.service.verification.findings import Audit
 from tests import postgres
 from tests.conftest import furnished, need_postgresql
 from tests.service.changing import TABLES, Change, Copies, changes, zeroed
@@ -110,6 +112,26 @@ def test_a_cell_that_cannot_be_read_is_named_and_the_rest_is_proven_and_stopped(
     found = enforce(copies.database, verify(copies.database), datetime.now(UTC))
     assert any(f"{table}.{column} of the row with" in problem for problem in found.problems), found.problems
     assert account in verify(copies.database).quarantined
+
+
+def test_damaged_cells_are_not_compared_with_each_other(copies: Copies) -> None:
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    with copies.database.read(EVERYONE) as tx:
+        audit = Audit(tx)
+        for place in [*range(100), 0]:
+            row = {"organisation_id": Counted("org_1"), "run_id": "run_1", "position": place}
+            audit.report(DamagedCell("decisions", "created_at", row, "it is no moment"))
+    assert (len(audit.faults), compared) == (100, 0)  # of a million, every pair would be
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ class Audit:
         reservations: every one.
         plans: the same, by run.
         faults: what does not agree.
-        damaged: cells that cannot be read.
+        damaged: cells that cannot be read: table, column and key of the row; there may be as many as rows.
         accounts: how many were recomputed; what follows counts as in `Verification`.
     """
 
@@ -188,7 +188,7 @@ class Audit:
     reservations: dict[Key, KeptReservation] = field(default_factory=dict)
     plans: dict[Key, list[KeptReservation]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    damaged: list[DamagedCell] = field(default_factory=list)
+    damaged: set[tuple[str, str, str]] = field(default_factory=set)
     accounts: int = 0
     runs: int = 0
     decisions: int = 0
@@ -219,9 +219,10 @@ class Audit:
 
     def report(self, cell: DamagedCell) -> None:
         """Note a cell that cannot be read; it stops the account to which its row belongs."""
-        if cell in self.damaged:
+        named = (cell.table, cell.column, repr(cell.row))
+        if named in self.damaged:
             return
-        self.damaged.append(cell)
+        self.damaged.add(named)
         owner = cell.row.get("id" if cell.table == "organisations" else "organisation_id")
         account = cell.row.get(STOPPING[cell.table]) if cell.table in STOPPING else None
         key = [name if isinstance(name, str) else None for name in (owner, account)]
