@@ -99,7 +99,7 @@ def test_a_run_that_may_spend_more_than_was_proposed_is_not_approved(home: House
     ledger = home.ledger
     loosen(home, {"persons_to_raise": 1})
     small, more = {"epsilon": 0.1, "delta": 1e-6}, {"limit": {"epsilon": 0.3, "delta": 1e-6}, "reason": "More."}
-    budget = ledger.budget("lab", limit=small)["id"]
+    budget = str(ledger.budget("lab", limit=small)["id"])
     assert put(home, {"unapproved_epsilon_per_budget": 0.3}, budget).status_code == 200
     other = _register(home, budget="mimic/lab", limit={"epsilon": 0.3, "delta": 1e-6})["id"]
     run = _register(home, budget="mimic/lab", limit=small if limited else None)["id"]
