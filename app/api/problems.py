@@ -28,7 +28,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "budget_window": (403, "The budget is not open now"),
     "budget_exceeded": (403, "The budget does not allow these steps"),
     "foreign_page": (403, "No page of this service asks this"),
-    "insufficient_scope": (403, "The key's role does not allow this"),
+    "insufficient_scope": (403, "The key does not allow this"),
     "policy_violation": (403, "A policy does not allow this"),
     "not_found": (404, "There is no such thing"),
     "method_not_allowed": (405, "This path does not take this method"),

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.dashboard.words import limit, short
+from app.dashboard.words import count, limit, short
 from app.persistence.repositories.acts import KeptAct
 
 SENTENCES: Final[Mapping[str, str]] = {
@@ -108,8 +108,9 @@ def told(kept: KeptAct, paths: Mapping[str, str]) -> ToldAct:
     """
     entry = kept.entry
     before, after = _read(entry.before), _read(entry.after)
+    subject = "the organisation" if entry.subject.startswith("org_") else short(entry.subject)
     known = _Facts(
-        name=paths.get(entry.subject) or str(after.get("path") or after.get("name") or short(entry.subject)),
+        name=paths.get(entry.subject) or str(after.get("path") or after.get("name") or subject),
         account=_account(after, paths),
         limit=_limit(after),
         limit_before=_limit(before),
@@ -123,7 +124,7 @@ def told(kept: KeptAct, paths: Mapping[str, str]) -> ToldAct:
         times=", ".join(f"{number} times ({why})" for why, number in (after.get("times") or {}).items()),
     )
     pattern = SENTENCES.get(entry.action)
-    words = pattern.format_map(known) if pattern else f"did {entry.action} to {known['name']}"
+    words = pattern.format_map(known) + _withdrawn(after) if pattern else f"did {entry.action} to {known['name']}"
     return ToldAct(kept, words, _indented(before), _indented(after), _link(entry.subject, paths))
 
 
@@ -159,6 +160,13 @@ def _limit(facts: Mapping[str, Any]) -> str:
     if not isinstance(found, Mapping):  # what was refused has the threshold of one order under this name
         return "no limit of its own"
     return f"epsilon {limit(found['epsilon'])} at delta {limit(found['delta'])}"
+
+
+def _withdrawn(facts: Mapping[str, Any]) -> str:
+    """What a lowered limit took from plans; empty: nothing."""
+    plans = facts.get("withdrawn") or ()
+    steps = sum(number for plan in plans for number in plan["steps"].values())
+    return f", which withdrew {count(steps)} planned steps" if steps else ""
 
 
 def _link(subject: str, paths: Mapping[str, str]) -> str:

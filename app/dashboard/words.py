@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app.accounting.events import NeighboringRelation
 from app.drawing.charts import exact
@@ -82,6 +82,14 @@ def short(actor: str) -> str:
     return f"{actor[:4]}…{actor[-6:]}" if actor.startswith("key_") else actor
 
 
+def marked(text: str) -> Markup:
+    """A sentence of the API, in which names stand between backticks."""
+    parts = enumerate(text.split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in parts
+    )
+
+
 def width(part: float) -> str:
     """A part of a bar that is 100 wide."""
     return f"{min(100.0, max(0.0, 100 * part)):.2f}".rstrip("0").rstrip(".")
@@ -97,6 +105,7 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "day": day,
     "lasting": lasting,
     "short": short,
+    "marked": marked,
     "width": width,
 }
 """By the names that templates know."""

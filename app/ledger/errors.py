@@ -66,7 +66,7 @@ class AuthenticationError(LedgerError):
 
 
 class InsufficientScopeError(LedgerError):
-    """The key's role does not allow this."""
+    """The key's role or reach does not allow this, or it takes another person."""
 
     code = "insufficient_scope"
 

@@ -58,7 +58,7 @@ def warnings_about(said: Policy, holds: Policy, above: Policy) -> tuple[RuleWarn
         None without a reason; a rule may stand there twice.
     """
     found = [
-        RuleWarning(rule, needed, f"{rule} can be passed by: {detail}.")
+        RuleWarning(rule, needed, f"{rule} can be bypassed: {detail}.")
         for rule, needed, is_met, detail in _NEEDS
         if getattr(said, rule) is not None and not is_met(holds)
     ]

@@ -101,6 +101,13 @@ def test_what_is_wrong_in_some_hundred_places_is_still_told_by_name(house: House
     assert len(answer["errors"]) == 20
 
 
+def test_what_is_wrong_with_every_event_of_the_longest_plan_is_told_by_name(house: House) -> None:
+    wrong = {"type": "poisson_sampled", "probability": 0.1, "event": {"type": "gaussian", "scale": 1.0, "sigma": 2.0}}
+    answer = _ask(house, EPSILON, {"events": [{"event": wrong, "count": 1}] * 1000, "delta": 1e-5})
+    assert answer["errors"][0]["field"] == "body.events.0.event.sampling_probability"
+    assert answer["detail"].endswith("; and 4997 more")
+
+
 def test_brackets_as_deep_as_one_likes(house: House) -> None:
     """Wherever the parser, the schema or the interpreter gives up, it is the request's fault and not the service's."""
     for depth in range(5, 1100, 9):

@@ -185,3 +185,19 @@ def test_a_refused_plan_is_told_although_its_limit_is_a_threshold() -> None:
     for action in ("run.refused", "plan.refused", "experiment.refused"):
         entry = ActEntry("org_1", 0, "key_1", action, "bud_1", None, refusal, None, None, Clock.now())
         assert told(KeptAct(entry, bytes(32)), {"bud_1": "a/b"}).words
+
+
+def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_withdrew() -> None:
+    changed = ActEntry("org_1", 0, "key_1", "policy.changed", "org_1", "{}", "{}", None, None, Clock.now())
+    assert told(KeptAct(changed, bytes(32)), {}).words == "changed the policy of the organisation"
+    lowered = (
+        '{"limit": {"epsilon": 1.5, "delta": 1e-05}, "withdrawn": ['
+        '{"reservation": "res_1", "run": "run_1", "steps": {"a": 1200, "b": 30}},'
+        '{"reservation": "res_2", "run": "run_2", "steps": {"a": 4}}]}'
+    )
+    before = '{"limit": {"epsilon": 3.0, "delta": 1e-05}}'
+    entry = ActEntry("org_1", 0, "key_1", "budget.limit_changed", "bud_1", before, lowered, None, None, Clock.now())
+    assert told(KeptAct(entry, bytes(32)), {"bud_1": "a/b"}).words == (
+        "changed the limit of a/b from epsilon 3 at delta 1e-05 to epsilon 1.5 at delta 1e-05, "
+        "which withdrew 1\N{NARROW NO-BREAK SPACE}234 planned steps"
+    )

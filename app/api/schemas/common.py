@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from app.accounting.events import NeighboringRelation
+from app.accounting.events import MAX_EVENTS, NeighboringRelation
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.names import MAX_NAME_LENGTH, check_name
@@ -29,7 +29,8 @@ class Input(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
-MOST_WRONG = 1000
+MOST_WRONG = 10 * MAX_EVENTS
+"""Places of a body that are told: all of the events that it may hold may be wrong in the same ten ways."""
 
 
 class Body(Input):

@@ -26,7 +26,7 @@ _SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
 _WARNING: dict[str, Any] = {
     "rule": "approval_above_epsilon",
     "needs": "require_limit",
-    "detail": "approval_above_epsilon can be passed by: without `require_limit` a run is measured by what it plans, "
+    "detail": "approval_above_epsilon can be bypassed: without `require_limit` a run is measured by what it plans, "
     "and nothing holds it to that: it may go on as far as its budget allows.",
 }
 

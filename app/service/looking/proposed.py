@@ -35,6 +35,7 @@ class Spending:
         epsilon: that would be allowed; None: without bound.
         delta: that would be allowed.
         population: path and limit of the account at the root.
+        by_plan: whether the epsilon is what a run's plan costs, and nothing holds the run to it.
     """
 
     kind: AccountKind
@@ -42,6 +43,7 @@ class Spending:
     epsilon: float | None
     delta: float
     population: tuple[str, Limit]
+    by_plan: bool = False
 
     @property
     def share(self) -> float | None:
@@ -83,6 +85,8 @@ class Proposed:
         rules: of the policy that would be changed, those that would be others; empty: it is about something else, or
             was decided.
         opening: with what a population would be opened, as the API has it; None: it is about something else.
+        faults: what verification found of the accounts whose quarantine would be lifted; empty: it is about something
+            else.
         obstacle: why the caller cannot approve it; None: they can.
         own: whether the caller has proposed it.
     """
@@ -93,6 +97,7 @@ class Proposed:
     spending: Spending | None
     rules: tuple[RuleChange, ...] = ()
     opening: Mapping[str, Any] | None = None
+    faults: tuple[str, ...] = ()
     obstacle: str | None = None
     own: bool = False
 
@@ -202,6 +207,7 @@ def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
         spending=spending,
         rules=_rules(tx, call, proposal),
         opening=json.loads(proposal.facts) if proposal.kind is Kind.POPULATION else None,
+        faults=tuple(json.loads(proposal.facts)["quarantined"].values()) if proposal.kind is Kind.QUARANTINE else (),
         obstacle=obstacle(tx, call, proposal) if may else None,
         own=proposal.proposed_by == call.caller.actor,
     )
@@ -220,6 +226,7 @@ def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | N
         epsilon=asked["epsilon"],
         delta=asked["delta"],
         population=_population(path),
+        by_plan=proposal.kind is Kind.RUN and facts["planned"] and not facts["limited"],
     )
 
 
