@@ -101,7 +101,7 @@ def listen(host: str, port: int, workers: int) -> None:
     if workers == 1:
         server = _Server(config)
         server.run()
-        if not server.started:  # it has said why
+        if not server.started and not server.should_exit:  # it has said why
             sys.exit(STARTUP_FAILURE)
         return
     with ExitStack() as stack:
@@ -124,10 +124,15 @@ class _Server(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve; a signal to stop is an order that was carried out, and no failure."""
         for each in (SIGTERM, SIGINT):
-            signal(each, lambda *_: None)  # what uvicorn sends to itself in the end
+            signal(each, self._leave)
         with uncollected():
             self.config.load()
-        super().run(sockets)
+        if not self.should_exit:
+            super().run(sockets)
+
+    def _leave(self, *_: object) -> None:
+        """Heed a signal that comes while the application loads; uvicorn sends it once more when it has ended."""
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and close the connections that take too long."""

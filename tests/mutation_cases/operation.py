@@ -19,6 +19,22 @@ CASES = (
         "nothing_is_written",
     ),
     Mutation(
+        "a signal that comes while the application loads is lost",
+        "app/serving.py",
+        "            signal(each, self._leave)",
+        "            signal(each, lambda *_: None)",
+        ("tests/service/test_serving.py",),
+        "told_to_stop",
+    ),
+    Mutation(
+        "a metrics file that was never sized hides all others",
+        "app/service/measuring/exposition.py",
+        "if _has_content(file)]",
+        "]",
+        ("tests/api/test_metrics.py",),
+        "killed",
+    ),
+    Mutation(
         "NaN is a number",
         "app/api/strict.py",
         "parse_constant=_constant",

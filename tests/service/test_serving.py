@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.persistence.engine import Database
+from app.persistence.schema import upgrade
 from app.service.verification import verify
 from tests.conftest import SAMPLED, LiveServer, command_line, need_postgresql, new_database
 
@@ -51,6 +52,20 @@ def test_several_workers_admit_exactly_what_fits(tmp_path: Path, database_url: s
     database = Database(database_url)
     assert verify(database).sound
     database.dispose()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_is_told_to_stop_while_it_starts_stops(tmp_path: Path, workers: int) -> None:
+    server = LiveServer(tmp_path, module="tests.service.hasty_server", workers=workers)
+    upgrade(database := Database(server.database_url))
+    database.dispose()
+    try:
+        with pytest.raises(AssertionError):  # it is never ready
+            server.start()
+        assert server.process is not None
+        assert server.process.wait(timeout=60) == 0, server.log()
+    finally:
+        server.kill()
 
 
 @pytest.mark.postgresql
