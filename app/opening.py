@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 import typer
@@ -23,7 +24,9 @@ def opened(*, read_only: bool = False) -> Iterator[Placements]:
         read_only: whether they are only looked at.
     """
     for name in unknown_variables(os.environ):
-        typer.echo(f"{name} is no setting and has no effect; there are {', '.join(known_variables())}.", err=True)
+        close = get_close_matches(name.upper(), known_variables(), 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known_variables())}."
+        typer.echo(f"{name} is no setting and has no effect; {hint}", err=True)
     settings = Settings()
     placements = Placements(
         settings.database_urls, settings.database_pool_size, settings.database_password_file, read_only=read_only

@@ -150,6 +150,8 @@ def main() -> None:
     parser.add_argument("--budget", required=True, help="id or path of the budget to charge")
     parser.add_argument("checkpoint", type=Path, help="where the progress is kept, a file ending in .npz")
     asked = parser.parse_args()
+    if asked.checkpoint.suffix != ".npz":
+        parser.error(f"the checkpoint is a file ending in .npz, unlike {asked.checkpoint}")
     with LedgerClient() as ledger:
         run, weights = train(ledger, asked.budget, asked.checkpoint)
     features, labels = records(for_test=True)

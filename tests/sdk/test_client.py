@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from epsilon_ledger import (
+    ApprovalRequiredError,
     AsyncLedgerClient,
     AsyncRun,
     ConfigurationError,
@@ -131,6 +132,16 @@ def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
     assert made.size is None
     assert made.created_at == datetime(2026, 11, 21, 8, tzinfo=UTC)
     assert client.get_population("pop_1") == made
+
+
+def test_a_population_that_another_person_opens_is_told_as_proposed(client: LedgerClient, ledger: FakeLedger) -> None:
+    waiting = {"id": "prp_1", "reason": "The population mimic: another person has to approve it.", "status": "open"}
+    ledger.faults.append(Fault(instead=httpx.Response(202, json=waiting)))
+    with pytest.raises(ApprovalRequiredError, match=r"The population mimic: another person.* prp_1") as caught:
+        client.create_population(
+            "mimic", privacy_unit="record", neighboring_relation="replace_one", limit=Limit(3.0, 1e-5)
+        )
+    assert caught.value.proposal == "prp_1"
 
 
 def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:

@@ -30,7 +30,7 @@ class Input(BaseModel):
 
 
 MOST_WRONG = 10 * MAX_EVENTS
-"""Places of a body that are told: all of the events that it may hold may be wrong in the same ten ways."""
+"""Errors of a body that are listed: each of the events that it may hold may have ten."""
 
 
 class Body(Input):

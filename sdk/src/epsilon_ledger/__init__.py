@@ -7,6 +7,7 @@ from epsilon_ledger._running.facts import RunStateDict
 from epsilon_ledger._running.run import Run
 from epsilon_ledger._running.trials import Trial, trials
 from epsilon_ledger._wire.errors import (
+    ApprovalRequiredError,
     ConfigurationError,
     LedgerError,
     LedgerUnavailableError,
@@ -105,6 +106,7 @@ __all__ = [
     "AccountQuarantinedError",
     "AdaptiveClippingEvent",
     "Admission",
+    "ApprovalRequiredError",
     "AsyncLedgerClient",
     "AsyncRun",
     "AttemptSupersededError",

@@ -48,6 +48,7 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
         The population.
 
     Raises:
+        ApprovalRequiredError: by the organisation's policy another person opens it; it is proposed.
         LedgerError: it was not created, or no answer came.
     """
     body = {

@@ -6,6 +6,7 @@
   + UnexpectedResponseError       an answer came, but not one of this API
   + RequestInDoubtError           an unanswered step is pending and another one was asked for
   + StepsAlreadyTakenError        another process holds these very steps
+  + ApprovalRequiredError         a policy has another person approve first; the proposal waits
   + TrialExceededError            a trial wants more than its sweep has declared and paid for
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
     · BudgetExceededError         budget_exceeded
@@ -107,6 +108,19 @@ class StepsAlreadyTakenError(LedgerError):
         self.run = run
         self.first_step = first_step
         self.next_step = next_step
+
+
+class ApprovalRequiredError(LedgerError):
+    """A policy of the organisation has another person approve first: nothing exists yet, and a proposal waits.
+
+    Args:
+        message: which proposal and what to do, for a person.
+        proposal: id of the proposal.
+    """
+
+    def __init__(self, message: str, *, proposal: str = "") -> None:
+        super().__init__(message)
+        self.proposal = proposal
 
 
 class TrialExceededError(LedgerError):

@@ -3,16 +3,30 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import TypeVar
 
 import httpx
 
 from epsilon_ledger._wire.decode import MalformedError, decode
-from epsilon_ledger._wire.errors import UnexpectedResponseError
+from epsilon_ledger._wire.errors import ApprovalRequiredError, UnexpectedResponseError
 from epsilon_ledger._wire.kinds import problem_error
 from epsilon_ledger._wire.problems import Problem, ProblemError
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """What waits for another person.
+
+    Args:
+        id: of the proposal.
+        reason: what is proposed, in a sentence.
+    """
+
+    id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +53,16 @@ class Reply:
             The value.
 
         Raises:
+            ApprovalRequiredError: the value does not exist yet, and the answer is the proposal to make it.
             UnexpectedResponseError: the answer is not of this shape.
         """
         try:
+            if self.status == HTTPStatus.ACCEPTED:
+                proposal = decode(_Proposal, self.data)
+                raise ApprovalRequiredError(
+                    f"{proposal.reason} Until then it does not exist; the proposal is {proposal.id}.",
+                    proposal=proposal.id,
+                )
             return decode(shape, self.data)
         except MalformedError as error:
             raise UnexpectedResponseError(f"The ledger's answer cannot be read: {error}.", status=self.status) from None
