@@ -5,10 +5,14 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Final
+from typing import Final, Literal
 
 _BETWEEN_DIGITS: Final = "\x1f"
 """Stands for the separators between two digits; no name has it, because it cannot be printed."""
+
+_DOTTED: Final = ("i", "j")
+_DOT_ABOVE: Final = "\u0307"
+"""A dot above a letter that has one already is not seen; a Turkish capital in small letters has it."""
 
 _LEFT_TO_RIGHT: Final = "\u200e"
 """Stands around the right-to-left characters of the table, for whoever prints it."""
@@ -42,22 +46,25 @@ def look_alike(name: str, other: str) -> bool:
     """Whether a person could take one name for the other.
 
     No one skeleton covers both case and look-alike characters: a capital Greek nu looks like N and a small one like v,
-    which would make n the same as v. So names are compared in small letters, in capitals, and as they are written.
+    which would make n the same as v. So names are compared in small letters, in capitals, and as they are written. The
+    last is done twice, the second time without making compatible characters one: a lunate sigma looks like c, and the
+    sigma that it is compatible with does not.
     """
     return not _forms(name).isdisjoint(_forms(other))
 
 
 @lru_cache(maxsize=65_536)
 def _forms(name: str) -> frozenset[str]:
-    bare = _bare(name)
-    return frozenset({name_skeleton(name), _skeleton(bare.upper()), _skeleton(bare).casefold()})
+    bare, written = _bare(name), _bare(name, "NFD")
+    forms = (name_skeleton(name), _skeleton(bare.upper()), _skeleton(bare).casefold(), _skeleton(written).casefold())
+    return frozenset(forms)
 
 
-def _bare(name: str) -> str:
+def _bare(name: str, form: Literal["NFKC", "NFD"] = "NFKC") -> str:
     """A name without separators; where they stand between digits they count: v1.12 is not v11.2."""
     kept: list[str] = []
     separated = False
-    for character in unicodedata.normalize("NFKC", name):
+    for character in unicodedata.normalize(form, name):
         if _separates(character):
             separated = True
         elif character not in _INVISIBLE:
@@ -75,6 +82,8 @@ def _separates(character: str) -> bool:
 def _skeleton(text: str) -> str:
     table = _prototypes()
     seen = "".join(table.get(character, character) for character in unicodedata.normalize("NFD", text))
+    for letter in _DOTTED:
+        seen = seen.replace(f"{letter}{_DOT_ABOVE}", letter)
     return "".join(character for character in unicodedata.normalize("NFD", seen) if not _separates(character))
 
 

@@ -19,6 +19,10 @@ ALIKE = [
     ("mimic", "\U0001d426\U0001d422\U0001d426\U0001d422\U0001d41c"),  # mathematical bold
     ("mimic", "mi\u034fmic"),  # a grapheme joiner, which nobody sees
     ("mimic", "mimic\u3164"),  # a filler
+    ("mimic", "mimi\u03f2"),  # a lunate sigma, which is compatible with another sigma
+    ("form", "\u017form"),  # a long s
+    ("mimic", "mi\u0307mic"),  # a second dot on the i
+    ("mimic", "M\u0130M\u0130C"),  # Turkish capitals
     ("hospital", "\u04bbospital"),  # a Cyrillic h that has no Latin capital
     ("icu-team", "icu_team"),
     ("icu-team", "ICU team"),
