@@ -295,7 +295,7 @@ def _of_the_caller(call: Call, identity: Identity) -> Identity:
 def _charge(work: WorkingSet, call: Call, run_id: str, ready: Prepared) -> Decision | None:
     """Take the one step of a sweep's run, which is completed by it; returns its refusal, if it does not fit."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
-    decision = decide(work, Command(call, request, ready)).decision
+    decision = decide(work, Command(call, request, ready, charges_sweep=True)).decision
     if decision.outcome is Outcome.REFUSED:
         save(work)
         return decision

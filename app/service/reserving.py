@@ -22,7 +22,7 @@ from app.service.charging.ending import end
 from app.service.charging.loading import load_for
 from app.service.charging.refusing import facts_of, not_made, with_limit_change
 from app.service.charging.saving import save
-from app.service.charging.watching import deviating
+from app.service.charging.watching import deviating, require_no_sweep
 from app.service.charging.working import WorkingSet
 from app.service.idempotency import Answer, Identity, Pinned, create_once
 from app.service.ids import new_id
@@ -180,6 +180,7 @@ def set_aside(work: WorkingSet, call: Call, request: PlanRequest, ready: Prepare
     organisation_id = call.organisation_id
     path = work.path(organisation_id, request.run_id)
     assert path is not None, "whoever sets a plan aside has locked the whole path"
+    require_no_sweep(work, organisation_id, work.run(organisation_id, request.run_id))
     require_open(path, call.now)
     for account in path:
         if not account.weights_frozen:

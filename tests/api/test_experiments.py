@@ -216,6 +216,31 @@ def test_a_sweep_above_the_threshold_is_charged_when_it_is_approved(home: House)
     assert verify(ledger.database).problems == ()
 
 
+@pytest.mark.parametrize("body", [{}, {"event": LOUD}, {"first_step": 0}], ids=["its own", "another", "its first"])
+def test_the_run_of_an_approved_sweep_takes_nothing_but_its_charge(home: House, body: dict[str, Any]) -> None:
+    """It was approved with what the sweep costs; steps could go on as far as the budget allows."""
+    ledger = home.ledger
+    made, approve = _waiting(ledger)
+    assert ledger.post(approve, {}, "privacy_officer").status_code == 200
+    before, run = home.rows(), f"/v1/runs/{made['run']}"
+    for path, asked in (
+        (f"{run}/steps", body),
+        (f"{run}/steps?dry_run=true", body),
+        (f"{run}/reservations", {"plan": [{"event": LOUD, "count": 1}]}),
+    ):
+        refused = ledger.post(path, asked, "trainer")
+        assert (refused.status_code, refused.json()["code"]) == (409, "run_state_conflict"), refused.text
+        assert "/charge" in refused.json()["detail"]
+    assert home.rows() == before
+    assert ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer").json()["trials"] >= 1
+    assert verify(ledger.database).problems == ()
+
+
+def test_a_run_of_ones_own_selections_takes_steps(home: House) -> None:
+    run = home.ledger.run("donors/lab", name="own", event=EVENT | {"shape": None})
+    assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+
+
 def test_a_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_recorded(home: House) -> None:
     ledger = home.ledger
     made, approve = _waiting(ledger)
@@ -301,9 +326,10 @@ def test_a_statement_claims_no_sweep_that_was_not_charged_as_it_was_declared(hom
     assert "not charged" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
     assert ledger.post(approve, {}, "privacy_officer").status_code == 200
     steps = f"/v1/runs/{made['run']}/steps"
-    assert ledger.post(steps, {"first_step": 0, "event": gaussian(1e5)}, "trainer").status_code == 200
+    report = {"mode": "report", "event": gaussian(1e5)}
+    assert ledger.post(steps, report, "trainer").status_code == 200
     assert "not charged" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
-    assert ledger.post(steps, {}, "trainer").status_code == 200
+    assert ledger.post(steps, {"mode": "report"}, "trainer").status_code == 200
     assert "charged at once" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
 
 

@@ -229,6 +229,22 @@ CASES = (
         "counts_for_no_bound and not postgresql",
     ),
     Mutation(
+        "the run of an approved sweep takes further steps",
+        "app/service/charging/deciding.py",
+        "        if not command.charges_sweep:\n",
+        "        if False:\n",
+        ("tests/api/test_experiments.py",),
+        "nothing_but_its_charge and not postgresql",
+    ),
+    Mutation(
+        "the run of an approved sweep sets a plan aside",
+        "app/service/reserving.py",
+        "    require_no_sweep(work, organisation_id, work.run(organisation_id, request.run_id))\n",
+        "",
+        ("tests/api/test_experiments.py",),
+        "nothing_but_its_charge and not postgresql",
+    ),
+    Mutation(
         "a run is approved with more than was proposed",
         "app/service/governance/conforming.py",
         "if measured_by_limit and epsilon > size.epsilon:",

@@ -82,6 +82,12 @@ def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experim
     return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id))]
 
 
+def is_charged_at_once(tx: Connection, organisation_id: str, run_id: str) -> bool:
+    """Check whether a run is that of a sweep whose trials are charged at once."""
+    here = (experiments.c.organisation_id == organisation_id) & (experiments.c.account_id == run_id)
+    return tx.execute(select(experiments.c.id).where(here)).one_or_none() is not None
+
+
 def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dict[str, int]:
     """How many runs charge each of some budgets directly; one that none charges is missing."""
     counted = (

@@ -25,7 +25,7 @@ from app.service.alerts.telling import exhausted, overdrawn
 from app.service.calculating.calculators import Calculation
 from app.service.charging.refusing import facts_of, with_limit_change
 from app.service.charging.requests import Answered, Command, Mode, OnExceed
-from app.service.charging.watching import flagged, require_allowed
+from app.service.charging.watching import flagged, require_allowed, require_no_sweep
 from app.service.charging.working import WorkingSet
 from app.service.idempotency import reused
 from app.service.pricing import UnpreparedError
@@ -67,6 +67,8 @@ def decide(work: WorkingSet, command: Command) -> Answered:
     if request.mode is Mode.AUTHORIZE:
         require_attempt(run, request.attempt)
         require_active(run)
+        if not command.charges_sweep:
+            require_no_sweep(work, command.organisation_id, run)
     elif request.first_step is not None:  # what has happened is recorded whoever tells it, but not in another's place
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)

@@ -88,6 +88,7 @@ class Command:
         needs_path: whether the accounts above the run must be locked although a reservation is believed to cover it.
         end_plan: ends a reservation whose next steps were withdrawn, by its id, so that the rest of it is returned
             before the steps are decided; None: nothing is to be changed.
+        charges_sweep: whether it is the one charge of a sweep.
     """
 
     call: Call
@@ -95,6 +96,7 @@ class Command:
     ready: Prepared
     needs_path: bool = False
     end_plan: Callable[[str], None] | None = None
+    charges_sweep: bool = False
 
     @property
     def organisation_id(self) -> str:

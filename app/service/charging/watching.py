@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from app.accounting.events import RepeatAndSelect
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.conformity import require_declared, require_reporter, require_steps, sources_of
 from app.ledger.deviations import Declared, Deviation, deviations, noted
+from app.ledger.errors import RunStateConflictError
 from app.ledger.runs import Run
+from app.persistence.repositories import experiments
 from app.service.charging.requests import Command, Mode
 from app.service.charging.working import WorkingSet
 
@@ -28,6 +31,24 @@ def require_allowed(
         return
     require_steps(sources, path[0].relation, [step.event for step in steps])
     require_declared(sources, deviating(work, command.organisation_id, run, steps, command.now))
+
+
+def require_no_sweep(work: WorkingSet, organisation_id: str, run: Run) -> None:
+    """Let the run of a sweep take nothing but its one charge: by that alone policies and approvals have measured it.
+
+    Only a run whose own event is a selection is looked up.
+
+    Raises:
+        RunStateConflictError: it is the run of a sweep.
+    """
+    if isinstance(run.event, RepeatAndSelect) and experiments.is_charged_at_once(
+        work.tx, organisation_id, run.account_id
+    ):
+        raise RunStateConflictError(
+            "The run belongs to an experiment that is charged at once, and takes no steps of its own. Charge the "
+            "experiment: POST /v1/experiments/{id}/charge.",
+            run_status=str(run.status),
+        )
 
 
 def deviating(
