@@ -4,7 +4,7 @@ from app.service.verification import enforce, verify
 from tests.conftest import Ledger
 from tests.dashboard.reading import visit, words
 from tests.service.reserving import NOW
-from tests.service.tampering import TEAM, shift_curve, tampering
+from tests.service.tampering import ALL, TEAM, shift_curve, tampering
 from tests.signed_in import signed_in
 
 
@@ -21,3 +21,32 @@ def test_a_quarantine_that_would_be_lifted_is_told_with_what_was_found(ledger: L
     assert f"The quarantine of {TEAM} would be lifted" in told
     assert "its spent curve is not the sum of its charges" in told
     assert "The backup of the night is back." in told
+
+
+def test_a_population_of_disjoint_parts_is_told_with_what_was_attested(ledger: Ledger) -> None:
+    rule = {"policy": {"approvers_to_open_population": 2}, "reason": "Two persons."}
+    assert ledger.http.put("/v1/policies", json=rule, headers=ledger.headers("admin") | {"If-Match": "*"}).is_success
+    parts = {
+        "composition": "parallel",
+        "max_partitions_per_unit": 2,
+        "attestation": "A patient is treated at two sites at most.",
+        "replaced_units": "stay_in_their_parts",
+    }
+    terms = {"name": "lung", "privacy_unit": "patient", "neighboring_relation": "replace_one"}
+    limit = {"limit": {"epsilon": 1.0, "delta": 1e-5}}
+    assert ledger.post("/v1/populations", terms | limit | parts).status_code == 202
+    told = words(visit(ledger, "/approvals", signed_in(ledger)))
+    assert "A patient is treated at two sites at most. A unit is in at most 2 of them." in told
+    assert "Replaced units: stay in their parts." in told
+
+
+def test_a_quarantine_above_is_told_on_the_pages_of_all_accounts_under_it(ledger: Ledger) -> None:
+    ledger.population()
+    budget, run = ledger.budget()["id"], ledger.run()
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 2}).status_code == 200
+    with tampering(ledger.database) as tx:
+        shift_curve(tx, ALL, -1)
+    enforce(ledger.database, verify(ledger.database), NOW)
+    assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["code"] == "account_quarantined"
+    for page in (f"/runs/{run}", f"/accounts/{budget}"):
+        assert f"Quarantined, nothing is charged: {ALL}" in words(visit(ledger, page, signed_in(ledger)))

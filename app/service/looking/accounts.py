@@ -67,7 +67,7 @@ class AccountSeen:
     """
 
     view: AccountView
-    above: tuple[Account, ...]
+    above: tuple[AccountRecord, ...]
     standing: Standing
     tree: Tree
     history: AccountHistory
@@ -103,7 +103,6 @@ def see_account(
         record = path[-1]
         if record.account.kind is AccountKind.RUN:
             raise NotFoundError(f"{account_id} is a run, and no population or budget.")
-        above = tuple(each.account for each in path)
         [view] = viewed(tx, call, [record])
         everything = standings.read(tx, call, beneath=record.account.id)
         shown = paced(tx, call, _chosen(everything, record.account.id))
@@ -117,7 +116,7 @@ def see_account(
         refused = decided.Wanted(outcome=Outcome.REFUSED, beneath=record.account.id)
         return AccountSeen(
             view=view,
-            above=above[:-1],
+            above=tuple(path[:-1]),
             standing=tree.standing,
             tree=tree,
             history=history,
@@ -126,7 +125,7 @@ def see_account(
             following=found[RUNS - 1].id if len(found) > RUNS else None,
             refusals=decided.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS),
             limit=limit_now(tx, call, path),
-            answer=None if plan is None else what_if(tx, call, above, plan),
+            answer=None if plan is None else what_if(tx, call, tuple(each.account for each in path), plan),
         )
 
 
