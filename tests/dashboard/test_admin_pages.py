@@ -217,7 +217,9 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
 
 def test_a_policy_is_loosened_by_two_persons(enter: Enter) -> None:
     page = enter("privacy_officer", "/policies?account=imaging")
-    expect(page.get_by_role("region", name="Rules that do less")).to_contain_text("without `require_limit`")
+    warnings = page.get_by_role("region", name="Rules that do less")
+    expect(warnings).to_contain_text("approval_above_epsilon can be bypassed: without require_limit a run")
+    expect(warnings.locator("code").first).to_have_text("require_limit")
     page.get_by_label("Runs above this epsilon").fill("5")
     page.get_by_label("Reason").fill("Nobody has to wait.")
     page.get_by_role("button", name="Change the policy").click()
