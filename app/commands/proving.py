@@ -1,10 +1,11 @@
 """Commands that prove a ledger, or let others prove it."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,6 +24,9 @@ from app.service.verification import Verification, enforce, together
 from app.service.verification import verify as verify_ledger
 from app.service.verification.witnesses import Witness, witness_of
 from app.settings import Settings
+
+MOST_COMMANDS: Final = 20
+"""For lifting quarantines, one an account, that `verify` prints."""
 
 
 def copy_ledger(
@@ -51,9 +55,7 @@ def copy_ledger(
 
 def verify(
     *,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Stop and release no writes, whatever is found.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Stop no writes, whatever is found.")] = False,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option("--checkpoint", help="A signed checkpoint that was kept elsewhere; may be given several times."),
@@ -69,7 +71,7 @@ def verify(
 ) -> None:
     """Recompute every account from its charges alone, compare the bytes, walk every chain; exit 1 on a mismatch.
 
-    Writes to an account whose balance is not proven are stopped, until a later verification finds it sound.
+    Writes to an account whose balance is not proven are stopped, until two persons lift that: `quarantine lift`.
     """
     witnesses = _witnesses(checkpoint or [], public_key)
     began_at = monotonic()
@@ -81,7 +83,7 @@ def verify(
                     here = tenants.organisation_ids(tx)
                 theirs = [witness for witness in witnesses if witness.organisation_id in here or len(placements) == 1]
                 first = verify_ledger(db, witnesses=theirs)
-                every.append(first if read_only else enforce(db, first, db.clock.now()))
+                every.append(first if read_only else enforce(db, first, COMMAND_LINE, db.clock.now()))
     found = together(every)
     if metrics_file is not None:
         _write_metrics(metrics_file, found, monotonic() - began_at)
@@ -96,6 +98,7 @@ def verify(
         "acts": found.acts,
         "problems": list(found.problems),
         "unproven": sorted(account for _, account in found.unproven),
+        "quarantined": {account: why for (_, account), why in sorted(found.quarantined.items())},
     }
     summary = (
         f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges that stand "
@@ -103,9 +106,9 @@ def verify(
         f"and {found.acts} acts"
     )
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} problems"
-    stopped = f"Writes to {len(found.unproven)} accounts are stopped." if found.unproven and not read_only else ""
+    stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""
     whole = f"{summary}: {verdict}." if found.accounts or not found.sound else "The ledger is empty."
-    told = [whole, *found.problems, stopped]
+    told = [whole, *found.problems, stopped, *_lifting(found)]
     say(as_json=as_json, text="\n".join(filter(None, told)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)
 
@@ -144,6 +147,22 @@ def export_charges(
         now = databases[0].clock.now()
         for line in export_from(databases, now, run=run, population=population, organisation=organisation):
             typer.echo(line)
+
+
+def _lifting(found: Verification) -> Iterator[str]:
+    """How charges pass again to accounts in which nothing is found any more."""
+    liftable = sorted(found.liftable)
+    if not liftable:
+        return
+    yield (
+        f"Nothing is wrong any more with {len(liftable)} of them. Each stays stopped until two persons lift its "
+        "quarantine. The command line is one of them:"
+    )
+    for organisation, account in liftable[:MOST_COMMANDS]:
+        yield f"  epsilon-ledger quarantine lift {account} --org {organisation} --reason '…'"
+    if liftable[MOST_COMMANDS:]:
+        yield f"  and {len(liftable[MOST_COMMANDS:])} more, which `epsilon-ledger quarantine list` names"
+    yield "The other one approves it, or has proposed it, on the pages. It covers everything under an account."
 
 
 def _write_metrics(file: Path, found: Verification, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """Commands about quarantined accounts: list them, and lift a quarantine with another person."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -16,12 +16,14 @@ from app.service.placements import Placements
 
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
 
+_HOW: Final = "Two persons lift it when verification finds nothing any more: epsilon-ledger quarantine lift ACCOUNT"
+
 
 def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> None:
     """List the quarantined accounts of an organisation, and why nothing is charged to them."""
     with ledger(migrated=False) as placements:
         found = quarantines.list_quarantined(_call(placements, organisation))
-    text = "\n".join(found.values()) or "No account is quarantined."
+    text = "\n".join([*found.values(), _HOW]) if found else "No account is quarantined."
     say(as_json=as_json, text=text, facts={"quarantined": dict(found)})
 
 
@@ -54,7 +56,7 @@ def lift_quarantine(
         else:
             proposal = proposals.approve(call, waiting.id, reason)
     facts = {"proposal": proposal.id, "account": proposal.account_id, "status": str(proposal.status)}
-    proposed = f"Proposed as {proposal.id}: another person approves it."
+    proposed = f"Proposed as {proposal.id}. Another person approves it, on the page Approvals or with their key."
     say(as_json=as_json, text="The quarantine is lifted." if waiting else proposed, facts=facts)
 
 

@@ -41,6 +41,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "population.withdrawn": "withdrew the population of the proposal {name}",
     "quarantine.approved": "approved the proposal {name} to lift a quarantine",
     "quarantine.lifted": "lifted the quarantine of {name}",
+    "quarantine.placed": "found a fault in {name}, and quarantined it",
     "quarantine.proposed": "proposed to lift the quarantine of {account}",
     "quarantine.rejected": "rejected the proposal {name} to lift a quarantine",
     "quarantine.superseded": "made the proposal {name} to lift a quarantine pointless",

@@ -13,6 +13,7 @@ from tests import postgres
 from tests.api.conftest import House, furnish
 from tests.conftest import need_postgresql, new_database
 from tests.ledgers import open_ledger
+from tests.service.lifting import lift
 from tests.service.tampering import TEAM, shift_curve, tampering
 
 
@@ -36,11 +37,13 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House)
     with tampering(alone.ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
     assert alone.ledger.get("/v1/verify", "auditor").status_code == 200
-    why = "Accounts whose balance is not proven, and that nothing is charged to: 1."
+    why = "Accounts that `verify` has stopped, until two persons lift their quarantine: 1."
     assert _ready(alone) == {"status": "degraded", "doubtful": {"default": why}}
     with tampering(alone.ledger.database) as tx:
         shift_curve(tx, TEAM, 1)
-    assert alone.ledger.get("/v1/verify", "auditor").status_code == 200
+    assert alone.ledger.get("/v1/verify", "auditor").json()["sound"]
+    assert _ready(alone) == {"status": "degraded", "doubtful": {"default": why}}
+    lift(alone.ledger, TEAM)
     assert _ready(alone) == {"status": "ok"}
 
 

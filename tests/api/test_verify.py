@@ -30,6 +30,7 @@ def test_a_sound_ledger_is_called_sound(charged: Ledger) -> None:
         "steps": 3,
         "acts": 11,
         "faults": [],
+        "quarantined": [],
     }
 
 

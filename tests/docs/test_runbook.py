@@ -109,7 +109,7 @@ def rotation(house: House, keys: Block, old: Block, new: Block, password: Block,
 
 
 def verify_fails(house: House, *steps: Block) -> None:
-    look, stop, evidence, compare, checkpoint, who, mend, again = steps
+    look, stop, evidence, compare, checkpoint, who, mend, again, approve = steps
     run = house.run("changed by hand", 4)
     _typed(house, "epsilon-ledger checkpoint --org hospital > checkpoint.json")
     _typed(house, "PGOPTIONS='-c epsilon_ledger.everyone=on' pg_dump --enable-row-security -Fc -f backup.dump")
@@ -131,7 +131,13 @@ def verify_fails(house: House, *steps: Block) -> None:
     assert run in house.type(checkpoint)
     assert '"items"' in house.type(who)
     house.type(mend, run=run)
-    assert "every curve agrees byte for byte" in house.type(again)
+    told = house.type(again, run=run)
+    assert "every curve agrees byte for byte" in told
+    assert f"epsilon-ledger quarantine lift {run} --org org_" in told
+    [proposal] = re.findall(r"prp_\w+", told)
+    with house.admin as http:
+        assert http.post(f"/v1/runs/{run}/steps", json={}).status_code == 409
+    assert '"approved"' in house.type(approve, prp=proposal)
     with house.admin as http:
         made(http.post(f"/v1/runs/{run}/steps", json={}))
 

@@ -2,6 +2,9 @@
 
 from tests.mutation_cases.case import Mutation
 
+QUARANTINES = "tests/service/test_quarantine.py"
+PLACED = "tests/service/test_placed_quarantines.py"
+
 CASES = (
     Mutation(
         "a checkpoint stays that of a key that is no longer ours",
@@ -92,5 +95,49 @@ CASES = (
         "",
         ("tests/service/test_act_verification.py",),
         "account_that_was_deleted and sqlite",
+    ),
+    Mutation(
+        "a verification that finds nothing any more lifts a quarantine by itself",
+        "app/service/verification/__init__.py",
+        "    return replace(found, quarantined=standing).revised(again)\n",
+        """    for owner, each in replace(found, quarantined=standing).liftable:
+        with db.write(owner) as tx:
+            entries.set_quarantine(tx, owner, {each: None}, now)
+    return replace(found, quarantined=standing).revised(again)
+""",
+        (QUARANTINES,),
+        "lets_writes_pass and not postgresql",
+    ),
+    Mutation(
+        "a quarantine is placed without an entry of the audit log",
+        "app/service/verification/placing.py",
+        "for account_id, old in before.items() if told else ():",
+        "for account_id, old in ():",
+        (PLACED,),
+        "audit_log and not postgresql",
+    ),
+    Mutation(
+        "an account is not stopped because the end of the chain cannot be read",
+        "app/service/verification/placing.py",
+        "    except (*DAMAGED, SQLAlchemyError) as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        (PLACED,),
+        "cannot_be_read and not postgresql",
+    ),
+    Mutation(
+        "a quarantine that was deleted from its row is not found",
+        "app/service/verification/terms.py",
+        "    if record.quarantine != terms.quarantine:\n",
+        "    if False:\n",
+        (PLACED,),
+        "clears_the_quarantine and not postgresql",
+    ),
+    Mutation(
+        "what was found since a proposal is lifted with it",
+        "app/service/governance/quarantines.py",
+        "    if new:\n",
+        "    if False:\n",
+        (PLACED,),
+        "found_since and not postgresql",
     ),
 )

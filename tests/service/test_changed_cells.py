@@ -20,6 +20,7 @@ from sqlalchemy.pool import StaticPool
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import metadata
 from app.persistence.tolerant import DamagedCell
+from app.service.asking.access import COMMAND_LINE
 from app.service.verification import Verification, enforce, verify
 from app.service.verification.findings import Audit
 from tests import postgres
@@ -109,7 +110,7 @@ def test_a_cell_that_cannot_be_read_is_named_and_the_rest_is_proven_and_stopped(
     row = _source().execute(f"SELECT {', '.join(key)} FROM {table} {where}").fetchone()  # noqa: S608 - names of tables
     change = Change(table, tuple(zip(key, row, strict=True)), column, value)
     assert copies.changed(*damage, change)
-    found = enforce(copies.database, verify(copies.database), datetime.now(UTC))
+    found = enforce(copies.database, verify(copies.database), COMMAND_LINE, datetime.now(UTC))
     assert any(f"{table}.{column} of the row with" in problem for problem in found.problems), found.problems
     assert account in verify(copies.database).quarantined
 

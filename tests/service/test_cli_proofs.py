@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, update
 
+from app.commands import proving
 from app.persistence.engine import EVERYONE
 from app.persistence.tables import balances, dp_events, runs
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.commands import Run, commands
+from tests.service.lifting import lift
 from tests.service.tampering import MODEL, TEAM, account, set_account, set_balance, shift_curve, tampering
 
 
@@ -34,6 +36,7 @@ def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
     said = run("verify", "--json")
     facts = json.loads(said.out)
     assert (said.status, facts.pop("problems"), facts.pop("unproven"), facts.pop("sound")) == (0, [], [], True)
+    assert facts.pop("quarantined") == {}
     assert facts == {"accounts": 3, "runs": 1, "decisions": 1, "reservations": 0, "charges": 1, "steps": 3, "acts": 19}
     told = run("verify")
     assert (told.status, told.err) == (0, "")
@@ -67,13 +70,37 @@ def test_verify_stops_writes_unless_it_only_reads(run: Run, spent: Ledger) -> No
     assert "stopped" not in said.out
     assert dump(spent.database) == before
     assert run("verify").status == 1
-    assert changed(before, dump(spent.database)) == {"accounts"}
+    assert changed(before, dump(spent.database)) == {"accounts", "audit_entries"}
+
+
+def test_verify_says_who_lifts_a_quarantine_and_does_not_lift_it(run: Run, spent: Ledger) -> None:
+    with tampering(spent.database) as tx:
+        shift_curve(tx, TEAM, 1)
+    stopping = json.loads(run("verify", "--json").out)
+    assert stopping["quarantined"] == {stopping["unproven"][0]: stopping["problems"][0]}
+    assert "quarantine lift" not in run("verify").out
     with tampering(spent.database) as tx:
         shift_curve(tx, TEAM, -1)
-    assert run("verify", "--read-only").status == 0
+        team = account(tx, TEAM)
+    command = f"epsilon-ledger quarantine lift {team.id} --org {team.organisation_id} --reason"
+    for look in (("verify",), ("verify", "--read-only")):
+        before = dump(spent.database)
+        told = run(*look)
+        assert (told.status, told.err) == (0, "")
+        assert "Writes to 1 accounts are stopped." in told.out
+        assert "until two persons lift its quarantine" in told.out
+        assert command in told.out
+        assert dump(spent.database) == before
     assert _quarantine(spent) is not None
-    assert run("verify").status == 0
+    with pytest.MonkeyPatch.context() as bounded:
+        bounded.setattr(proving, "MOST_COMMANDS", 0)
+        assert "and 1 more" in run("verify").out
+    facts = json.loads(run("verify", "--json").out)
+    assert (facts["sound"], facts["unproven"], list(facts["quarantined"])) == (True, [], [team.id])
+    lift(spent, TEAM)
     assert _quarantine(spent) is None
+    told = run("verify")
+    assert (told.status, "stopped" in told.out) == (0, False)
 
 
 def _quarantine(ledger: Ledger) -> str | None:

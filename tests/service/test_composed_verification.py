@@ -11,9 +11,11 @@ import pytest
 from sqlalchemy import Connection, delete, update
 
 from app.persistence.tables import account_paths, accounts, attestations, run_budgets
+from app.service.asking.access import COMMAND_LINE
 from app.service.proof.export import export
 from app.service.verification import enforce, verify
 from tests.conftest import Ledger
+from tests.service.lifting import lift
 from tests.service.tampering import set_account, set_balance, tampering
 
 SCRIPT = Path(__file__).parents[2] / "examples/verify_export.py"
@@ -84,13 +86,13 @@ def test_a_part_that_is_not_proven_stops_the_others(composed: Ledger) -> None:
     run = composed.get("/v1/runs").json()["items"][1]["id"]
     with tampering(composed.database) as tx:
         set_balance(tx, "group/north", spent_delta=1)
-    enforce(composed.database, verify(composed.database), datetime.now(UTC))
+    enforce(composed.database, verify(composed.database), COMMAND_LINE, datetime.now(UTC))
     stopped = composed.post(f"/v1/runs/{run}/steps", {"count": 1})
     assert (stopped.status_code, stopped.json()["code"]) == (409, "account_quarantined")
     assert "group/north" in stopped.json()["detail"]
     with tampering(composed.database) as tx:
         set_balance(tx, "group/north", spent_delta=0)
-    enforce(composed.database, verify(composed.database), datetime.now(UTC))
+    lift(composed, "group/north")
     assert composed.post(f"/v1/runs/{run}/steps", {"count": 1}).json()["decision"] == "admitted"
 
 

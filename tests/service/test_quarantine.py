@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from threading import Event, Thread, current_thread
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -13,10 +14,12 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import entries
 from app.persistence.repositories.locks import lock
 from app.service import verification
-from app.service.verification import Verification, enforce, verify
+from app.service.asking.access import COMMAND_LINE
+from app.service.verification import Verification, enforce, placing, verify
 from app.service.verification.turns import turn
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
+from tests.service.lifting import lift
 from tests.service.reserving import NOW
 from tests.service.tampering import MODEL, TEAM, account, set_decision, shift_curve, tampering
 
@@ -42,7 +45,24 @@ def _step(ledger: Ledger, path: str) -> int:
 
 
 def _enforce(ledger: Ledger) -> None:
-    enforce(ledger.database, verify(ledger.database), NOW)
+    enforce(ledger.database, verify(ledger.database), COMMAND_LINE, NOW)
+
+
+def _shift(ledger: Ledger, units: int) -> None:
+    with tampering(ledger.database) as tx:
+        shift_curve(tx, TEAM, units)
+
+
+def _key(ledger: Ledger) -> tuple[str, str]:
+    with ledger.database.read(EVERYONE) as tx:
+        team = account(tx, TEAM)
+    return team.organisation_id, team.id
+
+
+def _placed(ledger: Ledger) -> list[dict[str, Any]]:
+    """What the audit log says of quarantines that were placed."""
+    found: list[dict[str, Any]] = ledger.get("/v1/audit?action=quarantine.placed", "admin").json()["items"]
+    return found
 
 
 def test_writes_stop_where_a_balance_is_not_proven_and_nowhere_else(charged: Ledger) -> None:
@@ -56,16 +76,23 @@ def test_writes_stop_where_a_balance_is_not_proven_and_nowhere_else(charged: Led
         assert account(tx, "mimic").quarantine is None
 
 
-def test_writes_pass_again_when_the_balance_is_sound(charged: Ledger) -> None:
-    with tampering(charged.database) as tx:
-        shift_curve(tx, TEAM, -1)
+def test_no_verification_lets_writes_pass_again(charged: Ledger) -> None:
+    _shift(charged, -1)
     _enforce(charged)
-    with tampering(charged.database) as tx:
-        shift_curve(tx, TEAM, 1)
-    assert _step(charged, MODEL) == 409  # nobody has looked yet
-    _enforce(charged)
+    _shift(charged, 1)
+    before = dump(charged.database)
+    for _ in range(2):
+        now = enforce(charged.database, verify(charged.database), COMMAND_LINE, NOW)
+        assert (now.sound, list(now.quarantined), now.liftable) == (True, [_key(charged)], now.quarantined)
+    again = charged.get("/v1/verify", "admin").json()
+    [stopped] = again["quarantined"]
+    assert (again["sound"], stopped["account"], stopped["liftable"]) == (True, _key(charged)[1], True)
+    assert dump(charged.database) == before
+    assert _step(charged, MODEL) == 409
+    lift(charged, TEAM)
     assert _step(charged, MODEL) == 200
-    assert verify(charged.database).sound
+    found = verify(charged.database)
+    assert (found.sound, found.quarantined) == (True, {})
 
 
 def test_a_broken_chain_stops_its_run_only(charged: Ledger) -> None:
@@ -91,7 +118,7 @@ def test_a_verification_that_finds_nothing_new_writes_nothing(charged: Ledger) -
     assert dump(charged.database) == before
     _enforce(charged)
     after = dump(charged.database)
-    assert changed(before, after) == {"accounts"}
+    assert changed(before, after) == {"accounts", "audit_entries"}
     _enforce(charged)
     assert dump(charged.database) == after
 
@@ -99,31 +126,25 @@ def test_a_verification_that_finds_nothing_new_writes_nothing(charged: Ledger) -
 PATIENCE_SECONDS = 30
 
 
-def _shift(ledger: Ledger, units: int) -> None:
-    with tampering(ledger.database) as tx:
-        shift_curve(tx, TEAM, units)
-
-
 def test_a_stale_verification_stops_nothing_that_was_restored(charged: Ledger) -> None:
     _shift(charged, -1)
     stale = verify(charged.database)
     _shift(charged, 1)
     assert charged.get("/v1/verify", "admin").json()["sound"]
-    now = enforce(charged.database, stale, NOW)
+    now = enforce(charged.database, stale, COMMAND_LINE, NOW)
     assert (stale.sound, now.sound, now.accounts) == (False, True, stale.accounts)
     assert _step(charged, MODEL) == 200
 
 
-def test_a_stale_verification_releases_nothing_that_is_wrong_again(charged: Ledger) -> None:
+def test_a_stale_verification_places_nothing_that_was_lifted(charged: Ledger) -> None:
     _shift(charged, -1)
+    stale = verify(charged.database)
     _enforce(charged)
     _shift(charged, 1)
-    stale = verify(charged.database)
-    _shift(charged, -1)
-    assert not charged.get("/v1/verify", "admin").json()["sound"]
-    now = enforce(charged.database, stale, NOW)
-    assert (stale.sound, now.sound) == (True, False)
-    assert _step(charged, MODEL) == 409
+    lift(charged, TEAM)
+    now = enforce(charged.database, stale, COMMAND_LINE, NOW)
+    assert (stale.sound, now.sound, now.quarantined) == (False, True, {})
+    assert _step(charged, MODEL) == 200
 
 
 def test_an_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> None:
@@ -132,7 +153,7 @@ def test_an_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> 
     before = _version(charged)
     assert [_step(charged, MODEL) for _ in range(3)] == [200, 200, 200]
     assert _version(charged) > before
-    enforce(charged.database, found, NOW)
+    enforce(charged.database, found, COMMAND_LINE, NOW)
     assert _step(charged, MODEL) == 409
 
 
@@ -149,7 +170,9 @@ def another(charged: Ledger) -> Iterator[Database]:
     opened.dispose()
 
 
-def test_whoever_looks_last_decides(charged: Ledger, another: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_verification_at_a_time_places_quarantines(
+    charged: Ledger, another: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _shift(charged, -1)
     wrong = verify(charged.database)
     has_looked, may_write = Event(), Event()
@@ -162,20 +185,20 @@ def test_whoever_looks_last_decides(charged: Ledger, another: Database, monkeypa
         return found
 
     monkeypatch.setattr(verification, "verify", looking)
-    first = Thread(target=enforce, args=(charged.database, wrong, NOW))
+    first = Thread(target=enforce, args=(charged.database, wrong, COMMAND_LINE, NOW))
     first.start()
     assert has_looked.wait(PATIENCE_SECONDS)
     _shift(charged, 1)
-    right = verify(another)
-    second = Thread(target=enforce, args=(another, right, NOW))
+    second = Thread(target=enforce, args=(another, wrong, COMMAND_LINE, NOW))
     second.start()
     second.join(0.3)
     waited = second.is_alive()
     may_write.set()
     for thread in (first, second):
         thread.join(PATIENCE_SECONDS)
-    assert (right.sound, waited) == (True, True)
-    assert _step(charged, MODEL) == 200
+    assert waited
+    assert len(_placed(charged)) == 1  # the second has found nothing, and takes nothing back
+    assert _step(charged, MODEL) == 409
 
 
 HOLDER = """
@@ -249,7 +272,7 @@ def _until_blocked(db: Database) -> None:
 
 
 def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "STOPPED_AT_ONCE", 1)
+    monkeypatch.setattr(placing, "STOPPED_AT_ONCE", 1)
     with tampering(charged.database) as tx:
         for path in ("mimic", TEAM, MODEL):
             shift_curve(tx, path, -1)

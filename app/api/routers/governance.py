@@ -36,7 +36,8 @@ VERIFIERS = CapacityLimiter(1)
 async def verify_ledger(request: Request, call: Asked) -> VerificationOut:
     """Every account of the caller's organisation from its charges alone; it takes as long as there are charges.
 
-    Writes to an account whose balance is not proven are stopped, until a later verification finds it sound.
+    Writes to an account whose balance is not proven are stopped. They stay so, whatever a later verification finds,
+    until two persons lift the quarantine: `liftQuarantine`.
     """
     return VerificationOut.of(await verified(request, call))
 

@@ -25,6 +25,17 @@ class FaultOut(Output):
         return cls(account=fault.account_id, position=fault.position, detail=fault.detail)
 
 
+class QuarantineOut(Output):
+    """An account that writes are stopped to."""
+
+    account: str
+    detail: str = Field(description="What was found when it was stopped.")
+    liftable: bool = Field(
+        description="Nothing is found wrong with it any more. Two persons may lift the quarantine: "
+        "`POST /v1/accounts/{account}/quarantine/lift`, and an approval."
+    )
+
+
 class VerificationOut(Output):
     """What was recomputed from the charges alone, and what did not agree."""
 
@@ -48,6 +59,14 @@ class VerificationOut(Output):
                             "made: its hash is that of another.",
                         }
                     ],
+                    "quarantined": [
+                        {
+                            "account": EXAMPLE_RUN_ID,
+                            "detail": f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was "
+                            "made: its hash is that of another.",
+                            "liftable": False,
+                        }
+                    ],
                 }
             ]
         }
@@ -62,10 +81,14 @@ class VerificationOut(Output):
     steps: int = Field(description="How many steps these stand for.")
     acts: int = Field(description="How many acts of the organisation were hashed again.")
     faults: list[FaultOut] = Field(description="Empty if the ledger is sound.")
+    quarantined: list[QuarantineOut] = Field(
+        description="What writes are stopped to now, whether or not a fault is found in it still."
+    )
 
     @classmethod
     def of(cls, found: Verification) -> Self:
         """From the domain."""
+        liftable = found.liftable
         return cls(
             sound=found.sound,
             accounts=found.accounts,
@@ -76,6 +99,10 @@ class VerificationOut(Output):
             steps=found.steps,
             acts=found.acts,
             faults=[FaultOut.of(fault) for fault in found.faults],
+            quarantined=[
+                QuarantineOut(account=key[1], detail=why, liftable=key in liftable)
+                for key, why in sorted(found.quarantined.items())
+            ],
         )
 
 

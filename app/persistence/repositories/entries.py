@@ -292,23 +292,30 @@ def quarantined(tx: Connection, organisation_id: str | None = None, report: Repo
     return {(row.organisation_id, row.id): row.quarantine for row in TolerantQuery(found).rows(tx, report)}
 
 
-def set_quarantine(tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime) -> None:
+def set_quarantine(
+    tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime
+) -> dict[str, str | None]:
     """Stop writes to accounts, or let them pass again.
 
     Args:
         tx: the caller's transaction, which writes.
         organisation_id: whose accounts.
-        sentences: why, for each account by its id; None: nothing is wrong any more.
+        sentences: why, for each account by its id; None: two persons have lifted it.
         now: in UTC; an account's version and time of change say that it is another.
+
+    Returns:
+        What stood there before, by the account's id; nothing of an account whose row is missing.
     """
-    lock(tx, organisation_id, sentences)  # in the one global order: an update takes its locks row by row
+    seen = lock(tx, organisation_id, sentences)  # in the one global order: an update takes its locks row by row
     here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == bindparam("of_account"))
-    tx.execute(
-        update(accounts)
-        .where(here)
-        .values(quarantine=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
-        [{"of_account": account_id, "sentence": sentence} for account_id, sentence in sentences.items()],
-    )
+    if seen:
+        tx.execute(
+            update(accounts)
+            .where(here)
+            .values(quarantine=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
+            [{"of_account": each.id, "sentence": sentences[each.id]} for each in seen],
+        )
+    return {each.id: each.quarantine for each in seen}
 
 
 def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int) -> None:

@@ -66,7 +66,7 @@ class Heads:
 
 
 def quarantined(tx: Connection) -> int:
-    """How many accounts are stopped because their balance is not proven."""
+    """How many accounts are quarantined."""
     found = select(func.count()).select_from(accounts).where(accounts.c.quarantine.is_not(None))
     return int(tx.execute(found).scalar_one())
 

@@ -246,6 +246,7 @@ class WorkingSet:
 def _quarantined(path: str, account_id: str) -> AccountQuarantinedError:
     return AccountQuarantinedError(
         f"Nothing is charged to {path}: verification found that its balance does not follow "
-        "from its charges. Run `epsilon-ledger verify`, and restore the rows that it names.",
+        "from its charges. Run `epsilon-ledger verify`, restore the rows that it names, and let two persons lift the "
+        f"quarantine: POST /v1/accounts/{account_id}/quarantine/lift.",
         account=account_id,
     )

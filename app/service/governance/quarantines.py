@@ -1,5 +1,6 @@
 """Lifting a quarantine: two persons, a reason, and a verification that finds nothing any more."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -128,14 +129,21 @@ def approve_lift(tx: Connection, call: Call, proposal: Proposal, ready: Prepared
         ready: not needed.
 
     Raises:
-        VersionConflictError: nothing is quarantined there any more.
+        VersionConflictError: nothing is quarantined there any more, or something is for which it was not proposed.
     """
     del ready
     found = _quarantined(tx, call, proposal.subject)
     if not found:
         raise VersionConflictError(
-            "Nothing at or under this account is quarantined any more: a verification found it sound. "
-            "Reject the proposal."
+            "Nothing at or under this account is quarantined any more: the approval of another proposal lifted it. "
+            "Reject this one."
+        )
+    proposed = json.loads(proposal.facts)["quarantined"]
+    new = [why for each, why in found.items() if proposed.get(each) != why]
+    if new:
+        raise VersionConflictError(
+            f"Since this was proposed, verification has found something else, the first: {new[0]} Reject the proposal, "
+            "look at that too, and propose to lift both."
         )
     entries.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
     after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.caller.actor}

@@ -129,7 +129,7 @@ def _unsigned(found: Found, now: datetime) -> float | None:
 _DOUBTS: Final[Described[Doubts]] = (
     (
         "accounts_quarantined",
-        "Accounts that are stopped because `verify` could not prove their balance.",
+        "Accounts that `verify` has stopped, until two persons lift the quarantine.",
         lambda each, _: each.quarantined,
     ),
     (

@@ -41,7 +41,7 @@ class Doubts:
     def told(self) -> Iterator[str]:
         """Sentences for an operator; none of them names an organisation."""
         if self.quarantined:
-            yield f"Accounts whose balance is not proven, and that nothing is charged to: {self.quarantined}."
+            yield f"Accounts that `verify` has stopped, until two persons lift their quarantine: {self.quarantined}."
         if self.heads.wrong_runs:
             yield f"Runs whose chain does not end with their last decision: {self.heads.wrong_runs}."
         if self.heads.wrong_checkpoints:

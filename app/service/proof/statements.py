@@ -298,6 +298,7 @@ def _require_proven(path: Sequence[AccountRecord]) -> None:
         if record.quarantine is not None:
             raise AccountQuarantinedError(
                 f"No statement is made about {record.account.path}: verification found that its balance does not "
-                "follow from its charges.",
+                "follow from its charges. Two persons lift that: "
+                f"POST /v1/accounts/{record.account.id}/quarantine/lift.",
                 account=record.account.id,
             )

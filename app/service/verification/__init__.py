@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
+from app.ledger.audit import Asker
 from app.ledger.roles import Permission
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.postgresql import is_id
@@ -19,6 +21,7 @@ from app.service.verification.balances import judge
 from app.service.verification.chains import replay
 from app.service.verification.findings import Audit, Balance, Fault, Verification, together
 from app.service.verification.office import office_disagreements
+from app.service.verification.placing import place
 from app.service.verification.prices import read_prices
 from app.service.verification.terms import disagreements, read_acts, skeleton_of
 from app.service.verification.turns import turn
@@ -28,9 +31,6 @@ __all__ = ["Fault", "Verification", "enforce", "together", "verify", "verify_org
 
 ROWS_AT_ONCE = 100
 """How many rows are fetched at a time: one of an account has 22 KB."""
-
-STOPPED_AT_ONCE = 500
-"""How many accounts are stopped or released in one transaction."""
 
 
 def verify(db: Database, organisation_id: str | None = None, witnesses: Collection[Witness] = ()) -> Verification:
@@ -134,46 +134,31 @@ def _name_missing(audit: Audit, missing: Mapping[str, Collection[str]]) -> None:
             audit.faults.append(Fault(owner, account_id, None, detail))
 
 
-def enforce(db: Database, found: Verification, now: datetime) -> Verification:
-    """Stop writes to accounts whose balance is not proven, and let them pass again where it is.
+def enforce(db: Database, found: Verification, asker: Asker, now: datetime) -> Verification:
+    """Stop writes to accounts that are found wrong. Only two persons let them pass again, never a verification.
 
-    What was found may be old by now: rows were restored since, or another verification has decided. So it only says
-    which organisations to look at again: those whose accounts are not stopped and released as it would have them. One
-    verification at a time does that, and what it finds then is written before the next one looks. So whoever looked
-    last has decided; and an account that is charged meanwhile is stopped as any other.
+    What was found may be old by now: rows were restored since. So it only names organisations to look at again:
+    those with an account that is not stopped for what was found. One verification at a time does that, and what it
+    finds then is written before the next one looks. So an account that is charged meanwhile is stopped as any other.
 
     Args:
         db: the ledger's database.
         found: by a verification.
+        asker: who verifies.
         now: in UTC.
 
     Returns:
         What holds now: `found`, or what the second look found.
     """
-    again = []
     with turn(db):
         with db.read(found.organisation_id or EVERYONE) as tx:
             standing = entries.quarantined(tx, found.organisation_id, lambda _: None)  # it was reported before
-        wanted = found.unproven
-        other = {key[0] for key in standing.keys() | wanted.keys() if standing.get(key) != wanted.get(key)}
-        for organisation_id in sorted(filter(is_id, other)):  # nobody charges anything under what is no id
-            again.append(verify(db, organisation_id))
-            _write(db, organisation_id, again[-1], now)
-    return found.revised(again)
-
-
-def _write(db: Database, organisation_id: str, found: Verification, now: datetime) -> None:
-    unproven = {account_id: sentence for (_, account_id), sentence in found.unproven.items()}
-    standing = {account_id: sentence for (_, account_id), sentence in found.quarantined.items()}
-    changed = sorted(each for each in standing.keys() | unproven.keys() if standing.get(each) != unproven.get(each))
-    for begin in range(0, len(changed), STOPPED_AT_ONCE):
-        sentences = {each: unproven.get(each) for each in changed[begin : begin + STOPPED_AT_ONCE]}
-
-        def write(sentences: dict[str, str | None] = sentences) -> None:
-            with db.write(organisation_id) as tx:
-                entries.set_quarantine(tx, organisation_id, sentences, now)
-
-        db.retried(write)
+        other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
+        again = [
+            place(db, organisation_id, verify(db, organisation_id), asker, now)
+            for organisation_id in sorted(filter(is_id, other))  # nobody charges anything under what is no id
+        ]
+    return replace(found, quarantined=standing).revised(again)
 
 
 def verify_organisation(call: Call) -> Verification:
@@ -186,6 +171,6 @@ def verify_organisation(call: Call) -> Verification:
         What was found.
     """
     call.require_everywhere(Permission.VERIFY)
-    found = enforce(call.db, verify(call.db, call.organisation_id), call.now)
+    found = enforce(call.db, verify(call.db, call.organisation_id), call.asker, call.now)
     counters.verified(sound=found.sound)
     return found

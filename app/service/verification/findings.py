@@ -57,7 +57,7 @@ class Verification:
         steps: how many steps these stand for.
         acts: how many acts were hashed again.
         faults: everything that disagrees; none if the ledger is sound.
-        quarantined: why writes to an account are stopped, when the ledger was read.
+        quarantined: why writes to an account are stopped.
         organisation_id: whose ledger; None: of every organisation.
     """
 
@@ -91,13 +91,23 @@ class Verification:
                 found.setdefault((fault.organisation_id, fault.account_id), fault.detail)
         return found
 
+    @property
+    def liftable(self) -> dict[Key, str]:
+        """Why accounts are stopped in which nothing is found wrong any more: two persons may let charges pass again."""
+        unproven = self.unproven
+        whole = {fault.organisation_id for fault in self.faults if fault.account_id is None}
+        return {key: why for key, why in self.quarantined.items() if key not in unproven and not whole & {key[0], None}}
+
     def revised(self, again: Sequence["Verification"]) -> "Verification":
         """This one, with what was found when some organisations were looked at again in the place of what it found."""
         looked_at = {one.organisation_id for one in again}
         others = [fault for fault in self.faults if fault.organisation_id not in looked_at]
         found = [*others, *(fault for one in again for fault in one.faults)]
+        stopped = {key: why for key, why in self.quarantined.items() if key[0] not in looked_at}
+        stopped.update({key: why for one in again for key, why in one.quarantined.items()})
         # An event's description is nobody's own where every ledger is verified, and is found again in its own.
-        return replace(self, faults=tuple({(fault.account_id, fault.detail): fault for fault in found}.values()))
+        faults = {(fault.account_id, fault.detail): fault for fault in found}
+        return replace(self, faults=tuple(faults.values()), quarantined=stopped)
 
 
 def together(found: Sequence[Verification]) -> Verification:

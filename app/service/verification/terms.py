@@ -25,6 +25,13 @@ OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.re
 APART: Final = ("limit", "status")
 """Facts of an account that later acts change."""
 
+_QUARANTINES: Final = {
+    (False, True): "its quarantine is gone from its row, and no act of its organisation has lifted it.",
+    (True, False): "its row says that it is quarantined, and no act of its organisation does.",
+    (True, True): "its row gives another reason for its quarantine than its organisation's acts.",
+}
+"""What is wrong with a quarantine, by whether row and acts say that there is one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -51,6 +58,7 @@ class Terms:
         policy: that was set last, as canonical JSON; None: none was.
         policy_revision: how often one was set.
         tells: of what it tells, as canonical JSON.
+        quarantine: why writes to it are stopped; None: they are not.
     """
 
     facts: str
@@ -60,6 +68,7 @@ class Terms:
     policy: str | None = None
     policy_revision: int = 0
     tells: str = canonical(asdict(DEFAULT_TELLS))
+    quarantine: str | None = None
 
 
 @dataclass
@@ -152,6 +161,8 @@ def disagreements(
         yield "its policy is not the one that its organisation's acts gave it."
     if terms.stages[-1].limit != account.limit or account.limit_revision != len(terms.stages) - 1:
         yield "its limit is not the one that its organisation's acts gave it."
+    if record.quarantine != terms.quarantine:
+        yield _QUARANTINES[record.quarantine is not None, terms.quarantine is not None]
 
 
 def skeleton_of(account: Account) -> str | None:
@@ -204,10 +215,23 @@ def _note(told: Told, entry: ActEntry, after: Mapping[str, Any]) -> None:
     elif entry.action == "runs.anchored":
         for run_id, (decisions, head) in after["runs"].items():
             told.anchors.setdefault(run_id, {})[int(decisions)] = head
+    elif entry.action == "quarantine.lifted":
+        _lift(told, entry)
     elif known is not None:
         _change(known, entry, after)
-        for plan in after.get("withdrawn", ()) if entry.action.endswith(".limit_changed") else ():
-            told.withdrawn.setdefault(plan["reservation"], Counter()).update(plan["steps"])
+        if entry.action.endswith(".limit_changed"):
+            _withdraw(told, after)
+
+
+def _lift(told: Told, entry: ActEntry) -> None:
+    for account_id in json.loads(entry.before or "{}")["quarantined"]:
+        if account_id in told.terms:
+            told.terms[account_id].quarantine = None
+
+
+def _withdraw(told: Told, after: Mapping[str, Any]) -> None:
+    for plan in after.get("withdrawn", ()):
+        told.withdrawn.setdefault(plan["reservation"], Counter()).update(plan["steps"])
 
 
 def _change(known: Terms, entry: ActEntry, after: Mapping[str, Any]) -> None:
@@ -215,6 +239,8 @@ def _change(known: Terms, entry: ActEntry, after: Mapping[str, Any]) -> None:
         known.policy, known.policy_revision = canonical(after["policy"]), after["revision"]
     elif entry.action == "account.alerts_set":
         known.tells = canonical(after)
+    elif entry.action == "quarantine.placed":
+        known.quarantine = after["quarantine"]
     elif entry.action.endswith(".limit_changed"):
         before = json.loads(entry.before or "{}")
         known.stages[-1] = Stage(known.stages[-1].limit, _weights(before.get("weights")))

@@ -1,0 +1,17 @@
+"""Two persons who lift a quarantine."""
+
+from app.persistence.engine import EVERYONE
+from tests.conftest import Ledger
+from tests.service.tampering import account
+
+REASON = {"reason": "The rows were restored from the backup of the night."}
+
+
+def lift(ledger: Ledger, path: str) -> None:
+    """An auditor proposes, an admin approves."""
+    with ledger.database.read(EVERYONE) as tx:
+        stopped = account(tx, path).id
+    proposed = ledger.post(f"/v1/accounts/{stopped}/quarantine/lift", REASON, "auditor")
+    assert proposed.status_code == 201, proposed.text
+    approved = ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {"reason": "I looked."}, "admin")
+    assert approved.status_code == 200, approved.text
