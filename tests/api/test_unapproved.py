@@ -15,6 +15,7 @@ from tests.conftest import SAMPLED
 
 RULE = "unapproved_epsilon_per_budget"
 LOUD = {"type": "gaussian", "noise_multiplier": 30.0}
+REPORT = {"event": LOUD, "count": 3000, "mode": "report"}
 
 
 @pytest.fixture
@@ -106,6 +107,28 @@ def test_a_report_of_a_run_that_waits_counts(lab: House) -> None:
     assert _registered(lab, 0.29)["status"] == "pending"
 
 
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_an_ended_run_that_reported_more_than_its_limit_counts_for_all_of_it(lab: House, ends: str) -> None:
+    run = _registered(lab)["id"]
+    acts = [(f"/v1/runs/{run}/steps", REPORT), (f"/v1/runs/{run}/complete", None)]
+    for path, body in acts if ends == "after" else reversed(acts):
+        assert lab.ledger.post(path, body, "trainer").status_code == 200
+    assert lab.ledger.get(f"/v1/runs/{run}").json()["status"] == "completed"
+    waits = _registered(lab, 0.001)
+    assert waits["status"] == "pending"
+    assert _waiting(lab, waits["id"])["proposed"]["unapproved"]["others"] > 0.3
+
+
+def test_a_run_that_reported_what_no_epsilon_bounds_leaves_room_for_none(lab: House) -> None:
+    run, waits = _registered(lab)["id"], "other runs under mimic/lab that nobody has approved have inf"
+    loudest = {"event": {"type": "gaussian", "noise_multiplier": 1e-3}, "count": 10**9, "mode": "report"}
+    assert lab.ledger.post(f"/v1/runs/{run}/steps", loudest, "trainer").json()["epsilon"] is None
+    told = _waiting(lab, _registered(lab, 0.001)["id"])
+    assert told["proposed"]["unapproved"]["others"] is None
+    assert waits in told["reason"]
+    assert verify(lab.ledger.database).problems == ()
+
+
 def test_a_run_whose_limit_was_raised_by_two_is_approved(lab: House) -> None:
     run = _registered(lab, 0.3)["id"]
     assert _registered(lab)["status"] == "pending"
@@ -192,6 +215,4 @@ def test_it_costs_a_step_no_query_and_a_registration_one(lab: House) -> None:
     counted = _counted(lab, lambda: _registered(lab, 0.01))
     asked = [[each for each in seen if "proposals.status" in each] for seen in (plain, counted)]
     assert [len(each) for each in asked] == [0, 1]
-    assert not any(
-        "balances" in each for each in asked[1]
-    )  # what ended runs have spent is not read while there is room
+    assert not any("balances" in each for each in asked[1])  # what runs have spent is read off their last decisions

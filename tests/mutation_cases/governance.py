@@ -56,9 +56,16 @@ CASES = (
     ),
     Mutation(
         "ended runs count for nothing",
+        "app/persistence/repositories/unapproved.py",
+        "return max(spent, self.epsilon) if self.going else spent",
+        "return self.epsilon if self.going else 0.0",
+        ("tests/api/test_unapproved.py",),
+    ),
+    Mutation(
+        "what a run without a limit of its own has spent is not read",
         "app/service/governance/unapproved.py",
-        "counted.append(max(spent, each.epsilon) if each.going else spent)",
-        "counted.append(each.epsilon if each.going else 0.0)",
+        "        counted.append(each.counted(spent))\n",
+        "        counted.append(each.counted(0.0))\n",
         ("tests/api/test_unapproved.py",),
     ),
     Mutation(
@@ -71,7 +78,7 @@ CASES = (
     Mutation(
         "one person raises a run past what runs without approval may have together",
         "app/service/governance/limits.py",
-        "return find_excess(tx, call, above, limit.epsilon, without=own.id) is None",
+        "return find_excess(tx, call, above, limit.epsilon, raised=own.id) is None",
         "return True",
         ("tests/api/test_unapproved.py",),
     ),

@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, func, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, select
 
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.locks import ids_beneath
 from app.persistence.repositories.proposals import Kind, Status
-from app.persistence.tables import accounts, proposals, run_budgets, runs
+from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
 
 _GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})
-_BOUNDED: Final = _GOING | {RunStatus.COMPLETED, RunStatus.ABORTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +22,24 @@ class Unapproved:
         status: where it is in its life.
         epsilon: of its own limit; without one, the largest of the budgets that it charges.
         delta: of its own limit; without one, the smallest of these budgets.
-        fixed: whether it has a limit of its own that was never changed.
+        spent: of a limit of its own that was never changed, as its last decision read it, infinity included; None: only
+            its balance tells.
     """
 
     id: str
     status: RunStatus
     epsilon: float
     delta: float
-    fixed: bool
+    spent: float | None
 
     @property
     def going(self) -> bool:
         """Whether it may spend more than it has."""
         return self.status in _GOING
 
-    @property
-    def bounded(self) -> bool:
-        """Whether it has certainly spent no more than its epsilon."""
-        return self.fixed and self.status in _BOUNDED
+    def counted(self, spent: float) -> float:
+        """What it counts for: a run that goes on with its limit, or more if it has spent more; others with that."""
+        return max(spent, self.epsilon) if self.going else spent
 
 
 def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> list[Unapproved]:
@@ -67,9 +66,15 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
             runs.c.status,
             func.coalesce(accounts.c.epsilon_limit, _of_budgets(organisation_id, func.max(_BUDGET.c.epsilon_limit))),
             func.coalesce(accounts.c.delta_limit, _of_budgets(organisation_id, func.min(_BUDGET.c.delta_limit))),
-            accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0),
+            case((accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0), _LAST_READ)),
         )
         .join(runs, (runs.c.organisation_id == accounts.c.organisation_id) & (runs.c.account_id == accounts.c.id))
+        .outerjoin(
+            decisions,
+            (decisions.c.organisation_id == runs.c.organisation_id)
+            & (decisions.c.run_id == runs.c.account_id)
+            & (decisions.c.position == runs.c.decisions - 1),
+        )
         .where(
             accounts.c.organisation_id == organisation_id,
             accounts.c.id.in_(ids_beneath(organisation_id, account_id)),
@@ -78,12 +83,13 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
         .order_by(accounts.c.id)
     )
     return [
-        Unapproved(run_id, RunStatus(status), epsilon, delta, bool(fixed))
-        for run_id, status, epsilon, delta, fixed in tx.execute(found)
+        Unapproved(run_id, RunStatus(status), epsilon, delta, spent)
+        for run_id, status, epsilon, delta, spent in tx.execute(found)
     ]
 
 
 _BUDGET: Final = accounts.alias("budget")
+_LAST_READ: Final = case((runs.c.decisions == 0, 0.0), else_=decisions.c.epsilon)
 
 
 def _of_budgets(organisation_id: str, value: ColumnElement[float]) -> ScalarSelect[float]:

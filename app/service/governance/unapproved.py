@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
+from math import inf
 from typing import Final
 
 from sqlalchemy import Connection
@@ -25,8 +26,8 @@ class Excess:
     Args:
         path: of the account that the bound holds for.
         bound: what runs without approval may have there together.
-        others: what the others have.
-        promised: what the run may spend.
+        others: what the others have; infinite where one of them has reported what no epsilon bounds.
+        promised: what the run may spend, infinity included.
     """
 
     path: str
@@ -35,8 +36,10 @@ class Excess:
     promised: float
 
     def facts(self) -> dict[str, object]:
-        """As a proposal keeps it."""
-        return {"account": self.path, "bound": self.bound, "others": self.others, "promised": self.promised}
+        """As a proposal keeps it; null stands for infinity."""
+        amounts = {"others": self.others, "promised": self.promised}
+        told = {name: None if amount == inf else amount for name, amount in amounts.items()}
+        return {"account": self.path, "bound": self.bound, **told}
 
 
 def find_excess(
@@ -63,7 +66,7 @@ def find_excess(
             continue
         counted = find_unapproved(tx, call.organisation_id, account.id)
         found = [each for each in counted if each.id != raised]
-        others = _together(tx, call, found, _exact(bound) - _exact(promised))
+        others = _sum(_counted(tx, call, found))
         approved = raised is not None and len(found) == len(counted)
         if approved or _SUM.add(others, _exact(promised)) > _exact(bound):
             return Excess(account.path, bound, float(others), promised)
@@ -76,31 +79,18 @@ def _bound_at(account: Account) -> float | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _together(tx: Connection, call: Call, found: Sequence[Unapproved], room: Decimal) -> Decimal:
-    """Add up: of a run that goes on its limit, or what it has spent if that is more; of others what they have spent.
-
-    While there is room for the whole limits of ended runs, what they have spent is not read: that takes long.
-    """
-    unsure = _counted(tx, call, [each for each in found if not each.bounded])
-    bounded = [each for each in found if each.bounded]
-    total = _sum([*unsure, *(each.epsilon for each in bounded)])
-    if total <= room:
-        return total
-    ended = _counted(tx, call, [each for each in bounded if not each.going])
-    return _sum([*unsure, *ended, *(each.epsilon for each in bounded if each.going)])
-
-
 def _counted(tx: Connection, call: Call, found: Sequence[Unapproved]) -> list[float]:
-    """What runs count for, by what they have spent."""
-    records = accounts.read_many(tx, call.organisation_id, [each.id for each in found]) if found else []
+    """What runs count for, by what they have spent; balances are read only where the last decision does not tell it."""
+    counted = [each.counted(each.spent) for each in found if each.spent is not None]
+    unsure = [each for each in found if each.spent is None]
+    records = accounts.read_many(tx, call.organisation_id, [each.id for each in unsure]) if unsure else []
     own = {record.account.id: record.account for record in records}
-    counted = []
-    for each in found:
+    for each in unsure:
         account = own[each.id]
         # Without a limit of its own it has no filter: its curve is read at the smallest delta of its budgets.
         read = epsilon_of_curve(orders(account.grid_version), account.spent, each.delta).epsilon
         spent = 0.0 if account.spent.is_zero else read if account.limit is None else account.epsilon()
-        counted.append(max(spent, each.epsilon) if each.going else spent)
+        counted.append(each.counted(spent))
     return counted
 
 
