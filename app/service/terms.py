@@ -1,7 +1,7 @@
 """What accounts are opened with, and what of that must hold."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection
 
@@ -167,7 +167,7 @@ def account_facts(account: Account, population: Population | None) -> dict[str, 
         "parent": account.parent_id,
         "population": account.population_id,
         "depth": account.depth,
-        "limit": account.limit and {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
+        "limit": account.limit and asdict(account.limit),
         "filter": str(account.filter),
         "planned_sha256": planned_sha256(account.planned),
         "grid_version": account.grid_version,

@@ -1,6 +1,5 @@
 """Limits, and changes of them that wait for another person's word, on the wire."""
 
-import json
 from datetime import datetime
 from typing import Any, Self
 
@@ -119,7 +118,7 @@ class ProposalOut(Output):
     def of(cls, proposal: Proposal) -> Self:
         """A proposal as it is read."""
         same = {name: getattr(proposal, name) for name in cls.model_fields if name not in {"account", "proposed"}}
-        return cls(**same, account=proposal.account_id, proposed=json.loads(proposal.facts))
+        return cls(**same, account=proposal.account_id, proposed=proposal.proposed)
 
 
 class ProposalPage(Output):

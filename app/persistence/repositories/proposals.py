@@ -1,5 +1,6 @@
 """What one person has proposed and another one decides."""
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -61,6 +62,11 @@ class Proposal:
     decided_by: str | None = None
     decided_at: datetime | None = None
     decision_reason: str | None = None
+
+    @property
+    def proposed(self) -> Any:  # noqa: ANN401 - each kind has facts of its own
+        """What it would do, as it was proposed."""
+        return json.loads(self.facts)
 
     @property
     def subject(self) -> str:

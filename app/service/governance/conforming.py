@@ -1,6 +1,5 @@
 """Does a new run conform to the policies above it, and does it need another person's word?"""
 
-import json
 from collections.abc import Sequence
 from math import inf
 
@@ -114,7 +113,7 @@ def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
         VersionConflictError: a limit was raised since, and the run may spend more than was proposed.
         PolicyViolationError: the policies do not allow it.
     """
-    facts = json.loads(proposal.facts)
+    facts = proposal.proposed
     size = Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"])
     limits = [account.limit for account in (path[-1:] if facts["limited"] else budgets_of(path))]
     epsilon = max(limit.epsilon for limit in limits if limit is not None)

@@ -1,8 +1,7 @@
 """Changing a limit: an act with a reason, and, where it lets more through, of two persons."""
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -146,13 +145,13 @@ def approve_limit(tx: Connection, call: Call, proposal: Proposal, ready: Prepare
     """
     path = accounts.path_of(tx, call.organisation_id, proposal.subject)
     account = path[-1].account
-    facts = json.loads(proposal.facts)
+    facts = proposal.proposed
     if account.limit_revision != facts["revision"]:
         raise VersionConflictError(
             "The limit was changed since this was proposed; reject the proposal, and let it be proposed anew.",
             limit_revision=account.limit_revision,
         )
-    limit = Limit(facts["limit"]["epsilon"], facts["limit"]["delta"])
+    limit = Limit(**facts["limit"])
     _require_allowed(path, limit)
     apply(tx, call, path, limit, proposal.reason, ready)
 
@@ -191,7 +190,7 @@ def limit_facts(record: AccountRecord) -> dict[str, object]:
     account = record.account
     assert account.limit is not None, "only a limit can be changed"
     return {
-        "limit": {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
+        "limit": asdict(account.limit),
         "revision": account.limit_revision,
         "weights": weights_facts(account.weights),
     }
@@ -200,8 +199,7 @@ def limit_facts(record: AccountRecord) -> dict[str, object]:
 def _propose(tx: Connection, call: Call, record: AccountRecord, request: LimitRequest) -> Proposal:
     account = record.account
     require_none_open(tx, call, account.id, {Kind.LIMIT, Kind.RUN})
-    limit = {"epsilon": request.limit.epsilon, "delta": request.limit.delta}
-    facts = {"limit": limit, "revision": account.limit_revision}
+    facts = {"limit": asdict(request.limit), "revision": account.limit_revision}
     return propose(tx, call, Kind.LIMIT, account.id, facts, request.reason, before=limit_facts(record))
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -88,7 +89,7 @@ def propose_population(tx: Connection, call: Call, terms: Terms, population: Pop
     """
     check_population(tx, call, terms, population, ready)
     for waiting in open_proposals(tx, call, None, {Kind.POPULATION}, limit=MOST_WAITING):
-        other = json.loads(waiting.facts)["name"]
+        other = waiting.proposed["name"]
         if look_alike(terms.name, other):
             raise NameTakenError(
                 f"{waiting.id} proposes {other!r} already; approve, reject or withdraw it first.", name=other
@@ -110,7 +111,7 @@ def approve_population(tx: Connection, call: Call, proposal: Proposal, ready: Pr
         NameTakenError: a population has this name by now, or one that looks like it.
         PolicyViolationError: a policy does not allow it.
     """
-    terms, population = read_opening(json.loads(proposal.facts))
+    terms, population = read_opening(proposal.proposed)
     open_population(tx, call, terms, population, ready, attested_by=proposal.proposed_by)
 
 
@@ -119,7 +120,7 @@ def opening_facts(terms: Terms, population: Population) -> dict[str, Any]:
     assert terms.limit is not None, "a population has a limit"
     facts: dict[str, Any] = {
         "name": terms.name,
-        "limit": {"epsilon": terms.limit.epsilon, "delta": terms.limit.delta},
+        "limit": asdict(terms.limit),
         "filter": str(terms.filter),
         "planned": json.loads(planned_text(terms.planned)),
         "privacy_unit": population.privacy_unit,
@@ -140,7 +141,7 @@ def read_opening(facts: Mapping[str, Any]) -> tuple[Terms, Population]:
         parallel = Parallel(facts["max_partitions_per_unit"], facts["attestation"], facts["replaced_units"])
     terms = Terms(
         name=facts["name"],
-        limit=Limit(facts["limit"]["epsilon"], facts["limit"]["delta"]),
+        limit=Limit(**facts["limit"]),
         filter=FilterKind(facts["filter"]),
         planned=read_planned(json.dumps(facts["planned"])),
         parallel=parallel,

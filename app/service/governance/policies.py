@@ -1,6 +1,5 @@
 """Policies: an organisation's, and those of its populations and budgets."""
 
-import json
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -158,7 +157,7 @@ def approve_policy(tx: Connection, call: Call, proposal: Proposal, ready: Prepar
         VersionConflictError: the policy was changed since this was proposed.
     """
     del ready
-    account, facts = proposal.account_id, json.loads(proposal.facts)
+    account, facts = proposal.account_id, proposal.proposed
     before = find_policy(tx, call, account)
     if before.revision != facts["revision"]:
         raise VersionConflictError(

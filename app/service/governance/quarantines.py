@@ -1,6 +1,5 @@
 """Lifting a quarantine: two persons, a reason, and a verification that finds nothing any more."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -138,7 +137,7 @@ def approve_lift(tx: Connection, call: Call, proposal: Proposal, ready: Prepared
             "Nothing at or under this account is quarantined any more: the approval of another proposal lifted it. "
             "Reject this one."
         )
-    proposed = json.loads(proposal.facts)["quarantined"]
+    proposed = proposal.proposed["quarantined"]
     new = [why for each, why in found.items() if proposed.get(each) != why]
     if new:
         raise VersionConflictError(

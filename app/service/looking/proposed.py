@@ -1,6 +1,5 @@
 """What was proposed, as people decide about it: from what to what, what it would mean, and whose word it takes."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -194,7 +193,7 @@ def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
     path, page = ORGANISATION, "/policies"
     spending = None
     if proposal.kind is Kind.POPULATION:
-        path, page = str(json.loads(proposal.facts)["name"]), ""
+        path, page = str(proposal.proposed["name"]), ""
     if proposal.account_id is not None:
         accounts_above = accounts.path_of(tx, call.organisation_id, proposal.account_id)
         account = accounts_above[-1].account
@@ -206,8 +205,8 @@ def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
         page=page,
         spending=spending,
         rules=_rules(tx, call, proposal),
-        opening=json.loads(proposal.facts) if proposal.kind is Kind.POPULATION else None,
-        faults=tuple(json.loads(proposal.facts)["quarantined"].values()) if proposal.kind is Kind.QUARANTINE else (),
+        opening=proposal.proposed if proposal.kind is Kind.POPULATION else None,
+        faults=tuple(proposal.proposed["quarantined"].values()) if proposal.kind is Kind.QUARANTINE else (),
         obstacle=obstacle(tx, call, proposal) if may else None,
         own=proposal.proposed_by == call.caller.actor,
     )
@@ -215,7 +214,7 @@ def _proposed(tx: Connection, call: Call, proposal: Proposal) -> Proposed:
 
 def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | None:
     """What a proposal of a limit, or of a run, would let an account spend."""
-    facts, account = json.loads(proposal.facts), path[-1].account
+    facts, account = proposal.proposed, path[-1].account
     if proposal.kind not in {Kind.LIMIT, Kind.RUN}:
         return None
     asked = facts.get("limit", facts)
@@ -234,7 +233,7 @@ def _rules(tx: Connection, call: Call, proposal: Proposal) -> tuple[RuleChange, 
     """What an open proposal of a policy would change, held against the policy as it is now."""
     if proposal.kind is not Kind.POLICY or proposal.status is not Status.OPEN:
         return ()
-    before, after = find_policy(tx, call, proposal.account_id), policy_of(json.loads(proposal.facts)["policy"])
+    before, after = find_policy(tx, call, proposal.account_id), policy_of(proposal.proposed["policy"])
     looser = before.loosened(after)
     pairs = {name: (getattr(before.policy, name), getattr(after, name)) for name in Policy.__dataclass_fields__}
     return tuple(

@@ -3,6 +3,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final
@@ -225,7 +226,7 @@ def _limits(account: Account, terms: Terms | None) -> list[dict[str, float] | No
     """The limits that were in force, in their order, the one that is now last."""
     before = [] if terms is None else [stage.limit for stage in terms.stages[:-1]]
     limits = [*before, account.limit]
-    return [None if limit is None else {"epsilon": limit.epsilon, "delta": limit.delta} for limit in limits]
+    return [None if limit is None else asdict(limit) for limit in limits]
 
 
 def _account(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -199,7 +199,7 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
     """What an account has lost: by the filter that was fixed beforehand, and by the tightest accountant."""
     assert governing.limit is not None, "it governs by its limit"
     return {
-        "limit": {"epsilon": governing.limit.epsilon, "delta": governing.limit.delta},
+        "limit": asdict(governing.limit),
         "limit_of": governing.id,
         "limit_revision": governing.limit_revision,
         "filter": str(governing.filter),
@@ -229,7 +229,7 @@ def _account(account: Account) -> dict[str, Any]:
         "id": account.id,
         "kind": str(account.kind),
         "path": account.path,
-        "limit": {"epsilon": account.limit.epsilon, "delta": account.limit.delta},
+        "limit": asdict(account.limit),
         "filter": str(account.filter),
         **finite(epsilon=account.epsilon()),
     }

@@ -254,7 +254,7 @@ def _policy_text(policy: Policy | None) -> str | None:
 
 
 def _limit(facts: Mapping[str, float] | None) -> Limit | None:
-    return None if facts is None else Limit(facts["epsilon"], facts["delta"])
+    return None if facts is None else Limit(**facts)
 
 
 def _weights(facts: Mapping[str, Any] | None) -> FilterWeights | None:
