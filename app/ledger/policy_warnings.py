@@ -31,6 +31,12 @@ _NEEDS: Final[tuple[tuple[str, str, Callable[[Policy], bool], str], ...]] = (
     ("max_epsilon", "require_limit", lambda policy: policy.require_limit, _BY_PLAN),
     ("approval_above_epsilon", "require_limit", lambda policy: policy.require_limit, _BY_PLAN),
     (
+        "unapproved_epsilon_per_budget",
+        "require_limit",
+        lambda policy: policy.require_limit or policy.persons_to_raise != 1,
+        "without `require_limit` a run counts with the limit of its budget, which one person raises",
+    ),
+    (
         "deviations",
         "require_plan",
         lambda policy: policy.require_plan or policy.deviations is not Deviations.REFUSE,

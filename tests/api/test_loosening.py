@@ -193,6 +193,15 @@ def test_a_rule_that_does_nothing_without_another_is_reported(
         assert all(f"`{each['needs']}`" in each["detail"] for each in told["warnings"])
 
 
+def test_where_one_person_raises_budgets_a_bound_on_unapproved_runs_needs_limits(home: House) -> None:
+    rule = {"unapproved_epsilon_per_budget": 0.5}
+    assert put(home, rule).json()["warnings"] == []
+    loosen(home, rule | {"persons_to_raise": 1})
+    [warning] = _policy(home)["warnings"]
+    assert (warning["rule"], warning["needs"]) == ("unapproved_epsilon_per_budget", "require_limit")
+    assert put(home, rule | {"persons_to_raise": 1, "require_limit": True}).json()["warnings"] == []
+
+
 def test_a_rule_that_another_place_makes_useful_or_useless_is_judged_by_what_holds(home: House) -> None:
     assert put(home, {"require_limit": True, "max_epsilon": 1.0, "persons_to_raise": 2}).status_code == 200
     warnings = put(home, {"approval_above_epsilon": 0.5, "max_epsilon": 2.0}, home.budget).json()["warnings"]

@@ -12,7 +12,14 @@ from tests.fuzz.world import World
 Json = Any
 MOST_NESTED: Final = 6
 
-NOISES: Final = (0.3, 0.8, 1.1, 4.0, 20.0, 1e3)
+NOISES: Final = (1e-3, 0.3, 0.8, 1.1, 4.0, 20.0, 1e3)
+"""The first is so little that a report of a thousand steps has no epsilon."""
+
+POLICIES: Final[tuple[dict[str, Json], ...]] = (
+    *({}, {}, {"max_delta": 0.01}, {"require_limit": True}),
+    {"approval_above_epsilon": 5.0},
+    {"unapproved_epsilon_per_budget": 3.0},
+)
 RATES: Final = (1e-4, 0.01, 0.3, 1.0)
 
 
@@ -149,7 +156,7 @@ class Shapes:
             "lease_seconds": lambda: self._choice.choice((60, 3600)),
             "steps_executed": lambda: self._choice.choice((0, 1, 5)),
             "url": lambda: self._choice.choice(("http://127.0.0.1:9/hook", "https://127.0.0.1:1/x")),
-            "policy": lambda: self._choice.choice(({}, {}, {"max_delta": 0.01}, {"require_limit": True})),
+            "policy": lambda: self._choice.choice(POLICIES),
             "reason": lambda: "It was decided.",
             "opens_at": lambda: "2020-01-01T00:00:00Z",
             "closes_at": lambda: "2099-01-01T00:00:00Z",

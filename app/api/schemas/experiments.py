@@ -140,7 +140,7 @@ class ExperimentIn(TermsIn):
         """The sweep that is charged all at once.
 
         Raises:
-            RequestTooLargeError: a trial takes too many curves.
+            PlanTooExpensiveError: to price a trial is more work than one request may make.
         """
         assert self.trials is not None, "it was checked"
         return Sweep(

@@ -120,7 +120,7 @@ class ReservationIn(Body):
         """The plan as the service knows it.
 
         Raises:
-            RequestTooLargeError: the plan takes too many curves.
+            PlanTooExpensiveError: to price the plan is more work than one request may make.
         """
         before = None if self.follows is None else Before(self.follows.reservation, self.follows.steps_executed)
         return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before)

@@ -132,7 +132,7 @@ class RunIn(TermsIn):
         """What the trainer says of the run.
 
         Raises:
-            RequestTooLargeError: what is planned takes too many curves.
+            PlanTooExpensiveError: to price what is planned is more work than one request may make.
         """
         plan = step_events_of(self.plan)
         return Registration(self._declaration(), self._terms(), plan, self.lease_seconds)

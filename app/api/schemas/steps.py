@@ -118,7 +118,7 @@ class StepsIn(Body):
         """The request as the service knows it.
 
         Raises:
-            RequestTooLargeError: the events take too many curves.
+            PlanTooExpensiveError: to price the events is more work than one request may make.
         """
         if self.events is None:
             event = None if self.event is None else event_of(self.event)

@@ -92,14 +92,18 @@ def propose_run(
         "approval_above_epsilon": most,
     }
     if excess is None:
-        told = f"{own.path} may spend epsilon {size.epsilon:.4g}; above {most:g} another person has to approve it."
+        told = f"{own.path} may spend {_epsilon(size.epsilon)}; above {most:g} another person has to approve it."
     else:
         facts["unapproved"] = excess.facts()
         told = (
-            f"{own.path} may spend epsilon {excess.promised:.4g}; other runs under {excess.path} that nobody has "
-            f"approved have {excess.others:.4g}, and all of them may have {excess.bound:g} without an approval."
+            f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} that nobody has "
+            f"approved have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
         )
     propose(tx, call, Kind.RUN, own.id, facts, told)
+
+
+def _epsilon(number: float) -> str:
+    return "an unbounded epsilon" if number == inf else f"epsilon {number:.4g}"
 
 
 def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
