@@ -107,6 +107,7 @@ def test_who_proposed_is_told_before_they_try_to_approve(enter: Enter, office: L
 def test_a_run_that_waits_is_rejected_with_a_reason(enter: Enter) -> None:
     page = enter("admin", "/approvals")
     waiting = page.get_by_role("article", name="foundation-model")
+    expect(waiting).to_contain_text("foundation-model plans to spend epsilon 6.564; above 1 another person")
     expect(waiting).to_contain_text("plans to spend epsilon 6.565 at delta 1e-06. It has no limit of its own")
     expect(waiting).to_contain_text("65.7 % of the 10 that imaging has")
     waiting.get_by_role("button", name="Reject").click()

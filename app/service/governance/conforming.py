@@ -92,7 +92,8 @@ def propose_run(
         "approval_above_epsilon": most,
     }
     if excess is None:
-        told = f"{own.path} may spend {_epsilon(size.epsilon)}; above {most:g} another person has to approve it."
+        does = "plans to" if planned and own.limit is None else "may"
+        told = f"{own.path} {does} spend {_epsilon(size.epsilon)}; above {most:g} another person has to approve it."
     else:
         facts["unapproved"] = excess.facts()
         told = (
