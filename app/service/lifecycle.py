@@ -14,6 +14,7 @@ from app.service.acts import Act
 from app.service.asking.call import Call
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
+from app.service.charging.watching import require_no_sweep
 from app.service.charging.working import WorkingSet
 from app.service.governance.proposing import open_proposals
 from app.service.idempotency import Answer, Identity, create_once
@@ -103,7 +104,7 @@ def open_attempt(
 
     Raises:
         NotFoundError: the organisation has no such run.
-        RunStateConflictError: the run has ended, or is overdrawn.
+        RunStateConflictError: the run has ended, is overdrawn, or belongs to a sweep that is charged at once.
         InvalidInputError: `first_step` was not reached yet.
         ReservationConflictError: `steps_executed` is given, and nothing is reserved.
     """
@@ -113,6 +114,7 @@ def open_attempt(
         work = load_for(tx, call, run_id)
         run = work.run(call.organisation_id, run_id)
         require_going(run)
+        require_no_sweep(work, call.organisation_id, run)
         end_with_the_run(work, call, run_id, steps_executed, attested_only=False)
         run = work.run(call.organisation_id, run_id)
         start = run.next_step if first_step is None else first_step

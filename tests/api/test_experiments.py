@@ -227,6 +227,7 @@ def test_the_run_of_an_approved_sweep_takes_nothing_but_its_charge(home: House, 
         (f"{run}/steps", body),
         (f"{run}/steps?dry_run=true", body),
         (f"{run}/reservations", {"plan": [{"event": LOUD, "count": 1}]}),
+        (f"{run}/attempts", {}),
     ):
         refused = ledger.post(path, asked, "trainer")
         assert (refused.status_code, refused.json()["code"]) == (409, "run_state_conflict"), refused.text
