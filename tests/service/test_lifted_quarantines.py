@@ -166,9 +166,13 @@ def test_the_pages_say_why_an_account_is_stopped_and_how_that_ends(stopped: Trai
     other = visit(ledger, f"/accounts/{team(ledger)}", signed_in(ledger, "viewer"))
     assert "two persons lift the quarantine" in words(other)
     assert "quarantine/lift" not in other.text
+    shift(ledger, 1)
+    audit = visit(ledger, "/audit?verify=true", cookie, **{"Sec-Fetch-Site": "same-origin"})
+    assert "until two persons lift it" in words(audit)
+    assert f'<li><a href="/accounts/{team(ledger)}">{TEAM}</a>: ' in audit.text
+    assert "Quarantined, nothing is charged" in words(visit(ledger, f"/accounts/{team(ledger)}", cookie))
     proposed(ledger)
     assert "The ledger is verified first" in visit(ledger, "/approvals", signed_in(ledger, "admin")).text
-    shift(ledger, 1)
     [proposal] = ledger.get("/v1/proposals?status=open").json()["items"]
     assert approved(ledger, proposal["id"]).status_code == 200
     assert "Quarantined" not in words(visit(ledger, f"/accounts/{team(ledger)}", cookie))

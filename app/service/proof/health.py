@@ -17,7 +17,8 @@ class ChainHealth:
         head: the hash of the last of them, hex.
         signed: how many acts the last checkpoint covers; None: there is none.
         signed_at: when it was signed, in UTC.
-        stopped: by the paths of accounts that nothing is charged to, why.
+        stopped: by the ids of quarantined accounts, why.
+        paths: of these, by id.
     """
 
     length: int
@@ -25,6 +26,7 @@ class ChainHealth:
     signed: int | None
     signed_at: datetime | None
     stopped: dict[str, str]
+    paths: dict[str, str]
 
 
 def read_health(call: Call) -> ChainHealth:
@@ -38,11 +40,12 @@ def read_health(call: Call) -> ChainHealth:
         length, head = acts.head(tx, call.organisation_id)
         last = checkpoints.latest(tx, call.organisation_id)
         stopped = {account_id: why for (_, account_id), why in entries.quarantined(tx, call.organisation_id).items()}
-        names = paths.paths_of(tx, call.organisation_id, stopped.keys())
+        found = paths.paths_of(tx, call.organisation_id, stopped.keys())
     return ChainHealth(
         length=length,
         head=head.hex(),
         signed=None if last is None else last.acts,
         signed_at=None if last is None else last.created_at,
-        stopped={names[account_id]: why for account_id, why in stopped.items()},
+        stopped=stopped,
+        paths=found,
     )
