@@ -3,6 +3,7 @@
 import math
 import traceback
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from epsilon_ledger import (
     ApprovalRequiredError,
     AsyncLedgerClient,
     AsyncRun,
+    Block,
     ConfigurationError,
     EventCount,
     LedgerClient,
@@ -142,6 +144,26 @@ def test_a_population_that_another_person_opens_is_told_as_proposed(client: Ledg
             "mimic", privacy_unit="record", neighboring_relation="replace_one", limit=Limit(3.0, 1e-5)
         )
     assert caught.value.proposal == "prp_1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("limit", 3.0, r"limit must be a Limit, such as Limit\(.*, not 3.0"),
+        ("limit", (3.0, 1e-5), "limit must be a Limit"),
+        ("parts", "disjoint", "parts must be a Parts"),
+        ("opens_at", "2027-01-01", "opens_at must be a datetime, such as .* not '2027-01-01'"),
+        ("block", "may", "block must be a Block"),
+        ("block", Block("may", "june"), "data_from must be a datetime"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_another_type_is_named_before_anything_is_sent(
+    client: LedgerClient, ledger: FakeLedger, name: str, value: object, right: str
+) -> None:
+    given: dict[str, Any] = {"parent": "mimic", "limit": Limit(3.0, 1e-5)} | {name: value}
+    with pytest.raises(TypeError, match=right):
+        client.create_budget("icu", **given)
+    assert ledger.requests == []
 
 
 def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:

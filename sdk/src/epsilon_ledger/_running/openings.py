@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from epsilon_ledger._running.facts import RunStateDict, checked_state
 from epsilon_ledger._running.grants import Ahead
 from epsilon_ledger._wire.calls import get_run as read_run
-from epsilon_ledger._wire.calls import path, wire_limit
+from epsilon_ledger._wire.calls import path
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.members import wire_limit
 from epsilon_ledger._wire.numbers import whole
 from epsilon_ledger._wire.requests import Call, Talk, post
 from epsilon_ledger._wire.values import Limit, NeighboringRelation, PrivacyFilter, RunState
@@ -80,7 +81,7 @@ def register_run(  # noqa: PLR0913 - the members of the request, by name
         "budget": budget,
         "budgets": None if budgets is None else list(budgets),
         "event": event,
-        "limit": None if limit is None else wire_limit(limit),
+        "limit": wire_limit(limit),
         "filter": privacy_filter,
         "planned": planned,
         "privacy_unit": privacy_unit,

@@ -5,6 +5,7 @@ from datetime import datetime
 from urllib.parse import quote, urlencode
 
 from epsilon_ledger._wire.events import EventCount
+from epsilon_ledger._wire.members import wire_block, wire_limit, wire_moment, wire_parts
 from epsilon_ledger._wire.requests import Call, get, post
 from epsilon_ledger._wire.values import (
     Block,
@@ -59,7 +60,7 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
         "size": size,
         "filter": privacy_filter,
         "planned": planned,
-        **_wire_parts(parts),
+        **wire_parts(parts),
     }
     return Call(post("v1/populations", body), Population)
 
@@ -101,10 +102,10 @@ def create_budget(  # noqa: PLR0913 - as above
         "limit": wire_limit(limit),
         "filter": privacy_filter,
         "planned": planned,
-        "opens_at": _moment(opens_at),
-        "closes_at": _moment(closes_at),
-        "block": None if block is None else _wire_block(block),
-        **_wire_parts(parts),
+        "opens_at": wire_moment("opens_at", opens_at),
+        "closes_at": wire_moment("closes_at", closes_at),
+        "block": wire_block(block),
+        **wire_parts(parts),
     }
     return Call(post("v1/budgets", body), Budget)
 
@@ -159,7 +160,7 @@ def declare_experiment(  # noqa: PLR0913 - as above
         "charged": "each_run" if each is None else "repeat_and_select",
         "budget": budget,
         "budgets": None if budgets is None else list(budgets),
-        "limit": None if limit is None else wire_limit(limit),
+        "limit": wire_limit(limit),
         "filter": privacy_filter,
         "planned": planned,
         "trials": None if each is None else {"each": list(each), "mean": mean, "shape": shape},
@@ -198,26 +199,6 @@ def get_experiment(experiment_id: str) -> Call[Experiment]:
         LedgerError: there is no such experiment, or no answer came.
     """
     return Call(get(path("experiments", experiment_id)), Experiment)
-
-
-def _wire_parts(parts: Parts | None) -> dict[str, object]:
-    if parts is None:
-        return {}
-    return {
-        "composition": "parallel",
-        "attestation": parts.attestation,
-        "max_partitions_per_unit": parts.max_partitions_per_unit,
-        "replaced_units": parts.replaced_units,
-    }
-
-
-def _wire_block(block: Block) -> dict[str, object]:
-    told: dict[str, object] = {"data_from": _moment(block.data_from), "data_to": _moment(block.data_to)}
-    return told if block.label is None else told | {"label": block.label}
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def get_run(run_id: str) -> Call[RunState]:
@@ -301,8 +282,3 @@ def history(run_id: str, *, max_points: int = 500, after: str | None = None) -> 
 def path(kind: str, name: str) -> str:
     """Where an object is found under the ledger's address."""
     return f"v1/{kind}/{quote(name, safe='')}"
-
-
-def wire_limit(limit: Limit) -> dict[str, float]:
-    """Write a limit."""
-    return {"epsilon": limit.epsilon, "delta": limit.delta}

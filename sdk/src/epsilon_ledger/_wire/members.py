@@ -1,0 +1,78 @@
+"""Members of requests, written as JSON: what is of another type is named before anything is sent."""
+
+from datetime import datetime
+
+from epsilon_ledger._wire.values import Block, Limit, Parts
+
+
+def wire_limit(limit: Limit | None) -> dict[str, float] | None:
+    """Write a limit; None stays None.
+
+    Raises:
+        TypeError: it is no limit.
+    """
+    if limit is None:
+        return None
+    _require("limit", limit, Limit, "Limit(epsilon=3.0, delta=1e-5)")
+    return {"epsilon": limit.epsilon, "delta": limit.delta}
+
+
+def wire_parts(parts: Parts | None) -> dict[str, object]:
+    """Write that budgets hold disjoint parts; None is nothing.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if parts is None:
+        return {}
+    _require("parts", parts, Parts, 'Parts("each patient is treated at one site")')
+    return {
+        "composition": "parallel",
+        "attestation": parts.attestation,
+        "max_partitions_per_unit": parts.max_partitions_per_unit,
+        "replaced_units": parts.replaced_units,
+    }
+
+
+def wire_block(block: Block | None) -> dict[str, object] | None:
+    """Write which data a budget is for; None stays None.
+
+    Raises:
+        TypeError: it is no block, or not of moments.
+    """
+    if block is None:
+        return None
+    _require("block", block, Block, "Block(data_from, data_to)")
+    told: dict[str, object] = {
+        "data_from": wire_moment("data_from", block.data_from),
+        "data_to": wire_moment("data_to", block.data_to),
+    }
+    return told if block.label is None else told | {"label": block.label}
+
+
+def wire_moment(name: str, moment: datetime | None) -> str | None:
+    """Write a moment; None stays None.
+
+    Raises:
+        TypeError: it is no datetime.
+    """
+    if moment is None:
+        return None
+    _require(name, moment, datetime, "datetime(2027, 1, 1, tzinfo=UTC)")
+    return moment.isoformat()
+
+
+def _require(name: str, value: object, kind: type, example: str) -> None:
+    """Refuse a value of another type.
+
+    Args:
+        name: of the argument.
+        value: as it was given.
+        kind: what it has to be.
+        example: of that.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, such as {example}, not {value!r}.")
