@@ -23,10 +23,13 @@ from app.service.calculating.fair_queue import FairQueue
 T = TypeVar("T")
 
 MOST_PROCESSES: Final = 2
-"""One lane uses one of them, so a second one is only started where a second organisation asks meanwhile."""
+"""One lane uses one of them. The second one is started after the first answer: a second organisation need not wait for it."""
+
+NICENESS: Final = 5
+"""Of the processes: where processors are short, steps go first. A third of a share is left."""
 
 IDLE_SECONDS: Final = 60.0
-"""After so long without work a process ends, and gives its memory back."""
+"""After so long without work the processes end, and give their memory back."""
 
 ANSWER_SECONDS: Final = 60.0
 """A process that does not answer for so long is killed: it stopped, or the machine gives it no time."""
@@ -59,7 +62,7 @@ class Calculators:
         self._queue: FairQueue[_Task] = FairQueue()
         self._lock = Lock()
         self._begun = False
-        self._idle: list[_Process] = []
+        self._idle = [_Process() for _ in range(MOST_PROCESSES)]
 
     def submit(self, lane: str, calculation: Calculation[T]) -> "Future[T]":
         """Let a process calculate.
@@ -93,20 +96,20 @@ class Calculators:
             lane, (calculation, future) = taken
             if future.set_running_or_notify_cancel():
                 with self._lock:
-                    # The one that was used last: where one is enough, the other one grows old.
-                    process = self._idle.pop() if self._idle else _Process()
+                    process = self._idle.pop()
                 process.answer(calculation, future)
                 with self._lock:
+                    for other in self._idle:  # the next task may come from somebody else, and not wait for a start
+                        other.prepare(calculation.function.__module__)
                     self._idle.append(process)
             self._queue.done(lane)
 
     def _end_idle(self) -> None:
         before = monotonic() - IDLE_SECONDS
         with self._lock:
-            old = [process for process in self._idle if process.used_at <= before]
-            self._idle = [process for process in self._idle if process not in old]
-        for process in old:
-            process.end()
+            if len(self._idle) == MOST_PROCESSES and all(process.used_at <= before for process in self._idle):
+                for process in self._idle:
+                    process.end()
 
 
 class _Process:
@@ -116,6 +119,16 @@ class _Process:
         self._process: subprocess.Popen[bytes] | None = None
         self.used_at = monotonic()
         """When it was given its latest task."""
+
+    def prepare(self, module: str) -> None:
+        """Start the process, if there is none, and do not wait for it.
+
+        Args:
+            module: what it will probably be asked for: to load that takes most of its start.
+        """
+        if self._process is None:
+            with suppress(OSError):  # whoever needs it tries again, and is told
+                self._process = _started(module)
 
     def answer(self, calculation: Calculation[Any], future: "Future[Any]") -> None:
         """Calculate, and tell whoever waits."""
@@ -146,7 +159,7 @@ class _Process:
         if self._process is None or self._process.poll() is not None:
             self.end()
             try:
-                self._process = _started()
+                self._process = _started(calculation.function.__module__)
             except OSError as error:
                 raise LedgerUnavailableError(
                     f"No process that calculates could be started: {error.strerror}. Repeat the request in a moment."
@@ -162,10 +175,10 @@ class _Process:
         return cast("tuple[bool, Any]", answer)
 
 
-def _started() -> "subprocess.Popen[bytes]":
+def _started(module: str) -> "subprocess.Popen[bytes]":
     """Start a process that finds the same modules as this one, and nothing in the folder where it stands."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-P", "-m", "app.service.calculating.child"]
+    command = [sys.executable, "-P", "-m", "app.service.calculating.child", str(NICENESS), module]
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - our own
 
 

@@ -1,13 +1,15 @@
-"""The process that calculates: `python -m app.service.calculating.child`, started by the service alone.
+"""The process that calculates: `python -m app.service.calculating.child <niceness> <module>`, started by the service.
 
-It reads calculations from its standard input and writes results to its standard output, and ends with its parent.
+It loads the module, for which it will be asked first. It reads calculations from its standard input and writes results to its standard output, and ends with its parent.
 """
 
+import os
 import pickle
 import signal
 import sys
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from types import FrameType
 from typing import Any, BinaryIO, Final
 
@@ -21,10 +23,12 @@ MOST_SECONDS: Final = 5.0
 """Of processor time: what is counted as at most a second takes no longer on the slowest machine worth the name."""
 
 
-def main() -> None:
+def main(niceness: int, module: str) -> None:
     """Calculate until nobody asks any more."""
+    os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service is interrupted, and ends this process
     signal.signal(signal.SIGPROF, _stop)
+    import_module(module)
     with suppress(BrokenPipeError):  # the service has ended meanwhile
         while (question := receive(sys.stdin.buffer)) is not None:
             send(sys.stdout.buffer, _answered(*question))
@@ -83,4 +87,4 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2])
