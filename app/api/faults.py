@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from app.api.schemas.counted import CountedEvent
 from app.api.schemas.events import Event
+from app.ledger.errors import InvalidInputError
 
 MAX_ERRORS: Final = 20
 MAX_TOLD: Final = 3
@@ -42,6 +43,27 @@ class _Place:
     path: tuple[str | int, ...]
     owner: type[BaseModel] | None
     holds: type[BaseModel] | None
+
+
+class UnknownEventError(InvalidInputError):
+    """The body names an event that is not known."""
+
+    code = "unsupported_event"
+
+
+def refusal_of(errors: Sequence[Mapping[str, Any]], body: object) -> InvalidInputError:
+    """Make one refusal of what pydantic found.
+
+    Args:
+        errors: as pydantic lists them; at least one.
+        body: the type of the request's body.
+
+    Returns:
+        It is to be raised.
+    """
+    found, detail = faults_told(errors, body)
+    unknown = any(item["type"] == "union_tag_invalid" for item in errors)
+    return (UnknownEventError if unknown else InvalidInputError)(detail, errors=found)
 
 
 def faults_told(errors: Sequence[Mapping[str, Any]], body: object) -> tuple[list[dict[str, str]], str]:

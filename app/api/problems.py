@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.accounting.errors import AccountingError
-from app.api.faults import faults_told, short
+from app.api.faults import refusal_of, short
 from app.ledger.errors import LedgerError
 from app.persistence.engine import said_by
 from app.service.measuring import counters
@@ -215,10 +215,7 @@ async def _accounting_error(request: Request, error: Exception) -> Response:
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = error.errors()
-    found, detail = faults_told(errors, _body_of(request))
-    unknown = any(item["type"] == "union_tag_invalid" for item in errors)
-    return problem("unsupported_event" if unknown else "invalid_request", detail, {"errors": found})
+    return await _ledger_error(request, refusal_of(error.errors(), _body_of(request)))
 
 
 def _body_of(request: Request) -> object:

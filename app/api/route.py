@@ -60,10 +60,13 @@ class StrictRequest(Request):
         return self._strict
 
 
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
 class LedgerRoute(APIRoute):
     """A route that finds out who asks before it reads what is asked."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Handler:
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
         known = {field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, params.Query)}
@@ -80,10 +83,23 @@ class LedgerRoute(APIRoute):
                     return _not_taken("Send the body as JSON, with Content-Type: application/json.")
                 if not _is_plain(request):
                     return _not_taken("Compressed bodies are not taken; send the JSON as it is.")
-                await strict.json()
-            return await handle(strict)
+            return await self.answer(strict, handle)
 
         return ask
+
+    async def answer(self, request: StrictRequest, handle: Handler) -> Response:
+        """Answer somebody who is known.
+
+        Args:
+            request: its body is there.
+            handle: FastAPI's handler, which validates the parsed body and calls the endpoint.
+
+        Returns:
+            The reply.
+        """
+        if await request.body():
+            await request.json()
+        return await handle(request)
 
 
 async def authenticated(request: Request, credential: str | None) -> Caller:
@@ -179,14 +195,21 @@ def require_text(request: Request) -> None:
         raise InvalidInputError("A query parameter holds the character NUL, which no text of a ledger does.")
 
 
-def router() -> APIRouter:
-    """A router under /v1 all of whose routes need an API key."""
+def router(route: type[LedgerRoute] = LedgerRoute) -> APIRouter:
+    """Make a router under /v1 all of whose routes need an API key.
+
+    Args:
+        route: what its routes are.
+
+    Returns:
+        A router without routes.
+    """
     described = (
         "A key from `epsilon-ledger keys create`; where the service knows an OpenID Connect provider, also one of its "
         "tokens."
     )
     bearer = HTTPBearer(scheme_name="ApiKey", description=described, auto_error=False)
-    return APIRouter(prefix="/v1", route_class=LedgerRoute, dependencies=[Security(bearer)])
+    return APIRouter(prefix="/v1", route_class=route, dependencies=[Security(bearer)])
 
 
 def _placements(request: Request) -> Placements:

@@ -1,17 +1,18 @@
 """Stateless planning: what a plan would cost, and what would fit.
 
-A plan may take a second of a processor: it is computed by another process, and organisations take turns.
+A plan may take a second of a processor: it is computed by another process, and organisations take turns. A long body
+is read there as well.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fastapi import Request, Response
-from pydantic import BaseModel
 
+from app.api.plans import PLANS, answer_plan
 from app.api.problems import PRICING, SENDING, responses
-from app.api.route import router
+from app.api.route import Handler, LedgerRoute, StrictRequest, router
+from app.api.schemas.common import Body
 from app.api.schemas.plan_answers import (
     DeltaOut,
     EpsilonOut,
@@ -32,13 +33,26 @@ from app.api.schemas.planning import (
 )
 from app.service.asking.access import Caller
 from app.service.calculating.calculators import CALCULATORS, Calculation
-from app.service.planning.costs import plan_delta, plan_epsilon, plan_trajectory
-from app.service.planning.laplace import plan_laplace
-from app.service.planning.solving import largest_sampling, most_steps, smallest_noise
-
-routes = router()
 
 Found = TypeVar("Found")
+
+MOST_READ_HERE: Final = 16_384
+"""Bytes of a body: to read them takes this process some milliseconds, in which nobody's step is decided."""
+
+
+class PlanRoute(LedgerRoute):
+    """A route whose long bodies are read by the process that calculates: one of an organisation at a time."""
+
+    async def answer(self, request: StrictRequest, handle: Handler) -> Response:
+        """Answer the request."""
+        content = await request.body()
+        if len(content) <= MOST_READ_HERE:
+            return await super().answer(request, handle)
+        assert self.operation_id is not None, "every operation has a name"
+        return _json(await _calculated(request, Calculation(answer_plan, (self.operation_id, content))))
+
+
+routes = router(PlanRoute)
 
 
 @routes.post(
@@ -51,8 +65,7 @@ Found = TypeVar("Found")
 )
 async def epsilon(request: Request, body: EpsilonIn) -> Response:
     """What the events cost together if all of them are fixed in advance; nothing is stored."""
-    found = await _planned(request, lambda: Calculation(plan_epsilon, (body.steps(), body.delta, body.setting())))
-    return _answer(EpsilonOut.of(found))
+    return await _planned(request, body)
 
 
 @routes.post(
@@ -65,8 +78,7 @@ async def epsilon(request: Request, body: EpsilonIn) -> Response:
 )
 async def delta(request: Request, body: DeltaIn) -> Response:
     """The smallest delta that the events prove together at this epsilon if all of them are fixed in advance."""
-    found = await _planned(request, lambda: Calculation(plan_delta, (body.steps(), body.epsilon, body.setting())))
-    return _answer(DeltaOut.of(found))
+    return await _planned(request, body)
 
 
 @routes.post(
@@ -79,11 +91,7 @@ async def delta(request: Request, body: DeltaIn) -> Response:
 )
 async def trajectory(request: Request, body: TrajectoryIn) -> Response:
     """How the cost of a plan that is fixed in advance grows, in the order of its events: for a plot."""
-    found = await _planned(
-        request,
-        lambda: Calculation(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
-    )
-    return _answer(TrajectoryOut.of(found))
+    return await _planned(request, body)
 
 
 @routes.post(
@@ -96,8 +104,7 @@ async def trajectory(request: Request, body: TrajectoryIn) -> Response:
 )
 async def noise_multiplier(request: Request, body: NoiseMultiplierIn) -> Response:
     """How much noise `count` repetitions of an event need beside what else is planned: on the safe side, and least."""
-    found = await _planned(request, lambda: Calculation(smallest_noise, body.question()))
-    return _answer(NoiseMultiplierOut.of(found, body.delta))
+    return await _planned(request, body)
 
 
 @routes.post(
@@ -110,8 +117,7 @@ async def noise_multiplier(request: Request, body: NoiseMultiplierIn) -> Respons
 )
 async def steps(request: Request, body: MostStepsIn) -> Response:
     """The largest number of repetitions, and of whole epochs, that does not break the target: one more would."""
-    found = await _planned(request, lambda: Calculation(most_steps, body.question()))
-    return _answer(MostStepsOut.of(found, body.delta))
+    return await _planned(request, body)
 
 
 @routes.post(
@@ -124,8 +130,7 @@ async def steps(request: Request, body: MostStepsIn) -> Response:
 )
 async def sampling_probability(request: Request, body: SamplingProbabilityIn) -> Response:
     """How large a Poisson sample `count` repetitions of an event may use beside what else is planned."""
-    found = await _planned(request, lambda: Calculation(largest_sampling, body.question()))
-    return _answer(SamplingProbabilityOut.of(found, body.delta))
+    return await _planned(request, body)
 
 
 @routes.post(
@@ -138,15 +143,20 @@ async def sampling_probability(request: Request, body: SamplingProbabilityIn) ->
 )
 async def laplace(body: LaplaceIn) -> Response:
     """From "with this probability the noise is below that bound" to scale and epsilon, or from the scale back to it."""
-    return _answer(LaplaceOut.of(plan_laplace(body.noise(), body.releases, body.delta)))
+    return _json(PLANS["planLaplace"].result(body))
 
 
-async def _planned(request: Request, ask: Callable[[], Calculation[Found]]) -> Found:
-    """Let another process calculate; a long body is made a plan by a thread."""
-    calculation = await asyncio.to_thread(ask)
+async def _planned(request: Request, body: Body) -> Response:
+    """Let another process calculate; a plan of many events is made of its body by a thread."""
+    plan = PLANS[request.scope["route"].operation_id]
+    calculation = await asyncio.to_thread(plan.calculation, body)
+    return _json(plan.answer(await _calculated(request, calculation), body).model_dump_json())
+
+
+async def _calculated(request: Request, calculation: Calculation[Found]) -> Found:
     caller: Caller = request.state.caller
     return await asyncio.wrap_future(CALCULATORS.submit(f"plans {caller.organisation_id}", calculation))
 
 
-def _answer(body: BaseModel) -> Response:
-    return Response(body.model_dump_json(), 200, media_type="application/json")
+def _json(content: str) -> Response:
+    return Response(content, 200, media_type="application/json")

@@ -23,7 +23,7 @@ from app.service.calculating.fair_queue import FairQueue
 T = TypeVar("T")
 
 MOST_PROCESSES: Final = 2
-"""One lane uses one of them. The second one is started after the first answer: a second organisation need not wait for it."""
+"""One lane uses one of them. The second is started after the first answer, before another organisation asks."""
 
 NICENESS: Final = 5
 """Of the processes: where processors are short, steps go first. A third of a share is left."""

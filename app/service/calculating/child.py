@@ -1,6 +1,7 @@
 """The process that calculates: `python -m app.service.calculating.child <niceness> <module>`, started by the service.
 
-It loads the module, for which it will be asked first. It reads calculations from its standard input and writes results to its standard output, and ends with its parent.
+It loads the module, of which it will be asked for something. It reads calculations from its standard input and writes
+results to its standard output, and ends with its parent.
 """
 
 import os
