@@ -20,6 +20,7 @@ from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.service.calculating import calculators
 from app.service.calculating.calculators import MOST_PROCESSES, NICENESS, Calculation, Calculators
+from app.service.calculating.child import LATER
 from app.service.calculating.fair_queue import MOST_WAITING, FairQueue
 from app.service.calculating.prices import price_events
 from app.service.pricing import Prepared, UnpreparedError
@@ -137,6 +138,8 @@ def test_a_second_process_is_used_beside_the_first_and_both_end_when_idle(monkey
 def test_the_second_process_is_started_before_it_is_needed_and_gives_way_to_the_service() -> None:
     own = Calculators()
     assert own.submit("a", Calculation(os.nice, (0,))).result(30) == os.nice(0) + NICENESS
+    process = own.submit("a", Calculation(os.getpid, ())).result(30)
+    assert LATER.replace(".", "/") in Path(f"/proc/{process}/maps").read_text()
     while len(own._idle) < MOST_PROCESSES:
         time.sleep(0.01)
     processes = [each._process for each in own._idle]

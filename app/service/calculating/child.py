@@ -20,6 +20,9 @@ from app.accounting.work import bounded
 LENGTH: Final = 8
 """Bytes before each message that say how long it is."""
 
+LATER: Final = "scipy.optimize"
+"""What formulas load when they first need it (0.2 s of a processor, the slowest part): the first plan need not wait."""
+
 MOST_SECONDS: Final = 5.0
 """Of processor time: what is counted as at most a second takes no longer on the slowest machine worth the name."""
 
@@ -29,7 +32,8 @@ def main(niceness: int, module: str) -> None:
     os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service is interrupted, and ends this process
     signal.signal(signal.SIGPROF, _stop)
-    import_module(module)
+    for each in (module, LATER):
+        import_module(each)
     with suppress(BrokenPipeError):  # the service has ended meanwhile
         while (question := receive(sys.stdin.buffer)) is not None:
             send(sys.stdout.buffer, _answered(*question))
