@@ -1,4 +1,4 @@
-"""The planner's operations: what they are asked and answer. The process that calculates loads it, and no framework."""
+"""The planner's operations: what they are asked and answer, for this process and those that calculate."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
