@@ -91,10 +91,16 @@ class TolerantQuery:
         statement: selects columns; those of its first table hold the key that names a row.
         contents: how the contents of some of the columns are read, where the type alone does not say it.
         optional: tables of outer joins: their columns may be empty.
+        spare: columns that nothing is reckoned with: one that cannot be read is reported and taken for an empty one,
+            and its row is not left out.
     """
 
     def __init__(
-        self, statement: Select[Any], contents: Contents | None = None, optional: Collection[Table] = ()
+        self,
+        statement: Select[Any],
+        contents: Contents | None = None,
+        optional: Collection[Table] = (),
+        spare: Collection[Column[Any]] = (),
     ) -> None:
         selected = [(each.key, each, _column(each)) for each in statement.selected_columns]
         self._statement = statement.with_only_columns(
@@ -105,6 +111,7 @@ class TolerantQuery:
             _cell_reader(column, (contents or {}).get(column), optional=column.table in optional)
             for column in self._columns
         ]
+        self._spare = frozenset(spare)
         self._row: Callable[[list[Any]], Row[Any]] = result_tuple([str(name) for name, _, _ in selected])
         driving = self._columns[0].table
         known = {*driving.primary_key.columns.keys(), *_OWNERS}
@@ -132,9 +139,11 @@ class TolerantQuery:
             try:
                 read = [cell(value) for cell, value in zip(cells, row, strict=True)]
             except DAMAGED:
-                self._report(row, report)
-            else:
-                yield self._row(read)
+                undamaged = self._without_damage(row, report)
+                if undamaged is None:
+                    continue
+                read = undamaged
+            yield self._row(read)
 
     def objects(
         self,
@@ -162,12 +171,18 @@ class TolerantQuery:
             else:
                 yield made
 
-    def _report(self, row: Row[Any], report: Report) -> None:
+    def _without_damage(self, row: Row[Any], report: Report) -> list[Any] | None:
+        """Report what cannot be read; the other cells, if the row says all that is reckoned with without it."""
+        read: list[Any] = []
+        whole = True
         for column, cell, value in zip(self._columns, self._cells, row, strict=True):
             try:
-                cell(value)
+                read.append(cell(value))
             except DAMAGED as fault:
                 report(self._damaged(row, column.table.name, column.name, fault))
+                read.append(None)
+                whole = whole and column in self._spare
+        return read if whole else None
 
     def _damaged(self, row: Row[Any], table: str, column: str, fault: Exception) -> DamagedCell:
         named = {name: row[place] for place, name in self._named}

@@ -115,6 +115,23 @@ def test_a_cell_that_cannot_be_read_is_named_and_the_rest_is_proven_and_stopped(
     assert account in verify(copies.database).quarantined
 
 
+def test_a_policy_that_cannot_be_read_stops_no_other_account(copies: Copies) -> None:
+    budget, runs = (
+        _source()
+        .execute(
+            "SELECT budget.id, count(run.id) FROM accounts budget JOIN accounts run ON run.parent_id = budget.id "
+            "WHERE budget.kind = 'budget' AND run.kind = 'run' GROUP BY budget.id ORDER BY 2 DESC"
+        )
+        .fetchone()
+    )
+    assert runs > 0
+    owner = _source().execute("SELECT organisation_id FROM accounts WHERE id = ?", (budget,)).fetchone()[0]
+    assert copies.changed(Change("accounts", (("organisation_id", owner), ("id", budget)), "policy", "1"))
+    found = verify(copies.database)
+    assert set(found.unproven) == {(owner, budget)}
+    assert any("accounts.policy of the row with" in problem for problem in found.problems), found.problems
+
+
 def test_damaged_cells_are_not_compared_with_each_other(copies: Copies) -> None:
     compared = 0
 

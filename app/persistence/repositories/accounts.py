@@ -251,6 +251,7 @@ def everything(tx: Connection, organisation_id: str | None = None, report: Repor
         .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id),
         _CONTENTS,
         [kept_balances, populations],
+        _SPARE,
     )
     book = PriceBook()
 
@@ -391,3 +392,6 @@ _CONTENTS: Final[Contents] = {
     populations.c.neighboring_relation: NeighboringRelation,
 }
 """How an audit reads what the types of the columns do not say."""
+
+_SPARE: Final = (accounts.c.policy, accounts.c.house_policy)
+"""What no balance follows from."""

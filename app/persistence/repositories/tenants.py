@@ -1,6 +1,5 @@
 """Organisations, and their policies."""
 
-import json
 from datetime import datetime
 from functools import lru_cache
 
@@ -9,6 +8,7 @@ from sqlalchemy import Connection, insert, select, text, update
 from app.ledger.audit import canonical
 from app.ledger.policies import Policy, facts_of, policy_of
 from app.persistence.tables import organisations
+from app.persistence.tolerant import json_object
 
 
 def add_organisation(tx: Connection, organisation_id: str, name: str, now: datetime) -> None:
@@ -66,4 +66,4 @@ def policy_text(kept: Policy | None) -> str | None:
 @lru_cache(maxsize=1024)
 def read_policy(kept: str | None) -> Policy | None:
     """A policy that is kept."""
-    return None if kept is None else policy_of(json.loads(kept))
+    return None if kept is None else policy_of(json_object(kept))
