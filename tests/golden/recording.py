@@ -21,7 +21,7 @@ _FLEETING: Final = re.compile(
     | (?P<tag>"[0-9a-f]{32}"|\b[0-9a-f]{16}\b)
     | (?P<request>\breq_[0-9a-f]{16}\b)
     | (?P<pem>-----BEGIN[^-]+-----[^-]+-----END[^-]+-----\n?)
-    | (?P<signature>\b[-_+/0-9A-Za-z]{86}(?:==|\b))
+    | (?P<signature>(?<![-_+/0-9A-Za-z])[-_+/0-9A-Za-z]{86}(?:==|(?![-_+/0-9A-Za-z])))
     """,
     re.VERBOSE,
 )
