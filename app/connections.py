@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app.api.problems import PROBLEM_JSON, STATUSES, problem_body
-from app.service.measuring import counters
+from app.service.metrics import counters
 
 MOST_HEAD_BYTES: Final = 65_536
 """How long a request's line and headers may be together."""
@@ -162,7 +162,7 @@ class BoundedConnection(HttpToolsProtocol):
     def _refuse(self, code: str, why: str) -> None:
         """Say why, if nothing else is being said, and close."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            counters.problem_told(code)
+            counters.count_problem(code)
             body = problem_body(code, why).encode()
             status = STATUSES[code][0]
             headers = [

@@ -50,18 +50,18 @@ from app.dashboard import policies as policies_page
 from app.dashboard import webhooks as webhooks_page
 from app.dashboard.pages import explain_to_people
 from app.logs import keep_secrets
-from app.service.asking.keyring import KeyRing
-from app.service.asking.rates import asking_rates
-from app.service.background import Background
-from app.service.looking.histories import Histories
-from app.service.looking.standings import Standings
-from app.service.measuring.ledgers import Ledgers
-from app.service.measuring.sampling import Sampler
-from app.service.measuring.soundness import Soundness
+from app.service.audit.checkpoints import keep_checkpoints
+from app.service.auth.credential_cache import Authenticator
+from app.service.auth.rate_limit import request_limits
+from app.service.background import TaskRegistry
+from app.service.monitoring.database_collector import DatabaseCollector
+from app.service.monitoring.integrity import IntegrityMonitor
+from app.service.monitoring.process_sampler import Sampler
 from app.service.placements import Placements
-from app.service.proof.checkpoints import keep_checkpoints
-from app.service.signing import signer_of
-from app.service.verification.remembering import Verifications
+from app.service.queries.account_history import AccountHistoryCache
+from app.service.queries.account_status import AccountStatusCache
+from app.service.signatures import signer_of
+from app.service.verification.result_cache import Verifications
 from app.settings import Settings
 from app.telemetry import telemetry
 from app.version import VERSION
@@ -123,7 +123,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        background: Background = app.state.background
+        background: TaskRegistry = app.state.background
         _begin(background, app.state, settings)
         async with placements.at_work(background, allow_private=settings.webhooks_allow_private):
             yield
@@ -141,18 +141,18 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry=telemetry(),
     )
     app.state.placements = placements
-    app.state.keys = KeyRing(placements.databases, settings.openid)
+    app.state.keys = Authenticator(placements.databases, settings.openid)
     app.state.signer = signer_of(settings.signing_key_file)
-    app.state.rates = asking_rates(
+    app.state.rates = request_limits(
         settings.rate_limit_per_second,
         settings.rate_limit_burst,
         settings.rate_limit_failures_per_second,
         settings.rate_limit_sign_ins_per_minute,
     )
-    app.state.background = Background()
+    app.state.background = TaskRegistry()
     app.state.sampler = Sampler(placements)
-    app.state.ledgers = Ledgers(placements, signs=app.state.signer is not None)
-    app.state.soundness = Soundness()
+    app.state.ledgers = DatabaseCollector(placements, signs=app.state.signer is not None)
+    app.state.soundness = IntegrityMonitor()
     app.state.metrics_token = settings.token_of_metrics
     app.state.metrics_top_accounts = settings.metrics_top_accounts
     app.state.webhooks_allow_private = settings.webhooks_allow_private
@@ -164,8 +164,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.openid_session_minutes = settings.openid_session_minutes
     app.state.public_url = settings.public_url
     app.state.openid_sign_in = settings.openid_sign_in()
-    app.state.standings = Standings()
-    app.state.histories = Histories()
+    app.state.standings = AccountStatusCache()
+    app.state.histories = AccountHistoryCache()
     app.state.verifications = Verifications()
     for module in (*ROUTERS, *PAGES):
         # As they are: `include_router` would make each route anew for this application.
@@ -176,7 +176,7 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _begin(background: Background, state: State, settings: Settings) -> None:
+def _begin(background: TaskRegistry, state: State, settings: Settings) -> None:
     """Begin what is done beside the requests, but for what `Placements.at_work` does."""
     for placement in state.placements:
         background.start(f"keys:{placement.name}", state.keys.keep_fresh(placement.name))

@@ -11,7 +11,7 @@ import typer
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.persistence.engine import URL_SETTING, Database
 from app.persistence.schema import has_ledger, upgrade
-from app.service.asking.access import DEFAULT_PLACEMENT
+from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.placements import Placement, Placements
 from app.settings import Settings, known_variables, unknown_variables
 

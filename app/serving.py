@@ -23,7 +23,7 @@ from app.connections import BoundedConfig, BoundedConnection, Limits, connection
 from app.loading import uncollected
 from app.logs import log_config
 from app.service.background import STOPPING
-from app.service.measuring.exposition import SHARED_FOLDER
+from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
 
 QUIET_SECONDS: Final = 1.0

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.persistence.engine import POOL_SIZE
-from app.service.asking.access import DEFAULT_PLACEMENT
-from app.service.asking.openid.flow import Client, SignIn, secret_in
-from app.service.asking.openid.terms import Grant, OpenIdTerms, check_issuer, check_origin, check_url, read_roles
+from app.service.auth.authentication import DEFAULT_PLACEMENT
+from app.service.auth.oidc.authorization_code import OidcClient, OidcClientConfig, secret_in
+from app.service.auth.oidc.config import OidcConfig, RoleMapping, check_issuer, check_origin, check_url, read_roles
 
 
 def _placements(given: object) -> object:
@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     openid_jwks_url: str | None = None
     openid_organisation: Claim | None = None
     openid_organisation_claim: Claim | None = None
-    openid_roles: Annotated[dict[str, Grant], NoDecode, BeforeValidator(read_roles), Field(default_factory=dict)]
+    openid_roles: Annotated[dict[str, RoleMapping], NoDecode, BeforeValidator(read_roles), Field(default_factory=dict)]
     openid_groups_claim: Claim = "groups"
     openid_subject_claim: Claim = "sub"
     openid_client_id: Claim | None = None
@@ -182,11 +182,11 @@ class Settings(BaseSettings):
         return self.metrics_token
 
     @property
-    def openid(self) -> OpenIdTerms | None:
+    def openid(self) -> OidcConfig | None:
         """What is agreed with an OpenID Connect provider; None: people have API keys, too."""
         if self.openid_issuer is None or self.openid_audience is None:
             return None
-        return OpenIdTerms(
+        return OidcConfig(
             issuer=self.openid_issuer,
             audience=self.openid_audience,
             organisation=self.openid_organisation,
@@ -197,7 +197,7 @@ class Settings(BaseSettings):
             subject_claim=self.openid_subject_claim,
         )
 
-    def openid_sign_in(self) -> SignIn | None:
+    def openid_sign_in(self) -> OidcClient | None:
         """The way of people to the provider and back; None: they sign in with keys.
 
         Raises:
@@ -206,7 +206,7 @@ class Settings(BaseSettings):
         if self.openid is None or self.openid_client_id is None:
             return None
         secret = secret_in(self.openid_client_secret_file) if self.openid_client_secret_file else None
-        return SignIn(self.openid, Client(self.openid_client_id, secret, self.openid_scopes))
+        return OidcClient(self.openid, OidcClientConfig(self.openid_client_id, secret, self.openid_scopes))
 
     @property
     def database_urls(self) -> dict[str, str]:

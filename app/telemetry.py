@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi.telemetry import TelemetryConfig
 
 from app.logs import Lines, without_secrets
-from app.service.measuring.traces import TRACES
+from app.service.metrics.tracing import TRACES
 from app.version import VERSION
 
 if TYPE_CHECKING:

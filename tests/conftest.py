@@ -12,9 +12,9 @@ from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 from app.persistence import engine
-from app.service import readiness
-from app.service.alerts import deliverer, sending
-from app.service.asking import keyring
+from app.service.alerts import delivery_worker, http_sender
+from app.service.auth import credential_cache
+from app.service.monitoring import readiness
 from tests import postgres
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
@@ -36,14 +36,14 @@ __all__ = [
 
 # An application in this process looks keys up when they are used, and never beside: a test that counts statements, or
 # makes one of them fail, means those of its own requests. Real servers do as they do.
-keyring.LOOK_SECONDS = 3600.0
-deliverer.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
+credential_cache.LOOK_SECONDS = 3600.0
+delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
 
 # Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
 readiness.BELIEVED_SECONDS = 0.0
 
 # Read once: it takes longer than all the rest of an application's start.
-sending._trusting = cache(sending._trusting)
+http_sender._trusting = cache(http_sender._trusting)
 
 # As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
 vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)

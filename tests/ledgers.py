@@ -22,9 +22,9 @@ from app.main import create_app
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import tenants
 from app.persistence.schema import is_current, upgrade
-from app.service.asking import access
-from app.service.governance.keys import create_key
-from app.service.signing import public_pem
+from app.service.auth import authentication
+from app.service.governance.api_keys import create_key
+from app.service.signatures import public_pem
 from app.settings import Settings
 from tests import postgres
 
@@ -145,7 +145,7 @@ def _keys_of(database: Database) -> Keys:
     if first is not None:
         return _keys[first]
     now = datetime.now(UTC)
-    ids = [access.create_organisation(database, organisation, now) for organisation in ORGANISATIONS]
+    ids = [authentication.create_organisation(database, organisation, now) for organisation in ORGANISATIONS]
     keys = {
         (organisation, str(role)): create_key(database, organisation, role, now).key
         for organisation in ORGANISATIONS

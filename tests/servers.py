@@ -16,9 +16,9 @@ import httpx2
 from app.ledger.roles import Role
 from app.persistence.engine import Database
 from app.persistence.schema import upgrade
-from app.service.asking import access
-from app.service.governance.keys import create_key
-from app.service.readiness import BELIEVED_SECONDS
+from app.service.auth import authentication
+from app.service.governance.api_keys import create_key
+from app.service.monitoring.readiness import BELIEVED_SECONDS
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 """Tests sign in more often than people do."""
@@ -68,7 +68,7 @@ class LiveServer:
             if not database.exists():  # the service was never started on this file
                 upgrade(database)
             if not any(known.startswith(f"{organisation}/") for known in self.keys):
-                access.create_organisation(database, organisation, now)
+                authentication.create_organisation(database, organisation, now)
             self.keys[name] = create_key(database, organisation, Role(role), now).key
             database.dispose()
         return self.keys[name]

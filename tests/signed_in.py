@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from app.api.sessions import COOKIE
-from app.service.asking import sessions
-from app.service.asking.access import authenticate
+from app.service.auth import sessions
+from app.service.auth.authentication import authenticate
 from tests.conftest import Ledger
 
 

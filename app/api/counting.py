@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.logs import REQUESTS
-from app.service.measuring import counters
+from app.service.metrics import counters
 
 TEMPLATE: Final = "epsilon_ledger.template"
 """Where in a scope who answers past the framework names the template of the path."""
@@ -49,7 +49,7 @@ class Counted:
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route, seconds = template_of(scope), perf_counter() - began_at
-            counters.answered(method, route, status, seconds)
+            counters.count_request(method, route, status, seconds)
             if _logger.isEnabledFor(logging.INFO):
                 _log(method, route, status, seconds)
 

@@ -15,10 +15,10 @@ from app.api.routers.steps import take_steps
 from app.api.schemas.steps import StepsIn
 from app.api.strict import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import LedgerError
-from app.service.asking.access import Caller
-from app.service.asking.keyring import KeyRing
-from app.service.asking.rates import AskingRates
-from app.service.measuring.traces import TRACES
+from app.service.auth.authentication import Principal
+from app.service.auth.credential_cache import Authenticator
+from app.service.auth.rate_limit import RequestLimits
+from app.service.metrics.tracing import TRACES
 from app.service.placements import Placements
 
 _TEMPLATE: Final = "/v1/runs/{run_id}/steps"
@@ -39,7 +39,7 @@ class HotRoute:
         placements: where the ledgers are.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, rates: AskingRates, placements: Placements) -> None:
+    def __init__(self, app: ASGIApp, keys: Authenticator, rates: RequestLimits, placements: Placements) -> None:
         self._app = app
         self._keys = keys
         self._rates = rates
@@ -67,7 +67,7 @@ class HotRoute:
             reply = await problem_of(Request(scope), error)
         await reply(scope, receive, send)
 
-    def _head(self, scope: Scope) -> tuple[str, Caller, str | None] | None:
+    def _head(self, scope: Scope) -> tuple[str, Principal, str | None] | None:
         """Whose steps, who asks, and the idempotency key; None: go the usual way."""
         path = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if path is None or scope["method"] != "POST" or scope["query_string"]:

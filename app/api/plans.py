@@ -28,10 +28,10 @@ from app.api.schemas.planning import (
     TrajectoryIn,
 )
 from app.api.strict import strict_loads
-from app.service.calculating.calculators import Calculation
+from app.service.planning.calibration import largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import plan_delta, plan_epsilon, plan_trajectory
 from app.service.planning.laplace import plan_laplace
-from app.service.planning.solving import largest_sampling, most_steps, smallest_noise
+from app.service.worker_pool.pool import Job
 
 Asked = TypeVar("Asked", bound=Body)
 
@@ -50,7 +50,7 @@ class Plan(Generic[Asked]):
     """
 
     body: type[Asked]
-    calculation: Callable[[Asked], Calculation[Any]]
+    calculation: Callable[[Asked], Job[Any]]
     answer: Callable[[Any, Asked], Output]
 
     def result(self, body: Asked) -> str:
@@ -61,37 +61,37 @@ class Plan(Generic[Asked]):
 PLANS: Final[dict[str, Plan[Any]]] = {
     "planEpsilon": Plan(
         EpsilonIn,
-        lambda body: Calculation(plan_epsilon, (body.steps(), body.delta, body.setting())),
+        lambda body: Job(plan_epsilon, (body.steps(), body.delta, body.setting())),
         lambda found, _: EpsilonOut.of(found),
     ),
     "planDelta": Plan(
         DeltaIn,
-        lambda body: Calculation(plan_delta, (body.steps(), body.epsilon, body.setting())),
+        lambda body: Job(plan_delta, (body.steps(), body.epsilon, body.setting())),
         lambda found, _: DeltaOut.of(found),
     ),
     "planTrajectory": Plan(
         TrajectoryIn,
-        lambda body: Calculation(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
+        lambda body: Job(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
         lambda found, _: TrajectoryOut.of(found),
     ),
     "planNoiseMultiplier": Plan(
         NoiseMultiplierIn,
-        lambda body: Calculation(smallest_noise, body.question()),
+        lambda body: Job(smallest_noise, body.question()),
         lambda found, body: NoiseMultiplierOut.of(found, body.delta),
     ),
     "planSteps": Plan(
         MostStepsIn,
-        lambda body: Calculation(most_steps, body.question()),
+        lambda body: Job(most_steps, body.question()),
         lambda found, body: MostStepsOut.of(found, body.delta),
     ),
     "planSamplingProbability": Plan(
         SamplingProbabilityIn,
-        lambda body: Calculation(largest_sampling, body.question()),
+        lambda body: Job(largest_sampling, body.question()),
         lambda found, body: SamplingProbabilityOut.of(found, body.delta),
     ),
     "planLaplace": Plan(
         LaplaceIn,
-        lambda body: Calculation(plan_laplace, (body.noise(), body.releases, body.delta)),
+        lambda body: Job(plan_laplace, (body.noise(), body.releases, body.delta)),
         lambda found, _: LaplaceOut.of(found),
     ),
 }

@@ -18,7 +18,7 @@ from app.accounting.errors import AccountingError
 from app.api.faults import refusal_of, short
 from app.ledger.errors import LedgerError
 from app.persistence.engine import said_by
-from app.service.measuring import counters
+from app.service.metrics import counters
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -114,7 +114,7 @@ def problem(
     Returns:
         The reply, with the status that belongs to the code.
     """
-    counters.problem_told(code)
+    counters.count_problem(code)
     status, _ = STATUSES[code]
     sent = dict(headers or {})
     if status == HTTPStatus.UNAUTHORIZED:

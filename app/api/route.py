@@ -21,14 +21,14 @@ from app.api.sessions import credential_of
 from app.api.strict import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
 from app.persistence.tables import KEY_LENGTH
-from app.service.asking.access import Caller
-from app.service.asking.call import Call
-from app.service.asking.keyring import KeyRing
-from app.service.asking.rates import AskingRates, Rates
-from app.service.charging.queue import CommitQueue
-from app.service.idempotency import Answer, Identity
+from app.service.auth.authentication import Principal
+from app.service.auth.credential_cache import Authenticator
+from app.service.auth.rate_limit import RequestLimits, TokenBuckets
+from app.service.auth.request_context import RequestContext
+from app.service.charging.commit_queue import CommitQueue
+from app.service.idempotency import IdempotentRequest, StoredResponse
 from app.service.placements import Placement, Placements
-from app.service.signing import Signer
+from app.service.signatures import Signer
 
 
 class StrictRequest(Request):
@@ -102,7 +102,7 @@ class LedgerRoute(APIRoute):
         return await handle(request)
 
 
-async def authenticated(request: Request, credential: str | None) -> Caller:
+async def authenticated(request: Request, credential: str | None) -> Principal:
     """Find out who asks, and count that they do.
 
     Args:
@@ -122,8 +122,8 @@ async def authenticated(request: Request, credential: str | None) -> Caller:
     return caller
 
 
-async def _known(request: Request, credential: str | None) -> Caller:
-    keys: KeyRing = request.app.state.keys
+async def _known(request: Request, credential: str | None) -> Principal:
+    keys: Authenticator = request.app.state.keys
     known = keys.find(credential)
     if known is not None:
         return known
@@ -134,13 +134,13 @@ async def _known(request: Request, credential: str | None) -> Caller:
         return await run_in_threadpool(keys.authenticate, credential, request_id)
 
 
-def rates_of(request: Request) -> AskingRates:
+def rates_of(request: Request) -> RequestLimits:
     """Get the limits of this process on how often one may ask."""
-    rates: AskingRates = request.app.state.rates
+    rates: RequestLimits = request.app.state.rates
     return rates
 
 
-def strangers_of(request: Request) -> Rates:
+def strangers_of(request: Request) -> TokenBuckets:
     """How often one may ask without being known, by address."""
     return rates_of(request).strangers
 
@@ -222,10 +222,10 @@ def placement_of(request: Request) -> Placement:
     return _placements(request).named(request.state.caller.placement)
 
 
-def call_of(placement: Placement, caller: Caller, scope: Scope) -> Call:
+def call_of(placement: Placement, caller: Principal, scope: Scope) -> RequestContext:
     """What a use case is given when this caller asks now."""
     moment = placement.database.clock.moment(wait=False)
-    return Call(placement.database, caller, moment.latest, request_id_of(scope), moment.earliest)
+    return RequestContext(placement.database, caller, moment.latest, request_id_of(scope), moment.earliest)
 
 
 # Coroutines, although they wait for nothing: FastAPI sends a plain function to a thread, which takes 100 times as long.
@@ -233,7 +233,7 @@ async def _everywhere(request: Request) -> Placements:
     return _placements(request)
 
 
-async def _call(request: Request) -> Call:
+async def _call(request: Request) -> RequestContext:
     return call_of(placement_of(request), request.state.caller, request.scope)
 
 
@@ -248,7 +248,7 @@ async def _signer(request: Request) -> Signer | None:
 
 Signing = Annotated[Signer | None, Depends(_signer)]
 Everywhere = Annotated[Placements, Depends(_everywhere)]
-Asked = Annotated[Call, Depends(_call)]
+Asked = Annotated[RequestContext, Depends(_call)]
 Charges = Annotated[CommitQueue, Depends(_charges)]
 IdempotencyKey = Annotated[
     str | None,
@@ -265,13 +265,13 @@ IdempotencyKey = Annotated[
 IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
 
 
-def identity(request: Request, body: BaseModel, key: str | None) -> Identity:
+def identity(request: Request, body: BaseModel, key: str | None) -> IdempotentRequest:
     """What makes a creating request the same as an earlier one."""
     content = [request.method, request.url.path, body.model_dump(mode="json")]
-    return Identity(key, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
+    return IdempotentRequest(key, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
 
 
-def created(answer: Answer) -> Response:
+def created(answer: StoredResponse) -> Response:
     """The reply to a request that created something, now or the first time."""
     headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
     kind = PROBLEM_JSON if answer.status >= HTTPStatus.BAD_REQUEST else "application/json"

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import Request, Response
 
 from app.ledger.errors import ForeignPageError
-from app.service.asking import sessions
+from app.service.auth import sessions
 
 COOKIE: Final = "epsilon_ledger_session"
 FLOW_COOKIE: Final = "epsilon_ledger_sign_in"

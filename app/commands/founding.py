@@ -6,8 +6,8 @@ import typer
 
 from app.commands.saying import Json, say
 from app.opening import ledger
-from app.service.asking import access
-from app.service.asking.access import DEFAULT_PLACEMENT
+from app.service.auth import authentication
+from app.service.auth.authentication import DEFAULT_PLACEMENT
 
 
 def create_organisation(
@@ -19,5 +19,7 @@ def create_organisation(
     """Found an organisation and print its id."""
     with ledger() as placements:
         home = placements.named(placement).database
-        organisation_id = access.create_organisation(home, name, home.clock.now(), placements.databases.values())
+        organisation_id = authentication.create_organisation(
+            home, name, home.clock.now(), placements.databases.values()
+        )
     say(as_json=as_json, text=organisation_id, facts={"id": organisation_id, "name": name})

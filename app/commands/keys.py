@@ -14,9 +14,9 @@ from app.persistence.engine import EVERYONE
 from app.persistence.repositories import keys as stored
 from app.persistence.repositories import tenants
 from app.persistence.repositories.keys import KeyRecord
-from app.service.asking.call import Call, by_command_line
-from app.service.governance import keys
-from app.service.governance.new_keys import KeyTerms
+from app.service.auth.request_context import RequestContext, cli_context
+from app.service.governance import api_keys
+from app.service.governance.key_generation import KeyTerms
 from app.service.placements import Placements
 
 PAGE: Final = 500
@@ -54,7 +54,7 @@ def create_key(
     terms = KeyTerms(role, name, scope, expires)
     with ledger() as placements:
         home = placements.holding(organisation).database
-        issued = keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
+        issued = api_keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
     asked = {"name": name, "scope": issued.record.scope, "expires_at": _written(issued.record.expires_at)}
     given = {fact: value for fact, value in asked.items() if value is not None}
     say(as_json=True, text="", facts={"id": issued.id, "key": issued.key, "role": str(issued.role), **given})
@@ -68,7 +68,7 @@ def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
         with db.read(EVERYONE) as tx:
             owner = tenants.find_organisation(tx, organisation)
         assert owner is not None, "it was found a moment ago"
-        found = list(_every(by_command_line(db, owner, now)))
+        found = list(_every(cli_context(db, owner, now)))
     lines = [f"{key.id}  {key.role:15}  {_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found]
     text = "\n".join(line.rstrip() for line in lines) or "There are no keys."
     say(as_json=as_json, text=text, facts={"items": [_facts(key) for key in found]})
@@ -88,19 +88,19 @@ def revoke_key(
         raise typer.BadParameter("say why", param_hint="--reason")
     with ledger(migrated=False) as placements:
         call = _call_about(placements, key_id)
-        key = keys.revoke_key(call, key_id, reason, with_heirs=with_heirs)
+        key = api_keys.revoke_key(call, key_id, reason, with_heirs=with_heirs)
     say(as_json=as_json, text=f"{key.id} was {_state(key, call.now)}.", facts=_facts(key))
 
 
-def _every(call: Call) -> Iterator[KeyRecord]:
+def _every(call: RequestContext) -> Iterator[KeyRecord]:
     """All keys, page by page."""
     after: str | None = None
-    while page := keys.list_keys(call, after=after, limit=PAGE):
+    while page := api_keys.list_keys(call, after=after, limit=PAGE):
         yield from page
         after = page[-1].id
 
 
-def _call_about(placements: Placements, key_id: str) -> Call:
+def _call_about(placements: Placements, key_id: str) -> RequestContext:
     """A call for the organisation that has the key.
 
     Raises:
@@ -110,7 +110,7 @@ def _call_about(placements: Placements, key_id: str) -> Call:
         with db.read(EVERYONE) as tx:
             found = stored.find(tx, key_id)
         if found is not None:
-            return by_command_line(db, found.organisation_id, db.clock.now())
+            return cli_context(db, found.organisation_id, db.clock.now())
     raise NotFoundError(f"There is no key {key_id.partition('.')[0]!r}; `epsilon-ledger keys list` lists them.")
 
 

@@ -14,15 +14,15 @@ from app.ledger.errors import InvalidInputError
 from app.opening import ledger, require_there
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import tenants
-from app.service.asking.access import COMMAND_LINE
-from app.service.copying import copy
-from app.service.measuring.verified import write_found
-from app.service.proof.checkpoints import sign
-from app.service.proof.export import export_from
-from app.service.signing import required, signer_of
-from app.service.verification import Verification, enforce, together
+from app.service.audit.checkpoints import sign
+from app.service.audit.export import export_from
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.maintenance.database_copy import copy_database
+from app.service.monitoring.textfile import write_found
+from app.service.signatures import required, signer_of
+from app.service.verification import VerificationReport, apply_quarantines, merge_reports
 from app.service.verification import verify as verify_ledger
-from app.service.verification.witnesses import Witness, witness_of
+from app.service.verification.checkpoints import TrustedCheckpoint, witness_of
 from app.settings import Settings
 
 MOST_COMMANDS: Final = 20
@@ -42,7 +42,7 @@ def copy_ledger(
     old, new = Database(source, called="--from"), Database(target, called="--to")
     try:
         require_there(old, "--from")
-        copied = copy(old, new)
+        copied = copy_database(old, new)
     finally:
         old.dispose()
         new.dispose()
@@ -83,8 +83,8 @@ def verify(
                     here = tenants.organisation_ids(tx)
                 theirs = [witness for witness in witnesses if witness.organisation_id in here or len(placements) == 1]
                 first = verify_ledger(db, witnesses=theirs)
-                every.append(first if read_only else enforce(db, first, COMMAND_LINE, db.clock.now()))
-    found = together(every)
+                every.append(first if read_only else apply_quarantines(db, first, CLI_ACTOR, db.clock.now()))
+    found = merge_reports(every)
     if metrics_file is not None:
         _write_metrics(metrics_file, found, monotonic() - began_at)
     facts = {
@@ -127,7 +127,7 @@ def checkpoint(
 
         def work() -> str:
             with db.write(owner) as tx:
-                return sign(tx, owner, signer, COMMAND_LINE, now).document
+                return sign(tx, owner, signer, CLI_ACTOR, now).document
 
         typer.echo(db.retried(work))
 
@@ -149,7 +149,7 @@ def export_charges(
             typer.echo(line)
 
 
-def _lifting(found: Verification) -> Iterator[str]:
+def _lifting(found: VerificationReport) -> Iterator[str]:
     """How charges pass again to accounts in which nothing is found any more."""
     liftable = sorted(found.liftable)
     if not liftable:
@@ -165,14 +165,14 @@ def _lifting(found: Verification) -> Iterator[str]:
     yield "The other one approves it, or has proposed it, on the pages. It covers everything under an account."
 
 
-def _write_metrics(file: Path, found: Verification, seconds: float) -> None:
+def _write_metrics(file: Path, found: VerificationReport, seconds: float) -> None:
     try:
         write_found(file, found, seconds, datetime.now(UTC))
     except OSError as error:
         raise InvalidInputError(f"The metrics cannot be written: {error}") from error
 
 
-def _witnesses(files: list[Path], public_key: Path | None) -> list[Witness]:
+def _witnesses(files: list[Path], public_key: Path | None) -> list[TrustedCheckpoint]:
     """What checkpoints say that were kept elsewhere."""
     if files and public_key is None:
         raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")

@@ -9,9 +9,9 @@ from app.opening import ledger
 from app.persistence.engine import EVERYONE
 from app.persistence.repositories import tenants
 from app.persistence.repositories.proposals import Proposal
-from app.service.asking.call import Call, by_command_line
+from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import proposals, quarantines
-from app.service.idempotency import Identity
+from app.service.idempotency import IdempotentRequest
 from app.service.placements import Placements
 
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
@@ -51,7 +51,7 @@ def lift_quarantine(
                 made.append(proposal)
                 return proposal.id
 
-            quarantines.propose_lift(call, account, reason, Identity(None, ""), keep)
+            quarantines.propose_lift(call, account, reason, IdempotentRequest(None, ""), keep)
             proposal = made[-1]
         else:
             proposal = proposals.approve(call, waiting.id, reason)
@@ -60,9 +60,9 @@ def lift_quarantine(
     say(as_json=as_json, text="The quarantine is lifted." if waiting else proposed, facts=facts)
 
 
-def _call(placements: Placements, organisation: str) -> Call:
+def _call(placements: Placements, organisation: str) -> RequestContext:
     db = placements.holding(organisation).database
     with db.read(EVERYONE) as tx:
         owner = tenants.find_organisation(tx, organisation)
     assert owner is not None, "it was found a moment ago"
-    return by_command_line(db, owner, db.clock.now())
+    return cli_context(db, owner, db.clock.now())

@@ -11,9 +11,9 @@ from app.api.routers.accounts import HISTORIANS
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.pages import Visit, Visiting, router
 from app.drawing.accounts import account_chart, share_chart
-from app.service.looking.accounts import see_account
-from app.service.looking.overview import read_stamp
-from app.service.looking.whatif import Plan
+from app.service.queries.account_detail import get_account_detail
+from app.service.queries.overview import read_change_token
+from app.service.queries.whatif import HypotheticalRun
 
 routes = router()
 
@@ -27,9 +27,9 @@ class PlanFields(Fields):
     noise: float = Field(default=1.1, ge=MIN_NOISE_MULTIPLIER, le=MAX_NOISE_MULTIPLIER)
     rate: float = Field(default=0.004, gt=0, le=1)
 
-    def plan(self) -> Plan:
+    def plan(self) -> HypotheticalRun:
         """The run that somebody thinks about."""
-        return Plan(self.steps, self.noise, self.rate)
+        return HypotheticalRun(self.steps, self.noise, self.rate)
 
 
 @routes.get("/accounts/{account_id}")
@@ -41,14 +41,14 @@ async def show_account(
 
 
 def _shown(account_id: str, request: Request, visit: Visit, before: str | None) -> Response:
-    tag = visit.tag(visit.minute, read_stamp(visit.call))
+    tag = visit.tag(visit.minute, read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged
     given, state = dict(request.query_params), request.app.state
     fields, faults = read_fields(PlanFields, given)
     plan = None if fields is None else fields.plan()
-    seen = see_account(visit.call, state.standings, state.histories, account_id, before=before, plan=plan)
+    seen = get_account_detail(visit.call, state.standings, state.histories, account_id, before=before, plan=plan)
     record = seen.view.record
     return visit.show(
         "account.html",

@@ -9,8 +9,8 @@ from app.dashboard.choices import account_paths
 from app.dashboard.pages import Visiting, router
 from app.dashboard.policies import WORDS
 from app.ledger.errors import InsufficientScopeError, NotFoundError
-from app.service.looking.overview import read_stamp
-from app.service.looking.proposed import MOST_OPEN, read_decided, read_limit_now, read_open
+from app.service.queries.overview import read_change_token
+from app.service.queries.proposal_detail import MOST_OPEN, read_decided, read_limit_now, read_open
 
 DECIDED: Final = 20
 """Of the decided ones on a page."""
@@ -26,7 +26,7 @@ def show_approvals(
     before: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """Proposals that are open, then those that were decided; and the form that changes the limit of one account."""
-    tag = visit.tag(read_stamp(visit.call))
+    tag = visit.tag(read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged

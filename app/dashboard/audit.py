@@ -17,10 +17,10 @@ from app.dashboard.pages import PART_HEADER, Visit, Visiting, router
 from app.ledger.errors import InvalidInputError
 from app.ledger.roles import Permission
 from app.persistence.repositories.acts import KeptAct, Wanted
-from app.service.looking.overview import read_stamp
-from app.service.proof.auditing import name_accounts, read_acts
-from app.service.proof.health import read_health
-from app.service.verification.remembering import Verifications
+from app.service.audit.chain_status import read_health
+from app.service.audit.queries import name_accounts, read_acts
+from app.service.queries.overview import read_change_token
+from app.service.verification.result_cache import Verifications
 
 routes = router()
 
@@ -57,7 +57,7 @@ def _shown(request: Request, visit: Visit, verified_now: bool) -> Response:  # n
     known: Verifications = request.app.state.verifications
     whole = visit.call.caller.scope is None
     last = known.last(visit.call.organisation_id) if whole else None
-    tag = visit.tag(visit.minute, last and last.at, verified_now, read_stamp(visit.call))
+    tag = visit.tag(visit.minute, last and last.at, verified_now, read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged

@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import Request
 
 from app.dashboard.pages import Visit
-from app.service.looking.standings import Standings
+from app.service.queries.account_status import AccountStatusCache
 
 MOST: Final = 300
 """Accounts that are offered; of more than these, a path is typed."""
@@ -13,7 +13,7 @@ MOST: Final = 300
 
 def account_paths(request: Request, visit: Visit) -> list[str]:
     """Paths of populations and budgets within a visitor's reach, in order; those above first if there are many."""
-    standings: Standings = request.app.state.standings
+    standings: AccountStatusCache = request.app.state.standings
     with visit.call.db.read(visit.call.organisation_id) as tx:
         found = standings.read(tx, visit.call)
     return sorted(each.path for each in found[:MOST])

@@ -16,8 +16,8 @@ from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoun
 from app.persistence.repositories.decided import Decided
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.persistence.tables import ACTOR_LENGTH
-from app.service.looking.overview import read_stamp
-from app.service.proof.auditing import DecisionQuery, read_decision, read_decisions
+from app.service.audit.queries import DecisionQuery, read_decision, read_decisions
+from app.service.queries.overview import read_change_token
 
 routes = router()
 
@@ -58,7 +58,7 @@ class DecisionFields(Fields):
 def show_decisions(request: Request, visit: Visiting, after: str = "") -> Response:
     """Decisions of all runs within reach, the newest first."""
     # A refusal by a replica whose clock is behind moves nothing else: so this is at most a minute old.
-    tag = visit.tag(visit.minute, read_stamp(visit.call))
+    tag = visit.tag(visit.minute, read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged

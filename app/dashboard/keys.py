@@ -8,9 +8,9 @@ from app.api.paging import cut, decode_cursor
 from app.dashboard.choices import account_paths
 from app.dashboard.pages import Visiting, router
 from app.ledger.roles import ISSUES, Role
-from app.service.governance.keys import list_keys
-from app.service.looking.naming import read_paths
-from app.service.looking.overview import read_stamp
+from app.service.governance.api_keys import list_keys
+from app.service.queries.account_paths import read_paths
+from app.service.queries.overview import read_change_token
 
 SHOWN: Final = 50
 
@@ -31,7 +31,7 @@ routes = router()
 @routes.get("/keys")
 def show_keys(request: Request, visit: Visiting, after: Annotated[str, Query(max_length=200)] = "") -> Response:
     """Keys in the order of their making, and the form that makes one."""
-    tag = visit.tag(visit.minute, read_stamp(visit.call))
+    tag = visit.tag(visit.minute, read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged

@@ -17,8 +17,14 @@ from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE, cookie_of, kee
 from app.dashboard.pages import error_page, sign_in_page
 from app.dashboard.signing_in import Next, own_path
 from app.ledger.errors import AuthenticationError, NotFoundError
-from app.service.asking import sessions
-from app.service.asking.openid.flow import MOST_CHARACTERS, Flow, SignIn, new_flow, read_flow
+from app.service.auth import sessions
+from app.service.auth.oidc.authorization_code import (
+    MOST_CHARACTERS,
+    LoginState,
+    OidcClient,
+    new_login_state,
+    read_login_state,
+)
 
 FLOW_SECONDS: Final = 600
 """How long somebody may take at the provider."""
@@ -45,7 +51,7 @@ async def begin(request: Request, next: Next = "/", silent: bool = False) -> Res
     """Send the browser to the provider."""
     try:
         way = _way(request)
-        flow = new_flow(own_path(next), silent=silent)
+        flow = new_login_state(own_path(next), silent=silent)
         address = await run_in_threadpool(way.address, flow, _return_to(request))
     except FORESEEN as error:
         return await error_page(request, error)
@@ -57,7 +63,7 @@ async def begin(request: Request, next: Next = "/", silent: bool = False) -> Res
 @routes.get(RETURN)
 async def come_back(request: Request) -> Response:
     """Take the provider's answer, once, and give a cookie for whom it vouches."""
-    flow = read_flow(cookie_of(request, FLOW_COOKIE))
+    flow = read_login_state(cookie_of(request, FLOW_COOKIE))
     try:
         reply = await _signed_in(request, flow)
     except AuthenticationError as error:
@@ -68,7 +74,7 @@ async def come_back(request: Request) -> Response:
     return reply
 
 
-async def _signed_in(request: Request, flow: Flow | None) -> Response:
+async def _signed_in(request: Request, flow: LoginState | None) -> Response:
     way = _way(request)
     answer = {name: value[:MOST_CHARACTERS] for name, value in request.query_params.items()}
     address, rates = address_of(request), rates_of(request)
@@ -98,7 +104,7 @@ async def _signed_in(request: Request, flow: Flow | None) -> Response:
     return reply
 
 
-def _refused(request: Request, flow: Flow, answer: dict[str, str]) -> Response:
+def _refused(request: Request, flow: LoginState, answer: dict[str, str]) -> Response:
     if flow.silent and answer["error"] in UNSEEN:
         reply = sign_in_page(request, flow.target)
         keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)
@@ -108,8 +114,8 @@ def _refused(request: Request, flow: Flow, answer: dict[str, str]) -> Response:
     return sign_in_page(request, flow.target, f"{words} It says: {more}" if more.isprintable() and more else words)
 
 
-def _way(request: Request) -> SignIn:
-    way: SignIn | None = request.app.state.openid_sign_in
+def _way(request: Request) -> OidcClient:
+    way: OidcClient | None = request.app.state.openid_sign_in
     if way is None:
         raise NotFoundError("People do not sign in at an identity provider here; sign in with a key.")
     return way

@@ -7,7 +7,7 @@ from fastapi import Query, Request, Response
 from app.dashboard.pages import Visiting, router
 from app.dashboard.words import RELATIONS
 from app.ledger.roles import Permission
-from app.service.looking.overview import read_overview, read_stamp
+from app.service.queries.overview import read_change_token, read_overview
 
 routes = router()
 
@@ -15,7 +15,7 @@ routes = router()
 @routes.get("/")
 def show_overview(request: Request, visit: Visiting, find: Annotated[str, Query(max_length=200)] = "") -> Response:
     """An organisation at a glance."""
-    tag = visit.tag(visit.minute, read_stamp(visit.call))
+    tag = visit.tag(visit.minute, read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged

@@ -23,9 +23,9 @@ from app.dashboard.assets import asset_url
 from app.dashboard.words import FILTERS
 from app.ledger.errors import AuthenticationError, NotFoundError
 from app.ledger.roles import PERMISSIONS, Permission
-from app.service.asking import sessions
-from app.service.asking.call import Call
-from app.service.asking.openid.flow import SignIn
+from app.service.auth import sessions
+from app.service.auth.oidc.authorization_code import OidcClient
+from app.service.auth.request_context import RequestContext
 
 API: Final = "/v1"
 """Beneath it programs ask, whatever they say that they take."""
@@ -71,7 +71,7 @@ class Visit:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self.call: Call = call_of(placement_of(request), request.state.caller, request.scope)
+        self.call: RequestContext = call_of(placement_of(request), request.state.caller, request.scope)
         self._part = PART_HEADER in request.headers
 
     @property
@@ -199,7 +199,7 @@ def sign_in_page(request: Request, target: str, fault: str = "", status: int | N
         fault: why the try before has failed; empty: there was none.
         status: of the answer; None: as it follows from the fault.
     """
-    way: SignIn | None = request.app.state.openid_sign_in
+    way: OidcClient | None = request.app.state.openid_sign_in
     content = TEMPLATES.get_template("sign_in.html").render(
         visit=None,
         csrf="",

@@ -13,9 +13,9 @@ from app.dashboard.pages import Visit, Visiting, router
 from app.dashboard.snippets import as_curl, as_python
 from app.dashboard.words import RELATIONS
 from app.drawing.charts import Axis, Chart, Role, Series, exact
-from app.service.calculating.calculators import CALCULATORS, Calculation
-from app.service.looking.overview import find_accounts, read_stamp
-from app.service.planning.sketching import Estimate, Sketch, estimate
+from app.service.planning.estimator import Estimate, PlanDraft, estimate
+from app.service.queries.overview import find_accounts, read_change_token
+from app.service.worker_pool.pool import WORKER_POOL, Job
 
 routes = router()
 
@@ -65,10 +65,10 @@ class PlannerFields(Fields):
             raise ValueError("a batch holds at most the whole data set")
         return batch
 
-    def sketch(self) -> Sketch:
+    def sketch(self) -> PlanDraft:
         """The plan as the planner knows it."""
         by_batch = self.sampling == "batch"
-        return Sketch(
+        return PlanDraft(
             noise=self.noise,
             probability=self.batch / self.size if by_batch else self.rate,
             steps=self.steps,
@@ -83,15 +83,15 @@ class PlannerFields(Fields):
 @routes.get("/planner")
 async def show_planner(request: Request, visit: Visiting) -> Response:
     """A plan and its price, computed by another process: whoever waits for it takes no thread from those who train."""
-    tag = visit.tag(await to_thread.run_sync(read_stamp, visit.call))
+    tag = visit.tag(await to_thread.run_sync(read_change_token, visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged
     fields, faults = read_fields(PlannerFields, dict(request.query_params))
     found = None
     if fields is not None:
-        calculation = Calculation(estimate, (fields.sketch(),))
-        found = await asyncio.wrap_future(CALCULATORS.submit(f"plans {visit.call.organisation_id}", calculation))
+        calculation = Job(estimate, (fields.sketch(),))
+        found = await asyncio.wrap_future(WORKER_POOL.submit(f"plans {visit.call.organisation_id}", calculation))
     return await to_thread.run_sync(_shown, request, visit, tag, found, faults)
 
 

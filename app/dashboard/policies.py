@@ -10,8 +10,8 @@ from app.dashboard.pages import Visiting, router
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.policies import LEAVES
 from app.ledger.roles import Permission
-from app.service.looking.overview import read_stamp
-from app.service.looking.ruled import read_ruled
+from app.service.queries.effective_policy import read_ruled
+from app.service.queries.overview import read_change_token
 
 WORDS: Final = {
     "max_epsilon": "Largest epsilon of a run",
@@ -36,7 +36,7 @@ routes = router()
 @routes.get("/policies")
 def show_policies(request: Request, visit: Visiting, account: Annotated[str, Query(max_length=2000)] = "") -> Response:
     """The organisation's policy, or that of one account with all that holds there."""
-    tag = visit.tag(read_stamp(visit.call))
+    tag = visit.tag(read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged

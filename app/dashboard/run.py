@@ -13,7 +13,7 @@ from app.ledger.deviations import DeviationKind
 from app.ledger.events import smallest_noise
 from app.ledger.reservations import has_lapsed
 from app.persistence.repositories.decisions import Decision
-from app.service.looking.runs import read_run_stamp, see_run
+from app.service.queries.run_detail import get_run_detail, read_run_stamp
 
 routes = router()
 
@@ -36,7 +36,7 @@ def show_run(run_id: str, request: Request, visit: Visiting) -> Response:
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged
-    seen = see_run(visit.call, run_id)
+    seen = get_run_detail(visit.call, run_id)
     return visit.show(
         "run.html",
         tag=tag,

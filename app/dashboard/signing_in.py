@@ -16,8 +16,8 @@ from app.api.route import StrictRequest, address_of, authenticated, placement_of
 from app.api.sessions import COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie, require_own_page, require_token
 from app.dashboard.pages import error_page, sign_in_page
 from app.ledger.errors import AuthenticationError, InvalidInputError
-from app.service.asking import sessions
-from app.service.asking.openid.tokens import token_in
+from app.service.auth import sessions
+from app.service.auth.oidc.tokens import token_in
 
 routes = APIRouter(include_in_schema=False)
 

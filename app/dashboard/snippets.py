@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.accounting.events import DpEvent, Gaussian, PoissonSampled, SampledWithoutReplacement, event_to_dict
-from app.service.planning.sketching import Sketch
+from app.service.planning.estimator import PlanDraft
 
 
-def as_curl(sketch: Sketch, event: DpEvent) -> str:
+def as_curl(sketch: PlanDraft, event: DpEvent) -> str:
     """The question of a sketch's epsilon as a call of the API.
 
     Args:
@@ -19,7 +19,7 @@ def as_curl(sketch: Sketch, event: DpEvent) -> str:
     return _curl("/v1/accounting/epsilon", body | _setting(sketch))
 
 
-def as_python(sketch: Sketch, event: DpEvent) -> str:
+def as_python(sketch: PlanDraft, event: DpEvent) -> str:
     """The same by the client, and a run that asks before each of these steps.
 
     Args:
@@ -51,7 +51,7 @@ def _curl(path: str, body: Mapping[str, Any]) -> str:
     )
 
 
-def _setting(sketch: Sketch) -> dict[str, Any]:
+def _setting(sketch: PlanDraft) -> dict[str, Any]:
     found: dict[str, Any] = {"neighboring_relation": str(sketch.relation)}
     return found if sketch.size is None else found | {"population_size": sketch.size}
 

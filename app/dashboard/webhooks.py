@@ -9,11 +9,11 @@ from app.dashboard.choices import account_paths
 from app.dashboard.pages import Visit, Visiting, router
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.persistence.repositories.alerts import AlertType
-from app.service.alerts.accounts import get_tells, list_alerts
-from app.service.looking.naming import read_paths
-from app.service.looking.overview import read_stamp
-from app.service.looking.proposed import read_limit_now
-from app.service.looking.told import read_webhooks
+from app.service.alerts.settings import get_alert_settings, list_alerts
+from app.service.queries.account_paths import read_paths
+from app.service.queries.overview import read_change_token
+from app.service.queries.proposal_detail import read_limit_now
+from app.service.queries.webhook_status import read_webhooks
 
 SHOWN: Final = 20
 ALERTS: Final = 15
@@ -43,7 +43,7 @@ def show_webhooks(
     shown, following = cut(found, SHOWN, lambda each: each.webhook.id)
     alerts = list_alerts(visit.call, account=None, kind=None, before=None, limit=ALERTS)
     # What is delivered is no act: so the page is compared by its content.
-    tag = visit.tag(visit.minute, read_stamp(visit.call), shown, alerts)
+    tag = visit.tag(visit.minute, read_change_token(visit.call), shown, alerts)
     unchanged = visit.unchanged(tag)
     if unchanged is not None:
         return unchanged
@@ -75,4 +75,4 @@ def _chosen(visit: Visit, account: str) -> tuple[object, str]:
         return None, error.detail
     if now is None:
         return None, "This run has no limit of its own: the accounts above it tell."
-    return (now.record.account, get_tells(visit.call, now.record.account.id)), ""
+    return (now.record.account, get_alert_settings(visit.call, now.record.account.id)), ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from app.drawing.charts import Axis, AxisKind, Chart, Mark, Point, Role, Series, SeriesKind, exact, milliseconds
-from app.service.looking.histories import AccountHistory
+from app.service.queries.account_history import AccountHistory
 
 _TIME = Axis("Time (UTC)", AxisKind.TIME)
 

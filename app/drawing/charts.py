@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from app.service.history import spread
+from app.service.queries.run_history import spread
 
 MOST_ROWS: Final = 40
 """Of the table beside a chart; of more points, so many evenly spread ones stand in it."""

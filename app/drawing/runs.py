@@ -8,7 +8,7 @@ from app.accounting.events import DpEvent, sampling_probability
 from app.drawing.charts import Axis, Chart, Mark, Point, Role, Series, SeriesKind, exact
 from app.ledger.events import smallest_noise
 from app.persistence.repositories.decisions import Decision, Outcome
-from app.service.looking.runs import RunSeen
+from app.service.queries.run_detail import RunDetail
 
 MOST_ATTEMPTS: Final = 6
 """Lines that can be told apart; of more attempts the last ones are drawn."""
@@ -16,7 +16,7 @@ MOST_ATTEMPTS: Final = 6
 _STEPS: Final = Axis("Step", start=0)
 
 
-def run_chart(seen: RunSeen) -> Chart:
+def run_chart(seen: RunDetail) -> Chart:
     """A run's epsilon over its steps, with its limit, what was refused, and where its default event would lead.
 
     Args:
@@ -42,12 +42,12 @@ def run_chart(seen: RunSeen) -> Chart:
     )
 
 
-def noise_chart(seen: RunSeen) -> Chart | None:
+def noise_chart(seen: RunDetail) -> Chart | None:
     """The noise multiplier of a run's steps; None: it never changed, or nothing has one."""
     return _trait(seen, "Noise multiplier", smallest_noise)
 
 
-def sampling_chart(seen: RunSeen) -> Chart | None:
+def sampling_chart(seen: RunDetail) -> Chart | None:
     """The sampling probability of a run's steps; None: it never changed, or nothing has one."""
     return _trait(seen, "Sampling probability", sampling_of)
 
@@ -60,7 +60,7 @@ def sampling_of(event: DpEvent) -> float | None:
         return None
 
 
-def _attempts(seen: RunSeen) -> list[Series]:
+def _attempts(seen: RunDetail) -> list[Series]:
     """A line for each attempt: a later one begins at the step of its checkpoint, with what was spent by then."""
     points: dict[int, list[Point]] = {}
     spent = 0.0
@@ -85,7 +85,7 @@ def _at(refused: Decision) -> Point:
     return float(refused.first_step), refused.reading.epsilon
 
 
-def _limits(seen: RunSeen) -> Iterator[Point]:
+def _limits(seen: RunDetail) -> Iterator[Point]:
     """Where the limit changed during the last attempt."""
     before: float | None = None
     for each in seen.points:
@@ -96,7 +96,7 @@ def _limits(seen: RunSeen) -> Iterator[Point]:
         yield 0.0, seen.record.reading.epsilon_limit
 
 
-def _marks(seen: RunSeen) -> tuple[Mark, ...]:
+def _marks(seen: RunDetail) -> tuple[Mark, ...]:
     run, remaining = seen.record.run, seen.record.steps_remaining
     marks = []
     if remaining and seen.projected and seen.projected[-1][0] == remaining:
@@ -106,7 +106,7 @@ def _marks(seen: RunSeen) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def _trait(seen: RunSeen, name: str, of: Callable[[DpEvent], float | None]) -> Chart | None:
+def _trait(seen: RunDetail, name: str, of: Callable[[DpEvent], float | None]) -> Chart | None:
     values: list[Point] = []
     end = 0.0
     for each in seen.points:

@@ -38,7 +38,7 @@ async def apart(work: Callable[[], None]) -> None:
     await done
 
 
-class Background:
+class TaskRegistry:
     """Tasks that go on until the service stops, by their names; used from one event loop."""
 
     def __init__(self) -> None:

@@ -21,21 +21,21 @@ from app.persistence.repositories import accounts, experiments, locks, runs
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.persistence.repositories.experiments import Experiment
-from app.service.acts import Act
-from app.service.asking.call import Call
-from app.service.budgets import open_budget
-from app.service.charging.deciding import decide
+from app.service.accounts.create import open_budget
+from app.service.accounts.lookup import find_parent, require_reach
+from app.service.accounts.spec import AccountSpec
+from app.service.audit.log import AuditEvent
+from app.service.auth.request_context import RequestContext
+from app.service.charging.decision import decide
 from app.service.charging.loading import load_for
-from app.service.charging.refusing import not_made
-from app.service.charging.requests import Command, StepRequest
+from app.service.charging.refusing import refusal_event
+from app.service.charging.requests import StepCommand, StepRequest
 from app.service.charging.saving import save
-from app.service.charging.working import WorkingSet
-from app.service.finding import find_parent, require_reach
-from app.service.idempotency import Answer, Identity, Pinned, create_once
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.costing import PrecomputedCosts
+from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
 from app.service.ids import new_id
-from app.service.pricing import Prepared
-from app.service.registering import Declaration, Registration, open_run
-from app.service.terms import Terms
+from app.service.runs.register import RegisteredRun, RunDeclaration, insert_run
 
 UNIFORM_BITS = 52
 
@@ -83,8 +83,12 @@ class ExperimentRecord:
 
 
 def create_experiment(
-    call: Call, parent: str, terms: Terms, identity: Identity, render: Callable[[ExperimentRecord], str]
-) -> Answer:
+    call: RequestContext,
+    parent: str,
+    terms: AccountSpec,
+    identity: IdempotentRequest,
+    render: Callable[[ExperimentRecord], str],
+) -> StoredResponse:
     """Open a budget for the runs of a sweep, each of which is charged by itself.
 
     Args:
@@ -102,7 +106,7 @@ def create_experiment(
     """
     call.require(Permission.RUNS)
 
-    def create(tx: Connection, ready: Prepared) -> str:
+    def create(tx: Connection, ready: PrecomputedCosts) -> str:
         above = find_parent(tx, call, parent)
         if above.account.kind is not AccountKind.BUDGET:
             raise InvalidInputError(f"{parent!r} is a population; declare the experiment beneath one of its budgets.")
@@ -115,16 +119,16 @@ def create_experiment(
         view = open_budget(tx, call, above, replace(terms, limit=limit), ready)
         return render(_read(tx, call, _add(tx, call, view.record.account.id, Charged.EACH_RUN)))
 
-    return create_once(call, identity, create)
+    return run_idempotent(call, identity, create)
 
 
 def create_sweep(
-    call: Call,
+    call: RequestContext,
     sweep: Sweep,
-    identity: Identity,
+    identity: IdempotentRequest,
     render: Callable[[ExperimentRecord, int | None], str],
-    refuse: Callable[[Decision], Pinned],
-) -> Answer:
+    refuse: Callable[[Decision], ResponseOverride],
+) -> StoredResponse:
     """Charge a whole sweep at once, and draw how many trials it has.
 
     A sweep that needs another person's approval is registered, and charged by `charge_sweep` when it is approved.
@@ -145,12 +149,12 @@ def create_sweep(
     call.require(Permission.RUNS)
     call.require(Permission.CHARGE)
     event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
-    declaration = Declaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
-    terms = Terms(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
+    declaration = RunDeclaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
+    terms = AccountSpec(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
 
-    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         before = tx.begin_nested()
-        run_id = open_run(tx, call, Registration(declaration, terms, (), 1, bounded=True), ready)
+        run_id = insert_run(tx, call, RegisteredRun(declaration, terms, (), 1, bounded=True), ready)
         assert isinstance(run_id, str), "only a plan is refused"
         experiment = _add(tx, call, run_id, Charged.REPEAT_AND_SELECT)
         work = load_for(tx, call, run_id)
@@ -163,21 +167,21 @@ def create_sweep(
             before.rollback()
             budget = find_parent(tx, call, sweep.budgets[0]).account.id
             facts = json.loads(refused.refusal or "{}")
-            call.record(tx, not_made("experiment", budget, 1, refused.binding_account_id, facts))
+            call.record(tx, refusal_event("experiment", budget, 1, refused.binding_account_id, facts))
             return refuse(refused)
         before.commit()
         return render(_read(tx, call, experiment), _draw(event))
 
-    return create_once(call, _of_the_caller(call, identity), create)
+    return run_idempotent(call, _of_the_caller(call, identity), create)
 
 
 def charge_sweep(
-    call: Call,
+    call: RequestContext,
     experiment_id: str,
-    identity: Identity,
+    identity: IdempotentRequest,
     render: Callable[[ExperimentRecord, int], str],
-    refuse: Callable[[Decision], Pinned],
-) -> Answer:
+    refuse: Callable[[Decision], ResponseOverride],
+) -> StoredResponse:
     """Charge a sweep that waited for an approval, and draw how many trials it has.
 
     Args:
@@ -199,7 +203,7 @@ def charge_sweep(
     """
     call.require(Permission.CHARGE)
 
-    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         found = _found(tx, call, experiment_id)
         if found.charged is not Charged.REPEAT_AND_SELECT:
             raise InvalidInputError(
@@ -217,10 +221,10 @@ def charge_sweep(
         refused = _charge(work, call, run.account_id, ready)
         return refuse(refused) if refused else render(_read(tx, call, found), _draw(run.event))
 
-    return create_once(call, _of_the_caller(call, identity), create)
+    return run_idempotent(call, _of_the_caller(call, identity), create)
 
 
-def get_experiment(call: Call, experiment_id: str) -> ExperimentRecord:
+def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord:
     """Read an experiment.
 
     Args:
@@ -239,7 +243,9 @@ def get_experiment(call: Call, experiment_id: str) -> ExperimentRecord:
         return _read(tx, call, _found(tx, call, experiment_id))
 
 
-def list_experiments(call: Call, *, beneath: str | None, after: str | None, limit: int) -> list[ExperimentRecord]:
+def list_experiments(
+    call: RequestContext, *, beneath: str | None, after: str | None, limit: int
+) -> list[ExperimentRecord]:
     """Read experiments in the order of their making, those within the caller's reach.
 
     Args:
@@ -263,17 +269,17 @@ def list_experiments(call: Call, *, beneath: str | None, after: str | None, limi
         return read_all(tx, call, found)
 
 
-def _add(tx: Connection, call: Call, account_id: str, charged: Charged) -> Experiment:
+def _add(tx: Connection, call: RequestContext, account_id: str, charged: Charged) -> Experiment:
     newest = experiments.newest_id(tx, call.organisation_id)
     experiment = Experiment(
         new_id("exp", call.now, newest), account_id, charged, call.caller.actor, created_at=call.now
     )
     experiments.add(tx, call.organisation_id, experiment)
-    call.record(tx, Act("experiment.declared", experiment.id, after=experiment.facts()))
+    call.record(tx, AuditEvent("experiment.declared", experiment.id, after=experiment.facts()))
     return experiment
 
 
-def _found(tx: Connection, call: Call, experiment_id: str) -> Experiment:
+def _found(tx: Connection, call: RequestContext, experiment_id: str) -> Experiment:
     found = experiments.find(tx, call.organisation_id, experiment_id)
     if found is None:
         raise NotFoundError(f"There is no experiment {experiment_id!r} in your organisation.")
@@ -286,32 +292,34 @@ def _draw(event: RepeatAndSelect) -> int:
     return number_of_runs(event.mean, event.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
 
 
-def _of_the_caller(call: Call, identity: Identity) -> Identity:
+def _of_the_caller(call: RequestContext, identity: IdempotentRequest) -> IdempotentRequest:
     """The identity of a request whose reply tells the number of trials: it is told to nobody else who repeats it."""
     whose = hashlib.sha256(f"{identity.fingerprint} {call.caller.actor}".encode()).hexdigest()
     return replace(identity, fingerprint=whose)
 
 
-def _charge(work: WorkingSet, call: Call, run_id: str, ready: Prepared) -> Decision | None:
+def _charge(work: UnitOfWork, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> Decision | None:
     """Take the one step of a sweep's run, which is completed by it; returns its refusal, if it does not fit."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
-    decision = decide(work, Command(call, request, ready, charges_sweep=True)).decision
+    decision = decide(work, StepCommand(call, request, ready, charges_sweep=True)).decision
     if decision.outcome is Outcome.REFUSED:
         save(work)
         return decision
     charged = work.run(call.organisation_id, run_id)
     work.move(call.organisation_id, replace(charged, status=RunStatus.COMPLETED))
     save(work)
-    call.record(work.tx, Act("run.completed", run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED}))
+    call.record(
+        work.tx, AuditEvent("run.completed", run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED})
+    )
     return None
 
 
-def _read(tx: Connection, call: Call, experiment: Experiment) -> ExperimentRecord:
+def _read(tx: Connection, call: RequestContext, experiment: Experiment) -> ExperimentRecord:
     [record] = read_all(tx, call, [experiment])
     return record
 
 
-def read_all(tx: Connection, call: Call, found: Sequence[Experiment]) -> list[ExperimentRecord]:
+def read_all(tx: Connection, call: RequestContext, found: Sequence[Experiment]) -> list[ExperimentRecord]:
     """Experiments with what was spent on them, in as many statements for many as for one."""
     whose = call.organisation_id
     paying = [each.account_id for each in found if each.charged is Charged.REPEAT_AND_SELECT]

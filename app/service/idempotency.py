@@ -8,15 +8,15 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import IdempotencyKeyReusedError, InvalidInputError
 from app.persistence.repositories import decisions, replies, tenants
-from app.service.asking.call import Call
-from app.service.pricing import Prepared, prepared
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts, run_with_costs
 
 CREATED = 201
 """The usual status."""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class IdempotentRequest:
     """What makes a request the same as an earlier one.
 
     Args:
@@ -29,7 +29,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredResponse:
     """A reply's body and status, and whether it was given before."""
 
     body: str
@@ -38,21 +38,21 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class ResponseOverride:
     """A body that is answered, and pinned to the request's key, with another status than that of a creation."""
 
     body: str
     status: int
 
 
-def reused(key: str) -> IdempotencyKeyReusedError:
+def key_reused_error(key: str) -> IdempotencyKeyReusedError:
     """The error for a key that comes with another request than its first."""
     return IdempotencyKeyReusedError(
         f"The idempotency key {key!r} was used before, for another request. Use a new key for a new request."
     )
 
 
-def require_no_key(identity: Identity, if_lost: str) -> None:
+def require_no_key(identity: IdempotentRequest, if_lost: str) -> None:
     """Refuse an idempotency key for a reply with a secret: whatever a key pins is stored, and a secret must not be.
 
     Args:
@@ -69,7 +69,11 @@ def require_no_key(identity: Identity, if_lost: str) -> None:
         )
 
 
-def create_once(call: Call, identity: Identity, create: Callable[[Connection, Prepared], str | Pinned]) -> Answer:
+def run_idempotent(
+    call: RequestContext,
+    identity: IdempotentRequest,
+    create: Callable[[Connection, PrecomputedCosts], str | ResponseOverride],
+) -> StoredResponse:
     """Give the first answer again, or create something and pin the answer, in one transaction.
 
     An organisation's creations happen one after the other, so that each sees what the one before it did.
@@ -86,39 +90,39 @@ def create_once(call: Call, identity: Identity, create: Callable[[Connection, Pr
         IdempotencyKeyReusedError: the key was used for another request.
     """
 
-    def work(ready: Prepared) -> Answer:
+    def work(ready: PrecomputedCosts) -> StoredResponse:
         with call.db.write(call.organisation_id) as tx:
             if identity.key is not None:
                 replies.lock_keys(tx, call.organisation_id, [identity.key])
             tenants.lock(tx, call.organisation_id)
             earlier = _earlier(tx, call, identity)
             if earlier is not None:
-                return Answer(earlier.body, replayed=True, status=earlier.status)
+                return StoredResponse(earlier.body, replayed=True, status=earlier.status)
             made = create(tx, ready)
-            answer = made if isinstance(made, Pinned) else Pinned(made, CREATED)
+            answer = made if isinstance(made, ResponseOverride) else ResponseOverride(made, CREATED)
             if identity.key is not None:
                 reply = replies.Reply(_within_reach(call, identity), answer.body, answer.status)
                 replies.add(tx, call.organisation_id, identity.key, reply, call.now)
-        return Answer(answer.body, replayed=False, status=answer.status)
+        return StoredResponse(answer.body, replayed=False, status=answer.status)
 
-    return prepared(call.organisation_id, lambda ready: call.db.retried(lambda: work(ready)))
+    return run_with_costs(call.organisation_id, lambda ready: call.db.retried(lambda: work(ready)))
 
 
-def _earlier(tx: Connection, call: Call, identity: Identity) -> replies.Reply | None:
+def _earlier(tx: Connection, call: RequestContext, identity: IdempotentRequest) -> replies.Reply | None:
     """The reply that the key has pinned for the same request."""
     if identity.key is None:
         return None
     if decisions.find_by_key(tx, call.organisation_id, identity.key) is not None:
-        raise reused(identity.key)
+        raise key_reused_error(identity.key)
     earlier = replies.find(tx, call.organisation_id, identity.key)
     if earlier is None:
         return None
     if earlier.request_fingerprint != _within_reach(call, identity):
-        raise reused(identity.key)
+        raise key_reused_error(identity.key)
     return earlier
 
 
-def _within_reach(call: Call, identity: Identity) -> str:
+def _within_reach(call: RequestContext, identity: IdempotentRequest) -> str:
     """What makes a request the same: nobody gets a reply again that tells of something outside of their scope."""
     if call.caller.scope is None:
         return identity.fingerprint

@@ -10,14 +10,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
 from app.persistence.engine import EVERYONE, URL_SETTING, Database, said_by
 from app.persistence.repositories import tenants
-from app.service.alerts.deliverer import deliver
-from app.service.alerts.sending import Sender
-from app.service.asking.access import DEFAULT_PLACEMENT
-from app.service.background import Background
-from app.service.charging.queue import CommitQueue
-from app.service.readiness import Readiness
+from app.service.alerts.delivery_worker import deliver
+from app.service.alerts.http_sender import Sender
+from app.service.auth.authentication import DEFAULT_PLACEMENT
+from app.service.background import TaskRegistry
+from app.service.charging.commit_queue import CommitQueue
+from app.service.maintenance.loop import run_maintenance
+from app.service.monitoring.readiness import Readiness
 from app.service.timekeeping import keep_time
-from app.service.upkeep import keep_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Placements:
             raise LedgerUnavailableError(f"The placement {placement.name!r} does not answer: {why}.") from error
 
     @asynccontextmanager
-    async def at_work(self, background: Background, *, allow_private: bool = False) -> AsyncIterator[None]:
+    async def at_work(self, background: TaskRegistry, *, allow_private: bool = False) -> AsyncIterator[None]:
         """Look after the databases meanwhile; write what still waits in the end, and close every connection.
 
         Args:
@@ -163,7 +163,7 @@ class Placements:
         sender = Sender(allow_private=allow_private)
         for placement in self:
             background.start(f"clock:{placement.name}", keep_time(placement.name, placement.database.clock))
-            background.start(f"upkeep:{placement.name}", keep_up(placement.database))
+            background.start(f"upkeep:{placement.name}", run_maintenance(placement.database))
             background.start(f"deliveries:{placement.name}", deliver(placement.database, sender))
         try:
             yield

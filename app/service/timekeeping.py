@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.errors import LedgerError
 from app.persistence.clock import Clock
 from app.persistence.engine import said_by
-from app.service.measuring import counters
+from app.service.metrics import counters
 
 SAMPLED_SECONDS: Final = 5.0
 

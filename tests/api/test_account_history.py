@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.service.looking import histories
+from app.service.queries import account_history
 from tests.conftest import SAMPLED, Ledger
 
 NOISIER = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 2.5}}
@@ -66,8 +66,8 @@ def test_a_history_of_many_decisions_ends_with_what_is_spent_and_says_that_it_is
 ) -> None:
     population, _ = two_teams(ledger)
     exact = history(ledger, population)
-    monkeypatch.setattr(histories, "SAMPLES", 4)
-    ledger.http.app.state.histories = histories.Histories()  # type: ignore[attr-defined]
+    monkeypatch.setattr(account_history, "SAMPLES", 4)
+    ledger.http.app.state.histories = account_history.AccountHistoryCache()  # type: ignore[attr-defined]
     thin = history(ledger, population)
     assert (thin["exact"], thin["decisions_read"]) == (False, 4)
     assert thin["points"][-1] == exact["points"][-1]
@@ -169,8 +169,8 @@ def test_a_run_that_goes_on_in_another_attempt_has_spent_both(ledger: Ledger, mo
     assert ledger.post(f"/v1/runs/{runs[0]}/steps", {"count": 40, "attempt": 2}, "trainer").is_success
     exact = history(ledger, population)
     assert exact["exact"] is True
-    monkeypatch.setattr(histories, "SAMPLES", 2)
-    ledger.http.app.state.histories = histories.Histories()  # type: ignore[attr-defined]
+    monkeypatch.setattr(account_history, "SAMPLES", 2)
+    ledger.http.app.state.histories = account_history.AccountHistoryCache()  # type: ignore[attr-defined]
     assert history(ledger, population)["points"][-1] == exact["points"][-1]
 
 
@@ -191,13 +191,13 @@ def test_who_waits_for_a_history_takes_no_thread_from_anybody_else(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     population, _ = two_teams(ledger)
-    asked, may_go, make = 50, Event(), histories._made
+    asked, may_go, make = 50, Event(), account_history._made
 
     def slow(*given: Any) -> Any:  # noqa: ANN401 - as that
         assert may_go.wait(60)
         return make(*given)
 
-    monkeypatch.setattr(histories, "_made", slow)
+    monkeypatch.setattr(account_history, "_made", slow)
     with ThreadPoolExecutor(asked + 1) as pool:
         waiting = [pool.submit(ledger.get, what.format(population, 10 + one)) for one in range(asked)]
         wait(waiting, timeout=1)

@@ -3,7 +3,7 @@
 import pytest
 
 from app.api.sessions import COOKIE, TOKEN_HEADER
-from app.service.asking import sessions
+from app.service.auth import sessions
 from tests.api.conftest import House
 from tests.api.operations import GUARDED, READS, Operation, valid_body, valid_headers
 from tests.signed_in import cookie_for

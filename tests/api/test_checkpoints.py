@@ -14,10 +14,10 @@ from app.ledger.errors import InvalidInputError
 from app.persistence.repositories import acts
 from app.persistence.repositories.entries import entries, kept_runs
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
-from app.service.proof.checkpoints import sign_due
-from app.service.signing import Signer, is_signed_by, signer_of
+from app.service.audit.checkpoints import sign_due
+from app.service.signatures import Signer, is_signed_by, signer_of
 from app.service.verification import verify
-from app.service.verification.witnesses import Witness, witness_of
+from app.service.verification.checkpoints import TrustedCheckpoint, witness_of
 from tests.api.conftest import House
 from tests.conftest import open_ledger, signing_key
 from tests.service.tampering import tampering
@@ -30,7 +30,7 @@ def _made(home: House) -> dict[str, Any]:
     return made
 
 
-def _witness(document: dict[str, Any]) -> Witness:
+def _witness(document: dict[str, Any]) -> TrustedCheckpoint:
     return witness_of(document, signing_key()[1].read_bytes(), "the kept checkpoint")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.ledger.policies import Policy
 from app.ledger.roles import Role
-from app.service.governance.keys import create_key
+from app.service.governance.api_keys import create_key
 from app.service.verification import verify
 from tests.api.conftest import House
 from tests.api.test_policies import LIMIT, loosen, put

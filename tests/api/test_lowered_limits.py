@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.service.upkeep import forfeit_lapsed
+from app.service.maintenance.loop import expire_reservations
 from tests.api.trainer import LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 
@@ -166,7 +166,7 @@ def test_a_silent_trainer_may_have_executed_what_was_withdrawn(
     other = another(trainer)
     other.reserved((LOUD, 5))
     lower(trainer, 1, 0.5)
-    assert forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=61)) == 1
+    assert expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=61)) == 1
     assert trainer.path()[1].spent == trainer.price((LOUD, MANY))
     assert trainer.sound()
 
@@ -181,7 +181,7 @@ def test_a_plan_whose_lease_has_run_out_counts_whole(trainer: Trainer, monkeypat
     assert plan(trainer, lapsed)["steps_withdrawn"] == 40
     taken, _ = until_refused(other)
     assert 0 < taken < 40
-    forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=62))
+    expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=62))
     assert within_limits(other.path())
     assert trainer.sound()
 

@@ -12,9 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from app.persistence.rehearsal import Fault
-from app.service import readiness
-from app.service.measuring import ledgers
-from app.service.measuring.exposition import SHARED_FOLDER
+from app.service.monitoring import database_collector, readiness
+from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
 from tests.api.conftest import House, furnish
 from tests.api.trainer import HUGE
@@ -55,7 +54,7 @@ def _read(ledger: Ledger) -> Samples:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was read is told again."""
-    monkeypatch.setattr(ledgers, "BELIEVED_SECONDS", 0.0)
+    monkeypatch.setattr(database_collector, "BELIEVED_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -206,7 +205,7 @@ def test_what_was_looked_at_is_told_again_for_a_while(house: House, monkeypatch:
     def read(*_: object) -> None:
         raise AssertionError("looked again")
 
-    monkeypatch.setattr(ledgers._Watch, "look", read)
+    monkeypatch.setattr(database_collector._Watch, "look", read)
     assert _scrape(house.ledger).status_code == 200
 
 

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from joserfc.jwk import RSAKey
 
-from app.service.asking import keyring
-from app.service.asking.openid.tokens import LEEWAY_SECONDS, MOST_CHARACTERS
+from app.service.auth import credential_cache
+from app.service.auth.oidc.tokens import LEEWAY_SECONDS, MOST_CHARACTERS
 from tests.api.conftest import House, furnish
 from tests.conftest import Ledger, open_ledger
 from tests.identity_provider import ALGORITHMS, IdentityProvider, identity_provider, key_of, public, signed
@@ -265,7 +265,7 @@ def test_one_person_proposes_and_another_one_approves(house: House, provider: Id
 def test_a_token_that_expires_while_it_is_believed_opens_no_longer(
     house: House, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyring, "BELIEVED_SECONDS", 3600.0)
+    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", 3600.0)
     token = provider.token(exp=time.time() + 1.5)
     assert _ask(house, token).status_code == 200
     time.sleep(1.6)

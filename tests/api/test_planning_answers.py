@@ -8,9 +8,9 @@ from app.accounting.events import event_from_dict
 from app.api.schemas import plan_examples
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
+from app.service.planning.assumptions import PlanAssumptions
+from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import plan_delta, plan_trajectory
-from app.service.planning.setting import Setting
-from app.service.planning.solving import Goal, largest_sampling, most_steps, smallest_noise
 from tests.api.conftest import House
 from tests.api.operations import DOCUMENT
 from tests.conftest import SAMPLED
@@ -31,8 +31,8 @@ def ask(house: House, what: str, body: dict[str, Any], role: str = "viewer") -> 
     return answer
 
 
-def goal(kind: FilterKind = FilterKind.DECLARED, besides: tuple[StepEvent, ...] = ()) -> Goal:
-    return Goal(2.0, 1e-5, kind, besides, Setting())
+def goal(kind: FilterKind = FilterKind.DECLARED, besides: tuple[StepEvent, ...] = ()) -> CalibrationGoal:
+    return CalibrationGoal(2.0, 1e-5, kind, besides, PlanAssumptions())
 
 
 def test_the_epsilon_of_a_plan_comes_with_other_accountants(house: House) -> None:
@@ -59,7 +59,7 @@ def test_an_accountant_that_proves_nothing_answers_null_with_a_flag(house: House
 def test_the_delta_of_a_plan(house: House) -> None:
     for epsilon in (0, 0.5, 4.0, 10_000):
         answer = ask(house, "delta", {"events": PLAN, "epsilon": epsilon})
-        expected = plan_delta(STEPS, epsilon, Setting())
+        expected = plan_delta(STEPS, epsilon, PlanAssumptions())
         assert (answer["delta"], answer["optimal_order"]) == (expected.delta, expected.optimal_order)
         assert answer["epsilon"] == epsilon
     back = ask(house, "epsilon", {"events": PLAN, "delta": 1e-5})
@@ -74,7 +74,7 @@ def test_the_delta_of_a_gaussian_comes_with_the_exact_one(house: House) -> None:
 
 def test_a_trajectory_is_the_epsilon_at_each_of_its_steps(house: House) -> None:
     answer = ask(house, "trajectory", {"events": PLAN, "delta": 1e-5, "max_points": 7})
-    expected = plan_trajectory(STEPS, 1e-5, 7, Setting())
+    expected = plan_trajectory(STEPS, 1e-5, 7, PlanAssumptions())
     assert [(point["step"], point["epsilon"]) for point in answer["points"]] == [
         (point.step, point.epsilon) for point in expected.points
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.service.asking import keyring
+from app.service.auth import credential_cache
 from tests.api.conftest import furnish
 from tests.api.ways import watched
 from tests.conftest import Ledger, open_ledger
@@ -55,7 +55,7 @@ def test_strangers_are_held_up_and_whoever_was_known_here_is_not(
         assert statuses == [401, 401, 429, 429]
         _check_stranger(_knock(ledger, new))
         _check_stranger(ledger.http.get("/v1/runs"))
-        monkeypatch.setattr(keyring, "monotonic", lambda: 1e12)  # what was remembered is to be looked up again
+        monkeypatch.setattr(credential_cache, "monotonic", lambda: 1e12)  # what was remembered is to be looked up again
         assert _knock(ledger, known).status_code == 200
 
 

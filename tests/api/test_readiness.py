@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.persistence.rehearsal import Fault
-from app.service.background import Background
+from app.service.background import TaskRegistry
 from tests import postgres
 from tests.api.conftest import House, furnish
 from tests.conftest import need_postgresql, new_database
@@ -73,7 +73,7 @@ def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: House) -> 
 
 def test_work_beside_the_requests_that_ended_is_told(alone: House) -> None:
     state: Any = alone.ledger.http.app.state  # type: ignore[attr-defined]
-    background: Background = state.background
+    background: TaskRegistry = state.background
     assert {name.partition(":")[0] for name in background.names} >= {"keys", "upkeep", "deliveries", "soundness"}
 
     async def fail() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.service.upkeep import forfeit_lapsed
+from app.service.maintenance.loop import expire_reservations
 from tests.api.trainer import LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
@@ -131,7 +131,7 @@ def test_deltas_of_mechanisms_are_held_and_spent(ledger: Ledger, kind: str, monk
     assert [(spent.delta, held.delta) for spent, held in trainer.balance()] == [(0, 6 * one)] * 2 + [(2 * one, 4 * one)]
     left = trainer.read()["steps_remaining"]
     assert trainer.steps(count=left + 5, on_exceed="truncate").json()["count"] in {left, 4}
-    forfeit_lapsed(ledger.database, moved(monkeypatch, seconds=61))
+    expire_reservations(ledger.database, moved(monkeypatch, seconds=61))
     assert all(held.is_zero for _, held in trainer.balance())
     assert {spent for spent, _ in trainer.balance()} == {trainer.path()[0].spent}
     assert within_limits(trainer.path())
@@ -170,12 +170,12 @@ def test_one_account_in_doubt_does_not_keep_others_from_being_forfeited(
         each.reserved((LOUD, 5), lease_seconds=60)
     with tampering(ledger.database) as tx:
         set_account(tx, "mimic/icu-team", quarantine="its balance is wrong")
-    assert forfeit_lapsed(ledger.database, moved(monkeypatch, seconds=61)) == 1
+    assert expire_reservations(ledger.database, moved(monkeypatch, seconds=61)) == 1
     assert other.read()["reservation"] is None
     assert trainer.read()["reservation"] is not None
     with tampering(ledger.database) as tx:
         set_account(tx, "mimic/icu-team", quarantine=None)
-    assert forfeit_lapsed(ledger.database, moved(monkeypatch, seconds=61)) == 1
+    assert expire_reservations(ledger.database, moved(monkeypatch, seconds=61)) == 1
 
 
 def test_an_account_in_doubt_neither_holds_nor_gives_back(trainer: Trainer) -> None:

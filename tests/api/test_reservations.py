@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.accounting.curves import RdpCurve
-from app.service.upkeep import forfeit_lapsed
+from app.service.maintenance.loop import expire_reservations
 from app.service.verification import verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
@@ -209,21 +209,21 @@ def test_a_heartbeat_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest
     told = trainer.end(made["id"], "heartbeat").json()
     assert (told | {"expires_at": made["expires_at"]}).items() <= made.items()
     assert told["expires_at"] > made["expires_at"]
-    assert forfeit_lapsed(trainer.ledger.database, now) == 0
+    assert expire_reservations(trainer.ledger.database, now) == 0
     now = moved(monkeypatch, seconds=1000)
     assert trainer.steps().json()["reservation"] == made["id"]
     moved(monkeypatch, seconds=-1000)
     assert trainer.end(made["id"], "heartbeat").json()["expires_at"] == told["expires_at"]  # shortens none
-    assert forfeit_lapsed(trainer.ledger.database, now) == 0
+    assert expire_reservations(trainer.ledger.database, now) == 0
 
 
 def test_silence_forfeits_and_the_budget_stays_gone(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     held = trainer.reserved(*PLAN, lease_seconds=600)
     trainer.steps(count=3)
-    assert forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=590)) == 0
+    assert expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=590)) == 0
     now = moved(monkeypatch, seconds=601)
-    assert forfeit_lapsed(trainer.ledger.database, now) == 1
-    assert forfeit_lapsed(trainer.ledger.database, now) == 0
+    assert expire_reservations(trainer.ledger.database, now) == 1
+    assert expire_reservations(trainer.ledger.database, now) == 0
     assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
     _after(trainer, trainer.price((LOUD, 2), *PLAN), trainer.price())
     last = trainer.history()[-1]
@@ -245,7 +245,7 @@ def test_who_comes_late_forfeits(trainer: Trainer, monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         told = is_refused(trainer.end(held, how, executed), 409, "reservation_terminal")
         assert told["reservation_status"] == "forfeited"
-    forfeit_lapsed(trainer.ledger.database, moved(monkeypatch, seconds=601))
+    expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=601))
     _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
 
 

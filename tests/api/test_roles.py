@@ -10,7 +10,7 @@ import pytest
 from app.ledger.roles import Role
 from app.persistence.engine import EVERYONE as EVERYWHERE
 from app.persistence.repositories import entries, tenants
-from app.service.governance.keys import create_key
+from app.service.governance.api_keys import create_key
 from tests.api.conftest import House
 from tests.api.matrix import EVERYONE, MAY
 from tests.api.operations import GUARDED, Operation, valid_body, valid_headers

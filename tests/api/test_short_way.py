@@ -13,7 +13,7 @@ from starlette.types import Message, Scope
 from app.accounting.errors import UnsupportedEventError
 from app.api.schemas.steps import AdmittedOut
 from app.ledger.errors import LedgerUnavailableError, NotFoundError, SequenceGapError
-from app.service.charging.queue import CommitQueue
+from app.service.charging.commit_queue import CommitQueue
 from tests.api.conftest import House
 from tests.api.trainer import LOUD, QUIET, counted
 from tests.api.ways import BOTH, serving_both, watched

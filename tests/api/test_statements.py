@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import event as hooks
 
 from app.persistence.repositories.balances import MOST_EVENTS
-from app.service.asking.access import COMMAND_LINE
-from app.service.signing import is_signed_by
-from app.service.verification import enforce, verify
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.signatures import is_signed_by
+from app.service.verification import apply_quarantines, verify
 from tests.api.conftest import House
 from tests.conftest import SAMPLED, open_ledger, signing_key
 from tests.service.tampering import shift_curve, tampering
@@ -121,7 +121,7 @@ def test_the_page_says_the_same_and_lets_nothing_through(home: House, what: str)
 def test_nothing_is_stated_about_a_balance_that_is_not_proven(home: House) -> None:
     with tampering(home.ledger.database) as tx:
         shift_curve(tx, "mimic", 1)
-    found = enforce(home.ledger.database, verify(home.ledger.database), COMMAND_LINE, datetime.now(UTC))
+    found = apply_quarantines(home.ledger.database, verify(home.ledger.database), CLI_ACTOR, datetime.now(UTC))
     assert not found.sound
     for path in (f"/v1/runs/{home.run}/statement", f"/v1/populations/{home.population}/statement"):
         reply = home.ledger.get(path)

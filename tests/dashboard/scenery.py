@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from app.persistence.engine import Database
-from app.service.alerts.forecasting import take_readings
+from app.service.alerts.forecasts import take_readings
 from tests.clocks import stand_at
 from tests.conftest import Keys, Ledger, open_ledger
 

@@ -1,7 +1,7 @@
 """What waits for another person, as the page tells it."""
 
-from app.service.asking.access import COMMAND_LINE
-from app.service.verification import enforce, verify
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.verification import apply_quarantines, verify
 from tests.conftest import Ledger
 from tests.dashboard.reading import visit, words
 from tests.service.reserving import NOW
@@ -15,7 +15,7 @@ def test_a_quarantine_that_would_be_lifted_is_told_with_what_was_found(ledger: L
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 2}).status_code == 200
     with tampering(ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
-    enforce(ledger.database, verify(ledger.database), COMMAND_LINE, NOW)
+    apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
     reason = {"reason": "The backup of the night is back."}
     assert ledger.post(f"/v1/accounts/{budget}/quarantine/lift", reason, "auditor").status_code == 201
     told = words(visit(ledger, "/approvals", signed_in(ledger)))
@@ -47,7 +47,7 @@ def test_a_quarantine_above_is_told_on_the_pages_of_all_accounts_under_it(ledger
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 2}).status_code == 200
     with tampering(ledger.database) as tx:
         shift_curve(tx, ALL, -1)
-    enforce(ledger.database, verify(ledger.database), COMMAND_LINE, NOW)
+    apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
     assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["code"] == "account_quarantined"
     for page in (f"/runs/{run}", f"/accounts/{budget}"):
         assert f"Quarantined, nothing is charged: {ALL}" in words(visit(ledger, page, signed_in(ledger)))

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
-from app.service.asking.openid.flow import new_flow
+from app.service.auth.oidc.authorization_code import new_login_state
 from tests.conftest import open_ledger
 from tests.dashboard.openid_way import Way, settings_of, way_of
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
@@ -101,7 +101,7 @@ def test_in_a_cookie(way: Way, text: str) -> None:
 
 @hostile
 def test_in_a_sign_in_under_way(way: Way, text: str) -> None:
-    flow = new_flow("/", silent=False)
+    flow = new_login_state("/", silent=False)
     for name in ("state", "nonce", "verifier", "target", "silent"):
         kept = asdict(flow) | {name: text}
         headers = {b"Cookie": f"{FLOW_COOKIE}={_cookie(kept)}".encode()}
@@ -123,7 +123,7 @@ def test_in_an_address(way: Way, text: str) -> None:
         _ask(way, "GET", f"{path}?next=/{quoted}&silent={quoted}&{quoted}={quoted}")
     for name in ("state", "code", "iss", "error", "error_description"):
         _ask(way, "GET", f"/sign-in/openid/return?{name}={quoted}")
-        flow = new_flow("/", silent=True)
+        flow = new_login_state("/", silent=True)
         cookie = {b"Cookie": f"{FLOW_COOKIE}={flow.written()}".encode()}
         query = urlencode({"state": flow.state, "code": "x", "iss": way.provider.issuer} | {name: _bytes(text)})
         _ask(way, "GET", f"/sign-in/openid/return?{query}", headers=cookie)

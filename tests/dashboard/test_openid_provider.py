@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from app.api.sessions import COOKIE
 from app.ledger.errors import InvalidInputError
-from app.service.asking.openid import fetching
+from app.service.auth.oidc import http_json
 from app.settings import Settings
 from tests.conftest import open_ledger
 from tests.dashboard.openid_way import HOME, Way, refused, settings_of, way_of
@@ -100,7 +100,7 @@ def test_a_provider_that_is_down_is_told(way: Way) -> None:
 
 
 def test_a_provider_that_is_silent_is_not_waited_for(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "FETCH_SECONDS", 0.2)
+    monkeypatch.setattr(http_json, "FETCH_SECONDS", 0.2)
     link = way.back(way.begin())
     way.provider.silent = Event()
     reply = way.browser.get(link)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
-from app.service.asking.openid.flow import Flow, new_flow, read_flow
+from app.service.auth.oidc.authorization_code import LoginState, new_login_state, read_login_state
 from tests.conftest import LiveServer
 from tests.dashboard.openid_way import CLIENT, HOME, Way, refused, settings_of, way_of
 from tests.identity_provider import IdentityProvider, challenge_of, key_of, public
@@ -44,7 +44,7 @@ def test_what_belongs_to_the_sign_in_is_for_this_browser_and_gone_afterwards(way
     attributes = set(reply.headers["set-cookie"].split("; ")[1:])
     assert attributes == {"HttpOnly", "Max-Age=600", "Path=/", "SameSite=lax"}
     asked = dict(parse_qsl(urlsplit(reply.headers["location"]).query))
-    flow = read_flow(way.browser.cookies[FLOW_COOKIE])
+    flow = read_login_state(way.browser.cookies[FLOW_COOKIE])
     assert flow is not None
     assert flow.verifier not in reply.headers["location"]
     assert len({flow.state, flow.nonce, flow.verifier}) == 3
@@ -156,7 +156,7 @@ def test_words_of_strangers_are_not_shown(way: Way) -> None:
 def test_nobody_is_led_elsewhere(way: Way, wanted: str) -> None:
     asked = way.begin(f"/sign-in/openid?{urlencode({'next': wanted})}")
     assert way.browser.get(way.back(asked)).headers["location"] == "/"
-    forged = new_flow(wanted, silent=False)  # as if the cookie were another one's work
+    forged = new_login_state(wanted, silent=False)  # as if the cookie were another one's work
     way.browser.cookies.set(FLOW_COOKIE, forged.written())
     way.provider.codes["code"] = {
         **asked,
@@ -169,12 +169,12 @@ def test_nobody_is_led_elsewhere(way: Way, wanted: str) -> None:
 
 @pytest.mark.parametrize("cookie", ["", "x", "e30", "bnVsbA", "W10", "a" * 5000, "eyJzdGF0ZSI6MX0"])
 def test_a_cookie_that_is_none_begins_nothing(cookie: str) -> None:
-    assert read_flow(cookie) is None
+    assert read_login_state(cookie) is None
 
 
 def test_a_cookie_is_read_as_it_was_written() -> None:
-    flow = Flow("s", "n", "v", "/approvals?account=ü", silent=True)
-    assert read_flow(flow.written()) == flow
+    flow = LoginState("s", "n", "v", "/approvals?account=ü", silent=True)
+    assert read_login_state(flow.written()) == flow
 
 
 def test_who_was_signed_in_there_is_so_again_without_a_word(way: Way) -> None:

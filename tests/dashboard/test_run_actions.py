@@ -10,9 +10,9 @@ import pytest
 
 from app.dashboard.pages import TEMPLATES
 from app.ledger.roles import PERMISSIONS, Permission, Role
-from app.service.asking.access import authenticate
-from app.service.asking.call import Call
-from app.service.runs import get_run
+from app.service.auth.authentication import authenticate
+from app.service.auth.request_context import RequestContext
+from app.service.queries.runs import get_run
 from tests.conftest import SAMPLED, Ledger, open_ledger
 
 PART = TEMPLATES.from_string(
@@ -32,7 +32,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def _shown(ledger: Ledger, run: str, role: Role) -> str:
     now = datetime.now(UTC)
     caller = authenticate(ledger.database, f"Bearer {ledger.keys['hospital', role]}", now)
-    record = get_run(Call(ledger.database, caller, now), run)
+    record = get_run(RequestContext(ledger.database, caller, now), run)
 
     def may(needed: Permission) -> bool:
         return needed in PERMISSIONS[role]

@@ -8,9 +8,9 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.service.asking import sign_ins
-from app.service.asking.rates import ADDRESS_FACTOR
-from app.service.asking.sign_ins import GATHERED_SECONDS, MOST_GATHERED_SECONDS
+from app.service.auth import failed_attempts
+from app.service.auth.failed_attempts import GATHERED_SECONDS, MOST_GATHERED_SECONDS
+from app.service.auth.rate_limit import ADDRESS_FACTOR
 from tests.conftest import Ledger, open_ledger
 from tests.dashboard.openid_way import settings_of, way_of
 from tests.identity_provider import IdentityProvider, identity_provider
@@ -105,7 +105,7 @@ def test_as_many_as_come_where_nothing_is_limited(tmp_path: Path) -> None:
 
 def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = [1e6]
-    monkeypatch.setattr(sign_ins, "monotonic", lambda: passed[0])
+    monkeypatch.setattr(failed_attempts, "monotonic", lambda: passed[0])
     with open_ledger(tmp_path) as ledger:
         key_id = ledger.keys["hospital", "viewer"].partition(".")[0]
         flush: Callable[..., None] = ledger.http.app.state.keys._failures.flush  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from app.api.sessions import COOKIE
 from app.dashboard.signing_in import own_path
 from app.main import create_app
-from app.service.asking import sessions
+from app.service.auth import sessions
 from app.settings import Settings
 from tests.conftest import Ledger, open_ledger
 

@@ -12,7 +12,7 @@ import yaml
 from jsonschema.validators import validator_for
 from sqlalchemy import make_url
 
-from app.service.signing import signer_of
+from app.service.signatures import signer_of
 from app.settings import PREFIX, Settings
 from tests.deploy.commanded import require_command, unknown_settings
 from tests.deploy.manifests import KUBERNETES

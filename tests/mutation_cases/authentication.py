@@ -29,7 +29,7 @@ CASES = (
     ),
     Mutation(
         "a key that fails without end is noted every minute",
-        "app/service/asking/sign_ins.py",
+        "app/service/auth/failed_attempts.py",
         "seconds = min(2 * each.seconds, MOST_GATHERED_SECONDS) if each.why else each.seconds",
         "seconds = each.seconds",
         ("tests/dashboard/test_sign_in_limits.py",),
@@ -58,7 +58,7 @@ CASES = (
     ),
     Mutation(
         "a provider that drips is waited for",
-        "app/service/asking/openid/fetching.py",
+        "app/service/auth/oidc/http_json.py",
         "        thread.join(FETCH_SECONDS)\n",
         "        thread.join()\n",
         ("tests/service/test_openid_fetching.py",),
@@ -66,7 +66,7 @@ CASES = (
     ),
     Mutation(
         "a provider that drips keeps a thread and a connection",
-        "app/service/asking/openid/fetching.py",
+        "app/service/auth/oidc/http_json.py",
         "                    self._open.shutdown(socket.SHUT_RDWR)  # whoever reads from it reads its end\n",
         "                    pass\n",
         ("tests/service/test_openid_fetching.py",),
@@ -74,14 +74,14 @@ CASES = (
     ),
     Mutation(
         "a role that is bound to an account reaches all",
-        "app/service/asking/call.py",
+        "app/service/auth/request_context.py",
         "if self.caller.scope is not None and self.caller.scope not in path:",
         "if False:",
         ("tests/api/test_keys.py",),
     ),
     Mutation(
         "a withdrawn key is believed for ever",
-        "app/service/asking/keyring.py",
+        "app/service/auth/credential_cache.py",
         "if known is None or now - known.seen_at >= BELIEVED_SECONDS:",
         "if known is None:",
         ("tests/api/test_keys.py", "tests/api/test_auth.py"),
@@ -102,21 +102,21 @@ CASES = (
     ),
     Mutation(
         "a browser's session outlives its key, and its organisation",
-        "app/service/asking/sessions.py",
+        "app/service/auth/sessions.py",
         "if key is None or key.organisation_id != session.organisation_id or key.trouble(now) is not None:",
         "if key is None:",
         ("tests/service/test_sessions.py",),
     ),
     Mutation(
         "an identity provider's answer to another browser signs in",
-        "app/service/asking/openid/flow.py",
+        "app/service/auth/oidc/authorization_code.py",
         "if flow is None or not compare_digest(flow.state.encode(), state.encode()):",
         "if flow is None:",
         ("tests/dashboard/test_openid_sign_in.py",),
     ),
     Mutation(
         "an identity provider's token for another sign-in signs in",
-        "app/service/asking/openid/tokens.py",
+        "app/service/auth/oidc/tokens.py",
         "if not isinstance(told, str) or not compare_digest(told.encode(), nonce.encode()):",
         "if False:",
         ("tests/dashboard/test_openid_sign_in.py",),

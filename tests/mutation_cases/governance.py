@@ -8,7 +8,7 @@ CASES = (
     Mutation(
         "whoever proposes approves",
         "app/service/governance/proposals.py",
-        "    if alike or heirs(tx, call.organisation_id, theirs) & ours:\n",
+        "    if alike or rotation_lineage(tx, call.organisation_id, theirs) & ours:\n",
         "    if False:\n",
         ("tests/api/test_limits.py", "tests/api/test_approvals.py"),
     ),
@@ -42,14 +42,14 @@ CASES = (
     ),
     Mutation(
         "one person raises a run past the threshold of approvals",
-        "app/service/governance/limits.py",
+        "app/service/governance/limit_changes.py",
         "    if needs_approval(path, Size(limit.epsilon, limit.delta)):\n",
         "    if False:\n",
         ("tests/api/test_approvals.py",),
     ),
     Mutation(
         "many small runs pass what runs without approval may have together",
-        "app/service/registering.py",
+        "app/service/runs/register.py",
         "RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE",
         "RunStatus.PENDING if needs_approval(path, size) else RunStatus.ACTIVE",
         ("tests/api/test_unapproved.py",),
@@ -70,14 +70,14 @@ CASES = (
     ),
     Mutation(
         "a plan binds a run",
-        "app/service/registering.py",
+        "app/service/runs/register.py",
         "if account.limit is not None or bounded:",
         "if True:",
         ("tests/api/test_unapproved.py",),
     ),
     Mutation(
         "one person raises a run past what runs without approval may have together",
-        "app/service/governance/limits.py",
+        "app/service/governance/limit_changes.py",
         "return find_excess(tx, call, above, limit.epsilon, raised=own.id) is None",
         "return True",
         ("tests/api/test_unapproved.py",),
@@ -112,7 +112,7 @@ CASES = (
     ),
     Mutation(
         "a name that looks like another's is free",
-        "app/service/budgets.py",
+        "app/service/accounts/create.py",
         "        if look_alike(name, other):\n",
         "        if name == other:\n",
         ("tests/api/test_names.py",),
@@ -161,14 +161,14 @@ CASES = (
     ),
     Mutation(
         "one person raises a limit",
-        "app/service/governance/limits.py",
-        "if raised and not one_is_enough(tx, call, places, request.limit):",
+        "app/service/governance/limit_changes.py",
+        "if raised and not single_approver_allowed(tx, call, places, request.limit):",
         "if False:",
         ("tests/api/test_limits.py",),
     ),
     Mutation(
         "a run above the threshold begins at once",
-        "app/service/registering.py",
+        "app/service/runs/register.py",
         "RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE",
         "RunStatus.PENDING if excess else RunStatus.ACTIVE",
         ("tests/api/test_approvals.py",),
@@ -182,7 +182,7 @@ CASES = (
     ),
     Mutation(
         "another limit of a run is held against its first population only",
-        "app/service/governance/limits.py",
+        "app/service/governance/limit_changes.py",
         "    for population in _populations(path):\n        after =",
         "    for population in _populations(path)[:1]:\n        after =",
         ("tests/api/test_limits.py",),
@@ -214,8 +214,8 @@ CASES = (
     Mutation(
         "the command line approves what it has proposed",
         "app/service/governance/proposals.py",
-        "alike = approver == proposer or heirs(",
-        "alike = heirs(",
+        "alike = approver == proposer or rotation_lineage(",
+        "alike = rotation_lineage(",
         (LIFTED,),
         "command_line and not postgresql",
     ),
@@ -237,7 +237,7 @@ CASES = (
     ),
     Mutation(
         "the run of an approved sweep takes further steps",
-        "app/service/charging/deciding.py",
+        "app/service/charging/decision.py",
         "        if not command.charges_sweep:\n",
         "        if False:\n",
         ("tests/api/test_experiments.py",),
@@ -245,7 +245,7 @@ CASES = (
     ),
     Mutation(
         "the run of an approved sweep sets a plan aside",
-        "app/service/reserving.py",
+        "app/service/reservations/create.py",
         "    require_no_sweep(work, organisation_id, work.run(organisation_id, request.run_id))\n",
         "",
         ("tests/api/test_experiments.py",),
@@ -253,7 +253,7 @@ CASES = (
     ),
     Mutation(
         "a run is approved with more than was proposed",
-        "app/service/governance/conforming.py",
+        "app/service/governance/run_policy_checks.py",
         "if measured_by_limit and epsilon > size.epsilon:",
         "if False:",
         ("tests/api/test_approvals.py",),

@@ -8,14 +8,14 @@ PLACED = "tests/service/test_placed_quarantines.py"
 CASES = (
     Mutation(
         "a checkpoint stays that of a key that is no longer ours",
-        "app/service/proof/checkpoints.py",
+        "app/service/audit/checkpoints.py",
         "if signed_by == signer.key_id:",
         "if signed_by:",
         ("tests/api/test_checkpoints.py",),
     ),
     Mutation(
         "acts are not hashed again",
-        "app/service/verification/terms.py",
+        "app/service/verification/audit_replay.py",
         "if act_hash(told.head, act.entry) != act.entry_hash:",
         "if False:",
         ("tests/service/test_act_verification.py",),
@@ -29,35 +29,35 @@ CASES = (
     ),
     Mutation(
         "an auditor who is bound to an account reads all acts",
-        "app/service/proof/auditing.py",
+        "app/service/audit/queries.py",
         "within=call.caller.scope",
         "within=None",
         ("tests/api/test_audit_scopes.py",),
     ),
     Mutation(
         "a key that is bound to an account sees the decisions of all runs",
-        "app/service/proof/auditing.py",
+        "app/service/audit/queries.py",
         "    above = query.account or (call.caller.scope if run is None else None)\n",
         "    above = query.account\n",
         ("tests/api/test_decisions.py",),
     ),
     Mutation(
         "a run is recorded with its budgets in another order than they are kept",
-        "app/service/registering.py",
+        "app/service/runs/register.py",
         "for budget in budgets_of(path)])",
         "for budget in sorted(budgets_of(path), key=lambda budget: budget.name)])",
         ("tests/service/test_recorded_forms.py",),
     ),
     Mutation(
         "a session's row says what its cookie opens",
-        "app/service/asking/sessions.py",
+        "app/service/auth/sessions.py",
         "canonical([*bound, *times])",
         "canonical([])",
         ("tests/service/test_sessions.py",),
     ),
     Mutation(
         "a session whose row was changed is believed on",
-        "app/service/asking/keyring.py",
+        "app/service/auth/credential_cache.py",
         "found is None or found.session != known.session or not",
         "found is None or not",
         ("tests/service/test_sessions.py",),
@@ -83,7 +83,7 @@ CASES = (
     Mutation(
         "what a run has declared is not verified",
         "app/service/verification/__init__.py",
-        "run_facts(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}",
+        "run_audit_payload(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}",
         '{"event": run.event} if run else {}',
         ("tests/service/test_recorded_forms.py",),
     ),
@@ -109,7 +109,7 @@ CASES = (
     ),
     Mutation(
         "a quarantine is placed without an entry of the audit log",
-        "app/service/verification/placing.py",
+        "app/service/verification/quarantines.py",
         "for account_id, old in before.items() if told else ():",
         "for account_id, old in ():",
         (PLACED,),
@@ -117,7 +117,7 @@ CASES = (
     ),
     Mutation(
         "an account is not stopped because the end of the chain cannot be read",
-        "app/service/verification/placing.py",
+        "app/service/verification/quarantines.py",
         "    except (*DAMAGED, SQLAlchemyError) as error:\n",
         "    except ZeroDivisionError as error:\n",
         (PLACED,),
@@ -125,7 +125,7 @@ CASES = (
     ),
     Mutation(
         "a quarantine that was deleted from its row is not found",
-        "app/service/verification/terms.py",
+        "app/service/verification/audit_replay.py",
         "    if record.quarantine != terms.quarantine:\n",
         "    if False:\n",
         (PLACED,),

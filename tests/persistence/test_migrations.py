@@ -32,8 +32,8 @@ from app.persistence.tables import (
     run_budgets,
     runs,
 )
-from app.service.asking.access import authenticate, create_organisation
-from app.service.governance.keys import create_key
+from app.service.auth.authentication import authenticate, create_organisation
+from app.service.governance.api_keys import create_key
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger, command_line
 from tests.persistence.dump import changed, dump

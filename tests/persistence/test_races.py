@@ -18,9 +18,9 @@ from app.ledger.errors import NameTakenError
 from app.main import create_app
 from app.persistence.engine import Database
 from app.persistence.schema import upgrade
-from app.service.asking import access
+from app.service.auth import authentication
 from app.service.charging.saving import save
-from app.service.charging.working import WorkingSet
+from app.service.charging.unit_of_work import UnitOfWork
 from app.service.verification import verify
 from app.settings import Settings
 from tests import postgres
@@ -114,7 +114,7 @@ def test_one_of_those_who_race_for_an_organisation_founds_it(database_url: str) 
     def found(database: Database) -> bool:
         start.wait()
         try:
-            access.create_organisation(database, "raced", datetime.now(UTC))
+            authentication.create_organisation(database, "raced", datetime.now(UTC))
         except NameTakenError:
             return False
         return True
@@ -220,7 +220,7 @@ def test_a_session_that_is_ended_at_work_is_503_and_the_repetition_is_decided_on
     ledger, run, cluster = training
     name = str(ledger.database.engine.url.database)
 
-    def save_and_die(work: WorkingSet) -> None:
+    def save_and_die(work: UnitOfWork) -> None:
         if not before:
             save(work)
         assert cluster.terminate_backends(name) > 0

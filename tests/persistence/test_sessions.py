@@ -16,7 +16,7 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import is_current, upgrade
 from app.persistence.tables import organisations
-from app.service.asking.access import create_organisation
+from app.service.auth.authentication import create_organisation
 from tests import postgres
 from tests.conftest import need_postgresql, new_database
 from tests.postgres import Cluster

@@ -20,9 +20,9 @@ from app.persistence.postgresql import for_organisation
 from app.persistence.repositories import accounts, decisions, keys, tenants
 from app.persistence.repositories.events import PriceBook
 from app.persistence.tables import metadata
-from app.service.alerts.forecasting import take_readings
-from app.service.asking import access
-from app.service.governance.keys import create_key
+from app.service.alerts.forecasts import take_readings
+from app.service.auth import authentication
+from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
@@ -214,9 +214,9 @@ def test_whoever_serves_as_a_superuser_is_told_so(two: Two, capsys: pytest.Captu
 def test_organisations_and_keys_are_made_across_the_wall(two: Two) -> None:
     now = datetime.now(UTC)
     name = "a third"
-    organisation = access.create_organisation(two.database, name, now)
+    organisation = authentication.create_organisation(two.database, name, now)
     key = create_key(two.database, name, Role.VIEWER, now)
-    caller = access.authenticate(two.database, f"Bearer {key.key}", now)
+    caller = authentication.authenticate(two.database, f"Bearer {key.key}", now)
     assert caller.organisation_id == organisation
     with two.database.write(EVERYONE) as tx:
         for table in reversed(metadata.sorted_tables):

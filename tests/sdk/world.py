@@ -22,8 +22,8 @@ import pytest
 
 from app.accounting.events import canonical, event_from_dict
 from app.ledger.roles import Role
-from app.service.asking import access
-from app.service.governance.keys import create_key
+from app.service.auth import authentication
+from app.service.governance.api_keys import create_key
 from app.service.verification import verify
 from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, gaussian
 from tests.api import trainer
@@ -268,7 +268,7 @@ class World:
 def new_world(ledger: Ledger, clock: Clock, epsilon: float = 1.0) -> World:
     """A new organisation with a population and a budget."""
     name, now = f"organisation{next(_numbers)}", datetime.now(UTC)
-    owner = access.create_organisation(ledger.database, name, now)
+    owner = authentication.create_organisation(ledger.database, name, now)
     keys = {("hospital", str(role)): create_key(ledger.database, name, role, now).key for role in _ROLES}
     own = replace(ledger, keys=keys)
     own.population(limit={"epsilon": 3.0 * epsilon, "delta": 1e-5})

@@ -15,13 +15,13 @@ from app.ledger.roles import Role
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
-from app.service.asking.access import Caller
-from app.service.asking.call import Call
-from app.service.charging.group import Outcome, commit_group
-from app.service.charging.memory import Memory
-from app.service.charging.queue import CommitQueue
-from app.service.charging.requests import Answered, Command, Mode, OnExceed, StepRequest
-from app.service.pricing import Prepared, UnpreparedError
+from app.service.auth.authentication import Principal
+from app.service.auth.request_context import RequestContext
+from app.service.charging.cache import LedgerCache
+from app.service.charging.commit_queue import CommitQueue
+from app.service.charging.group import CommandResult, commit_group
+from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
+from app.service.costing import CostNotReadyError, PrecomputedCosts
 from app.service.verification import verify
 from tests.conftest import Ledger
 
@@ -52,49 +52,49 @@ class Office:
 
     ledger: Ledger
     organisation_id: str = ""
-    memory: Memory = field(default_factory=Memory)
+    memory: LedgerCache = field(default_factory=LedgerCache)
 
     def __post_init__(self) -> None:
         self.organisation_id = self.organisation_id or organisation(self.ledger)
 
-    def call(self, now: datetime | None = None, role: Role = Role.TRAINER) -> Call:
-        caller = Caller(self.organisation_id, "key_test", role)
-        return Call(self.ledger.database, caller, now or datetime.now(UTC))
+    def call(self, now: datetime | None = None, role: Role = Role.TRAINER) -> RequestContext:
+        caller = Principal(self.organisation_id, "key_test", role)
+        return RequestContext(self.ledger.database, caller, now or datetime.now(UTC))
 
-    def command(self, asked: StepRequest) -> Command:
-        return Command(self.call(), asked, Prepared())
+    def command(self, asked: StepRequest) -> StepCommand:
+        return StepCommand(self.call(), asked, PrecomputedCosts())
 
-    def once(self, *asked: StepRequest | Command) -> list[Outcome]:
+    def once(self, *asked: StepRequest | StepCommand) -> list[CommandResult]:
         """One group, decided as it comes."""
-        commands = [each if isinstance(each, Command) else self.command(each) for each in asked]
+        commands = [each if isinstance(each, StepCommand) else self.command(each) for each in asked]
         return self.ledger.database.retried(lambda: commit_group(self.ledger.database, self.memory, commands))
 
-    def group(self, *asked: StepRequest) -> list[Outcome]:
+    def group(self, *asked: StepRequest) -> list[CommandResult]:
         """One group of commands that lack nothing: whatever they need was computed before, and nothing was decided."""
         commands = [self.command(each) for each in asked]
         for command in commands:
             self._prepare(command)
         outcomes = self.once(*commands)
-        assert not any(isinstance(outcome, UnpreparedError) for outcome in outcomes)
+        assert not any(isinstance(outcome, CostNotReadyError) for outcome in outcomes)
         return outcomes
 
     def charged(self, asked: StepRequest) -> Any:  # noqa: ANN401 - a decision
         """The decision about one command."""
         [outcome] = self.group(asked)
-        assert isinstance(outcome, Answered), outcome
+        assert isinstance(outcome, StepResult), outcome
         return outcome.decision
 
     def path(self, run: str) -> list[Account]:
         with self.ledger.database.read(EVERYONE) as tx:
             return [record.account for record in accounts.path_of(tx, self.organisation_id, run)]
 
-    def _prepare(self, command: Command) -> None:
+    def _prepare(self, command: StepCommand) -> None:
         """Compute the prices of all events under the run's relation, and let the whole path be locked."""
         for account in self.path(command.request.run_id)[:1]:
             events = [event or LOUD for event, _ in command.request.items]
             try:
                 command.ready.require(account, events)
-            except UnpreparedError as missing:
+            except CostNotReadyError as missing:
                 missing.compute(self.organisation_id)
         command.ask_for_path()
         command.ready.searches = 10**6  # a refusal goes without the noise that fits

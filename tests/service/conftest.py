@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 from app.ledger.roles import Role
 from app.main import create_app
 from app.persistence.schema import upgrade
-from app.service.asking.access import create_organisation
-from app.service.governance.keys import create_key
+from app.service.auth.authentication import create_organisation
+from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
 from app.settings import Settings
 from tests.conftest import Ledger, new_database

@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from app.persistence.engine import Database
-from app.service.alerts import deliverer
-from app.service.alerts.deliverer import (
-    claim_due,
-    deliver,
-    settle,
-)
-from app.service.alerts.sending import Sender, Sent
+from app.service.alerts import delivery_worker
+from app.service.alerts.delivery_worker import claim_due, deliver, record_attempt
+from app.service.alerts.http_sender import Sender, Sent
 from tests.conftest import Ledger
 
 
@@ -43,7 +39,7 @@ def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0) -> list[Se
         sender, outcomes = Sender(allow_private=allowed), []
         for due in claim_due(ledger.database, now(at)):
             sent = await sender.send(due, now())
-            settle(ledger.database, due, sent, now(at))
+            record_attempt(ledger.database, due, sent, now(at))
             outcomes.append(sent)
         await sender.close()
         return outcomes
@@ -71,5 +67,5 @@ def at_work(databases: list[Database], done: Callable[[], object], seconds: floa
         await sender.close()
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(deliverer, "LOOK_SECONDS", 0.05)
+        patched.setattr(delivery_worker, "LOOK_SECONDS", 0.05)
         asyncio.run(main())

@@ -8,9 +8,9 @@ import httpx2
 from fastapi.testclient import TestClient
 
 from app.main import create_app
-from app.service.alerts.forecasting import take_readings
-from app.service.proof.checkpoints import sign_due
-from app.service.signing import signer_of
+from app.service.alerts.forecasts import take_readings
+from app.service.audit.checkpoints import sign_due
+from app.service.signatures import signer_of
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import Ledger, signing_key

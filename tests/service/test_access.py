@@ -18,9 +18,9 @@ from app.ledger.errors import (
 from app.ledger.roles import PERMISSIONS, Permission, Role
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import api_keys
-from app.service.asking.access import Caller, authenticate, create_organisation
-from app.service.asking.call import Call
-from app.service.governance.keys import create_key
+from app.service.auth.authentication import Principal, authenticate, create_organisation
+from app.service.auth.request_context import RequestContext
+from app.service.governance.api_keys import create_key
 from tests import postgres
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
@@ -129,7 +129,7 @@ def test_an_error_does_not_repeat_the_key(ledger: Ledger) -> None:
 @pytest.mark.parametrize("needed", Permission)
 @pytest.mark.parametrize("role", Role)
 def test_a_role_lets_pass_what_it_may_and_nothing_else(ledger: Ledger, role: Role, needed: Permission) -> None:
-    call = Call(ledger.database, Caller("org_1", "key_1", role), NOW)
+    call = RequestContext(ledger.database, Principal("org_1", "key_1", role), NOW)
     if needed in PERMISSIONS[role]:
         call.require(needed)
         return

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.service.alerts import sending
-from app.service.alerts.deliverer import claim_due, settle
-from app.service.alerts.sending import Sent
+from app.service.alerts import http_sender
+from app.service.alerts.delivery_worker import claim_due, record_attempt
+from app.service.alerts.http_sender import Sent
 from tests.conftest import Ledger
 from tests.service.commanding import sound
 from tests.service.delivering import delivering, now, sent_once, shown, tried
@@ -44,7 +44,7 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     read = ledger.get(f"/v1/webhooks/{hook['id']}", "admin").json()
     assert (read["disabled_because"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
     assert sent_once(ledger, at=10**6) == []
-    settle(ledger.database, late, Sent(410, "late"), now())
+    record_attempt(ledger.database, late, Sent(410, "late"), now())
     [act] = [act for act in ledger.get("/v1/audit", "admin").json()["items"] if act["action"] == "webhook.disabled"]
     assert (act["actor"], act["subject"], act["reason"]) == ("service", hook["id"], "The receiver answered 410 Gone.")
     assert sound(ledger)
@@ -84,7 +84,7 @@ def test_a_receiver_that_is_too_slow_is_left(
     monkeypatch: pytest.MonkeyPatch,
     answer: Any,  # noqa: ANN401 - how it answers
 ) -> None:
-    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 0.5)
     tried(ledger, subscribed(ledger, receiver.url))
     receiver.answer = answer
     begun = time.monotonic()
@@ -142,7 +142,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
 def test_a_receiver_that_hangs_holds_up_no_other(
     ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 2.0)
     with receiving() as other:
         receiver.answer = _hang
         hanging, quick = subscribed(ledger, receiver.url), subscribed(ledger, other.url)

@@ -12,18 +12,18 @@ from standardwebhooks.webhooks import Webhook as Verifier
 
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import deliveries as kept
-from app.service.alerts import deliverer
-from app.service.alerts.deliverer import (
+from app.service.alerts import delivery_worker
+from app.service.alerts.delivery_worker import (
     BACK_OFF_SECONDS,
     CLAIM_SECONDS,
     JITTER,
     LONG_FAILING,
     MANY_FAILURES,
     claim_due,
-    settle,
-    waits,
+    record_attempt,
+    retry_delay,
 )
-from app.service.alerts.sending import Sent
+from app.service.alerts.http_sender import Sent
 from tests.conftest import Ledger
 from tests.service.commanding import opened
 from tests.service.delivering import at_work, delivering, now, sent_once, shown, tried
@@ -68,7 +68,7 @@ def test_what_fails_is_sent_again_with_growing_waits_until_it_is_acknowledged(
 
 
 def test_waits_are_spread_so_that_what_failed_together_does_not_come_back_together() -> None:
-    drawn = [waits(4).total_seconds() for _ in range(200)]
+    drawn = [retry_delay(4).total_seconds() for _ in range(200)]
     assert 600 * (1 - JITTER) <= min(drawn) < 540
     assert 660 < max(drawn) <= 600 * (1 + JITTER)
 
@@ -103,9 +103,9 @@ def test_a_claim_is_held_by_one_and_comes_back_if_nobody_says_how_it_went(ledger
     assert claim_due(ledger.database, now(CLAIM_SECONDS - 5)) == []
     [second] = claim_due(ledger.database, now(CLAIM_SECONDS + 1))
     assert (second.id, second.attempts) == (first.id, 2)
-    settle(ledger.database, first, Sent(500, "late"), now())  # whoever was given up says nothing any more
+    record_attempt(ledger.database, first, Sent(500, "late"), now())  # whoever was given up says nothing any more
     assert [each["last_error"] for each in shown(ledger)] == [None]
-    settle(ledger.database, second, Sent(204, None), now())
+    record_attempt(ledger.database, second, Sent(204, None), now())
     assert [each["status"] for each in shown(ledger)] == ["delivered"]
 
 
@@ -144,7 +144,7 @@ def test_claims_at_the_same_moment_share_nothing(ledger: Ledger, receiver: Recei
 def test_the_service_itself_delivers(ledger: Ledger, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """A database that fails for a while delays what is to be delivered, and loses none of it."""
     tried(ledger, subscribed(ledger, receiver.url))
-    real, failures = deliverer.claim_due, iter([LookupError("a bug")])
+    real, failures = delivery_worker.claim_due, iter([LookupError("a bug")])
 
     def failing(*asked: Any) -> Any:  # noqa: ANN401 - passed through
         for failure in failures:
@@ -152,9 +152,9 @@ def test_the_service_itself_delivers(ledger: Ledger, receiver: Receiver, caplog:
         return real(*asked)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(deliverer, "claim_due", failing)
+        patched.setattr(delivery_worker, "claim_due", failing)
         delivering(ledger, lambda: receiver.messages)
-    assert [record.message for record in caplog.records if record.name == deliverer.__name__] == [
+    assert [record.message for record in caplog.records if record.name == delivery_worker.__name__] == [
         "Deliveries cannot be looked for, and are looked for again"
     ]
 

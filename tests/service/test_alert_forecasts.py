@@ -10,9 +10,9 @@ from sqlalchemy import select, update
 from app.persistence.engine import EVERYONE
 from app.persistence.repositories import readings
 from app.persistence.tables import account_readings, accounts, balances, reservations
-from app.service import upkeep
-from app.service.alerts.forecasting import take_readings
-from app.service.alerts.silence import tell_silent
+from app.service.alerts.forecasts import take_readings
+from app.service.maintenance import loop
+from app.service.maintenance.stale_reservations import tell_silent
 from tests.conftest import Ledger
 from tests.service.commanding import LOUD, Office, opened, request
 from tests.service.test_alert_outbox import told
@@ -199,12 +199,12 @@ def test_a_plan_that_ended_or_lapsed_is_not_silent(ledger: Ledger) -> None:
 def test_upkeep_does_all_of_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     for name in ("tell_silent", "take_readings"):
-        monkeypatch.setattr(upkeep, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(upkeep, "READING_SECONDS", 0.02)
+        monkeypatch.setattr(loop, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(loop, "READING_SECONDS", 0.02)
 
     async def work() -> None:
-        keeping = asyncio.create_task(upkeep.keep_up(ledger.database))
+        keeping = asyncio.create_task(loop.run_maintenance(ledger.database))
         async with asyncio.timeout(30):
             while len(set(done)) < 2:  # noqa: ASYNC110 - another thread looks
                 await asyncio.sleep(0.01)

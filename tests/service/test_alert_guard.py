@@ -6,7 +6,7 @@ import httpcore
 import pytest
 
 from app.ledger.errors import InvalidInputError
-from app.service.alerts.guard import ForbiddenAddressError, GuardedBackend, check_url, is_public, resolve
+from app.service.alerts.ssrf_guard import ForbiddenAddressError, GuardedBackend, check_url, is_public, resolve
 from tests.service.receiver import receiving
 
 PUBLIC = [

@@ -20,7 +20,7 @@ from app.persistence.repositories import accounts as kept_accounts
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving
 from app.service.charging.group import commit_group
-from app.service.upkeep import forfeit_lapsed
+from app.service.maintenance.loop import expire_reservations
 from tests.conftest import Ledger
 from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, request
 from tests.service.receiver import subscribed
@@ -212,7 +212,7 @@ def test_a_plan_that_is_forfeited_is_told_with_its_forfeit(ledger: Ledger) -> No
     run = opened(ledger)
     reservation = _reserved(ledger, run)
     assert steps(ledger, run, count=2) == 200
-    assert forfeit_lapsed(ledger.database, datetime.now(UTC) + timedelta(hours=1)) == 1
+    assert expire_reservations(ledger.database, datetime.now(UTC) + timedelta(hours=1)) == 1
     [(_, path, facts)] = told(ledger, "reservation.forfeited")
     assert path.startswith("mimic/icu-team/")
     assert (facts["reservation"], facts["steps_forfeited"], facts["lapsed"]) == (reservation, 3, True)
@@ -237,7 +237,7 @@ def test_what_a_forfeit_charges_reaches_thresholds_too(ledger: Ledger) -> None:
     run = opened(ledger)
     _reserved(ledger, run, count=200)
     assert thresholds(ledger) == []
-    forfeit_lapsed(ledger.database, datetime.now(UTC) + timedelta(hours=1))
+    expire_reservations(ledger.database, datetime.now(UTC) + timedelta(hours=1))
     assert ("mimic/icu-team", 0.5) in thresholds(ledger)
 
 

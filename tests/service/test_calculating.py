@@ -18,12 +18,12 @@ from app.accounting.events import Gaussian, GroupPrivacy, Laplace, NeighboringRe
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.service.calculating import calculators
-from app.service.calculating.calculators import MOST_PROCESSES, NICENESS, Calculation, Calculators
-from app.service.calculating.child import LATER
-from app.service.calculating.fair_queue import MOST_WAITING, FairQueue
-from app.service.calculating.prices import price_events
-from app.service.pricing import Prepared, UnpreparedError
+from app.service.costing import CostNotReadyError, PrecomputedCosts
+from app.service.worker_pool import pool
+from app.service.worker_pool.costs import price_events
+from app.service.worker_pool.fair_queue import MOST_WAITING, FairQueue
+from app.service.worker_pool.pool import MOST_PROCESSES, NICENESS, Job, WorkerPool
+from app.service.worker_pool.worker import LATER
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
@@ -68,77 +68,77 @@ def test_who_waits_for_a_task_gets_it_when_it_comes() -> None:
 
 
 def test_another_process_answers_as_this_one_does() -> None:
-    answer = Calculators().submit("lane", Calculation(price_events, ([SAMPLED], ADD, 2))).result(30)
+    answer = WorkerPool().submit("lane", Job(price_events, ([SAMPLED], ADD, 2))).result(30)
     assert np.array_equal(answer[0].values, event_curve(SAMPLED, ADD).values)
     assert not answer[0].values.flags.writeable
-    assert Calculators().submit("lane", Calculation(os.getpid, ())).result(30) != os.getpid()
+    assert WorkerPool().submit("lane", Job(os.getpid, ())).result(30) != os.getpid()
 
 
 def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
-    own = Calculators()
-    before = own.submit("lane", Calculation(os.getpid, ())).result(30)
-    unsound = Calculation(price_events, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 2))
+    own = WorkerPool()
+    before = own.submit("lane", Job(os.getpid, ())).result(30)
+    unsound = Job(price_events, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 2))
     with pytest.raises(UnsupportedEventError, match="does not amplify"):
         own.submit("lane", unsound).result(30)
-    assert own.submit("lane", Calculation(os.getpid, ())).result(30) == before
+    assert own.submit("lane", Job(os.getpid, ())).result(30) == before
 
 
 def test_too_much_work_is_stopped_there() -> None:
     with pytest.raises(PlanTooExpensiveError):
-        Calculators().submit("lane", Calculation(price_events, (DEAR, ADD, 2))).result(30)
+        WorkerPool().submit("lane", Job(price_events, (DEAR, ADD, 2))).result(30)
 
 
 def test_a_process_that_dies_fails_one_task_and_the_next_gets_another_one() -> None:
-    own = Calculators()
-    first = own.submit("lane", Calculation(os.getpid, ())).result(30)
-    killed = own.submit("lane", Calculation(os.kill, (first, signal.SIGKILL)))
+    own = WorkerPool()
+    first = own.submit("lane", Job(os.getpid, ())).result(30)
+    killed = own.submit("lane", Job(os.kill, (first, signal.SIGKILL)))
     with pytest.raises(LedgerUnavailableError):
         killed.result(30)
-    assert own.submit("lane", Calculation(os.getpid, ())).result(30) != first
+    assert own.submit("lane", Job(os.getpid, ())).result(30) != first
 
 
 def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calculators, "ANSWER_SECONDS", 0.5)
-    own = Calculators()
+    monkeypatch.setattr(pool, "ANSWER_SECONDS", 0.5)
+    own = WorkerPool()
     with pytest.raises(LedgerUnavailableError):
-        own.submit("lane", Calculation(time.sleep, (60,))).result(30)
+        own.submit("lane", Job(time.sleep, (60,))).result(30)
 
 
 def test_where_no_process_can_be_started_the_request_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere")
     with pytest.raises(LedgerUnavailableError, match="could be started: No such file"):
-        Calculators().submit("lane", Calculation(os.getpid, ())).result(30)
+        WorkerPool().submit("lane", Job(os.getpid, ())).result(30)
 
 
 def test_what_was_given_up_is_not_calculated() -> None:
-    own = Calculators()
-    running = own.submit("lane", Calculation(time.sleep, (0.2,)))
-    waiting: Future[None] = own.submit("lane", Calculation(time.sleep, (60,)))
+    own = WorkerPool()
+    running = own.submit("lane", Job(time.sleep, (0.2,)))
+    waiting: Future[None] = own.submit("lane", Job(time.sleep, (60,)))
     assert waiting.cancel()
     running.result(30)
-    assert own.submit("lane", Calculation(os.getpid, ())).result(30)
+    assert own.submit("lane", Job(os.getpid, ())).result(30)
 
 
 def test_a_second_process_is_used_beside_the_first_and_both_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Calculators()
-    alone = {own.submit(lane, Calculation(os.getpid, ())).result(30) for lane in "abc"}
-    loud = own.submit("loud", Calculation(time.sleep, (0.5,)))
-    second = own.submit("quiet", Calculation(os.getpid, ())).result(30)
+    own = WorkerPool()
+    alone = {own.submit(lane, Job(os.getpid, ())).result(30) for lane in "abc"}
+    loud = own.submit("loud", Job(time.sleep, (0.5,)))
+    second = own.submit("quiet", Job(os.getpid, ())).result(30)
     loud.result(30)
     both = {*alone, second}
     while len(own._idle) < MOST_PROCESSES:
         time.sleep(0.01)
     own._end_idle()
     assert all(Path(f"/proc/{process}").exists() for process in both)
-    monkeypatch.setattr(calculators, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.0)
     own._end_idle()
     assert not any(Path(f"/proc/{process}").exists() for process in both)
 
 
 def test_the_second_process_is_started_before_it_is_needed_and_gives_way_to_the_service() -> None:
-    own = Calculators()
-    assert own.submit("a", Calculation(os.nice, (0,))).result(30) == os.nice(0) + NICENESS
-    process = own.submit("a", Calculation(os.getpid, ())).result(30)
+    own = WorkerPool()
+    assert own.submit("a", Job(os.nice, (0,))).result(30) == os.nice(0) + NICENESS
+    process = own.submit("a", Job(os.getpid, ())).result(30)
     assert LATER.replace(".", "/") in Path(f"/proc/{process}/maps").read_text()
     while len(own._idle) < MOST_PROCESSES:
         time.sleep(0.01)
@@ -150,12 +150,12 @@ def test_the_second_process_is_started_before_it_is_needed_and_gives_way_to_the_
 
 def test_prices_of_many_events_are_computed_in_parts_that_another_organisation_can_pass() -> None:
     account = cast("Account", SimpleNamespace(relation=ADD, grid_version=2))
-    ready = Prepared()
+    ready = PrecomputedCosts()
     parts = 0
     while True:
         try:
             ready.require(account, DEAR)
-        except UnpreparedError as missing:
+        except CostNotReadyError as missing:
             missing.compute("org_1")
             parts += 1
         else:

@@ -20,9 +20,9 @@ from sqlalchemy.pool import StaticPool
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.tables import metadata
 from app.persistence.tolerant import DamagedCell
-from app.service.asking.access import COMMAND_LINE
-from app.service.verification import Verification, enforce, verify
-from app.service.verification.findings import Audit
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.verification import VerificationReport, apply_quarantines, verify
+from app.service.verification.report import VerificationContext
 from tests import postgres
 from tests.conftest import furnished, need_postgresql
 from tests.service.changing import TABLES, Change, Copies, changes, zeroed
@@ -110,7 +110,7 @@ def test_a_cell_that_cannot_be_read_is_named_and_the_rest_is_proven_and_stopped(
     row = _source().execute(f"SELECT {', '.join(key)} FROM {table} {where}").fetchone()  # noqa: S608 - names of tables
     change = Change(table, tuple(zip(key, row, strict=True)), column, value)
     assert copies.changed(*damage, change)
-    found = enforce(copies.database, verify(copies.database), COMMAND_LINE, datetime.now(UTC))
+    found = apply_quarantines(copies.database, verify(copies.database), CLI_ACTOR, datetime.now(UTC))
     assert any(f"{table}.{column} of the row with" in problem for problem in found.problems), found.problems
     assert account in verify(copies.database).quarantined
 
@@ -145,7 +145,7 @@ def test_damaged_cells_are_not_compared_with_each_other(copies: Copies) -> None:
             return str.__eq__(self, other)
 
     with copies.database.read(EVERYONE) as tx:
-        audit = Audit(tx)
+        audit = VerificationContext(tx)
         for place in [*range(100), 0]:
             row = {"organisation_id": Counted("org_1"), "run_id": "run_1", "position": place}
             audit.report(DamagedCell("decisions", "created_at", row, "it is no moment"))
@@ -194,7 +194,7 @@ def _in_memory(tx: Connection) -> Iterator[sqlite3.Connection]:
     engine.dispose()
 
 
-def _tried(tx: Connection, change: Change) -> Verification | None:
+def _tried(tx: Connection, change: Change) -> VerificationReport | None:
     """What a verification finds of a change that is undone again; None: PostgreSQL does not take it."""
     undone = tx.begin_nested()
     try:

@@ -11,7 +11,7 @@ from app.api.openapi import openapi_text
 from app.ledger.roles import Role
 from app.main import create_app
 from app.persistence.engine import Database
-from app.service.asking.access import authenticate
+from app.service.auth.authentication import authenticate
 from app.settings import Settings
 from tests.conftest import command_line
 from tests.persistence.dump import dump

@@ -10,7 +10,7 @@ import pytest
 from app.api.schemas.keys import KeyOut
 from app.ledger.errors import AuthenticationError
 from app.persistence.engine import Database
-from app.service.asking.access import authenticate
+from app.service.auth.authentication import authenticate
 from tests.ledgers import Ledger
 from tests.service.commands import Run, commands
 

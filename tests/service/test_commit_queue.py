@@ -9,10 +9,10 @@ from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noq
 
 from app.ledger.errors import InsufficientScopeError, LedgerUnavailableError, NotFoundError
 from app.ledger.roles import Role
-from app.service.charging import queue
+from app.service.charging import commit_queue
+from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.group import commit_group
-from app.service.charging.queue import CommitQueue
-from app.service.charging.requests import Answered
+from app.service.charging.requests import StepResult
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.commanding import (
@@ -45,7 +45,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         seen.append([command.request.run_id for command in commands])
         return outcomes
 
-    monkeypatch.setattr(queue, "commit_group", watched)
+    monkeypatch.setattr(commit_queue, "commit_group", watched)
     return seen
 
 
@@ -53,7 +53,7 @@ def test_a_lone_request_is_a_group_of_one(ledger: Ledger, groups: list[list[str]
     run, office = opened(ledger), Office(ledger)
     office.charged(request(run))
 
-    async def work(charges: CommitQueue) -> list[Answered]:
+    async def work(charges: CommitQueue) -> list[StepResult]:
         return [await charges.take_steps(office.call(), request(run)) for _ in range(3)]
 
     found = within(work, ledger.database)
@@ -81,7 +81,7 @@ def test_a_group_is_bounded(
 ) -> None:
     run, office = opened(ledger), Office(ledger)
     office.charged(request(run))
-    monkeypatch.setattr(queue, bound, 4)
+    monkeypatch.setattr(commit_queue, bound, 4)
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [charges.take_steps(office.call(), request(run, (LOUD, 1), (LOUD, 1))) for _ in range(10)]
@@ -110,21 +110,21 @@ def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
 def test_a_full_queue_says_so_and_serves_whom_it_has_taken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run, office = opened(ledger), Office(ledger)
     office.charged(request(run))
-    monkeypatch.setattr(queue, "MOST_WAITING", 4)
+    monkeypatch.setattr(commit_queue, "MOST_WAITING", 4)
 
     async def work(charges: CommitQueue) -> list[Any]:
         found = await together(*[charges.take_steps(office.call(), request(run)) for _ in range(10)])
         return [*found, await charges.take_steps(office.call(), request(run))]
 
     found = within(work, ledger.database)
-    assert [isinstance(each, Answered) for each in found] == [True] * 4 + [False] * 6 + [True]
+    assert [isinstance(each, StepResult) for each in found] == [True] * 4 + [False] * 6 + [True]
     assert {type(each) for each in found[4:10]} == {LedgerUnavailableError}
     assert len(dump(ledger.database)["decisions"]) == 6
 
 
 def test_over_http_a_full_queue_is_503_with_a_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(ledger)
-    monkeypatch.setattr(queue, "MOST_WAITING", 0)
+    monkeypatch.setattr(commit_queue, "MOST_WAITING", 0)
     reply = ledger.post(f"/v1/runs/{run}/steps", {})
     assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
     assert int(reply.headers["retry-after"]) >= 1
@@ -165,7 +165,7 @@ def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, place: str =
             raise error
         return outcomes
 
-    monkeypatch.setattr(queue, "commit_group", failing)
+    monkeypatch.setattr(commit_queue, "commit_group", failing)
     return tried
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import locks
-from app.service.charging.queue import CommitQueue
-from app.service.charging.requests import Answered
+from app.service.charging.commit_queue import CommitQueue
+from app.service.charging.requests import StepResult
 from tests.conftest import Ledger
 from tests.service.commanding import (
     LOUD,
@@ -94,7 +94,7 @@ def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         found = [each for part in pool.map(process, range(2)) for each in part]
-    assert all(isinstance(each, Answered) for each in found), found
+    assert all(isinstance(each, StepResult) for each in found), found
     admitted = [each.decision for each in found if each.decision.admitted]
     assert (len(found), len(admitted)) == (60, left)
     assert len({(decision.run_id, decision.first_step) for decision in admitted}) == left

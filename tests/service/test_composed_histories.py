@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.service.charging.requests import Answered
-from app.service.proof.export import export
-from app.service.upkeep import forfeit_lapsed
+from app.service.audit.export import export
+from app.service.charging.requests import StepResult
+from app.service.maintenance.loop import expire_reservations
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 from tests.service.commanding import LOUD, Office, request
@@ -87,7 +87,7 @@ def live(ledger: Ledger, runs: list[str], chance: random.Random, steps: int) -> 
                 if reply.status_code == 422:
                     reply = ledger.post(f"/v1/reservations/{plan}/commit", {"steps_executed": used})
             case "lapse" if chance.random() < 0.3:
-                forfeit_lapsed(ledger.database, datetime.now(UTC) + timedelta(days=40))
+                expire_reservations(ledger.database, datetime.now(UTC) + timedelta(days=40))
                 open_plans.clear()
                 continue
             case _:
@@ -128,7 +128,7 @@ def test_threads_on_sibling_parts_never_get_past_the_whole(ledger: Ledger) -> No
         office, admitted = Office(ledger), 0
         for _ in range(150):
             [outcome] = office.group(request(run, (LOUD, 3)))
-            assert isinstance(outcome, Answered), outcome
+            assert isinstance(outcome, StepResult), outcome
             admitted += outcome.decision.admitted
         return admitted
 

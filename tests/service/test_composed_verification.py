@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Connection, delete, update
 
 from app.persistence.tables import account_paths, accounts, attestations, run_budgets
-from app.service.asking.access import COMMAND_LINE
-from app.service.proof.export import export
-from app.service.verification import enforce, verify
+from app.service.audit.export import export
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.verification import apply_quarantines, verify
 from tests.conftest import Ledger
 from tests.service.lifting import lift
 from tests.service.tampering import set_account, set_balance, tampering
@@ -86,7 +86,7 @@ def test_a_part_that_is_not_proven_stops_the_others(composed: Ledger) -> None:
     run = composed.get("/v1/runs").json()["items"][1]["id"]
     with tampering(composed.database) as tx:
         set_balance(tx, "group/north", spent_delta=1)
-    enforce(composed.database, verify(composed.database), COMMAND_LINE, datetime.now(UTC))
+    apply_quarantines(composed.database, verify(composed.database), CLI_ACTOR, datetime.now(UTC))
     stopped = composed.post(f"/v1/runs/{run}/steps", {"count": 1})
     assert (stopped.status_code, stopped.json()["code"]) == (409, "account_quarantined")
     assert "group/north" in stopped.json()["detail"]

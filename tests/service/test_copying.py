@@ -14,9 +14,9 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoun
 from app.persistence.engine import EVERYONE, Database
 from app.persistence.schema import upgrade
 from app.persistence.tables import decisions, reservations, runs
-from app.service import copying
-from app.service.asking.access import create_organisation
-from app.service.copying import copy
+from app.service.auth.authentication import create_organisation
+from app.service.maintenance import database_copy
+from app.service.maintenance.database_copy import copy_database
 from app.service.verification import verify
 from tests.api.trainer import LOUD
 from tests.conftest import Ledger, command_line, need_postgresql, new_database, open_ledger
@@ -91,9 +91,9 @@ def test_the_example_has_every_kind_of_row(source: Ledger) -> None:
 
 
 def test_every_row_comes_out_as_it_went_in(source: Ledger, target: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "BATCH", 2)  # the example is small
+    monkeypatch.setattr(database_copy, "BATCH", 2)  # the example is small
     before = dump(source.database)
-    copied = copy(source.database, target)
+    copied = copy_database(source.database, target)
     assert copied.found.problems == ()
     assert dump(target) == before == dump(source.database)
     assert copied.rows == {name: len(rows) for name, rows in before.items()}
@@ -104,7 +104,7 @@ def test_the_copy_takes_up_where_the_source_ended(source: Ledger, target: Databa
     with source.database.read(EVERYONE) as tx:
         run = tx.execute(select(runs).where(runs.c.reservation_id.is_not(None))).one()
     asked = {"attempt": run.attempt, "first_step": run.next_step}
-    copy(source.database, target)
+    copy_database(source.database, target)
     with taken_up(urls[1], source.keys) as copied:
         steps = f"/v1/runs/{run.account_id}/steps"
         again = copied.post(steps, {"attempt": run.attempt}, "trainer", Idempotency_Key="planned")
@@ -121,13 +121,13 @@ def test_a_target_that_has_rows_is_left_alone(files: tuple[Database, Database]) 
     create_organisation(new, "hospital", NOW)
     before = dump(new)
     with pytest.raises(InvalidInputError, match="has rows already, the first of them in organisations"):
-        copy(old, new)
+        copy_database(old, new)
     assert dump(new) == before
 
 
 def test_two_names_of_one_database_are_no_copy(files: tuple[Database, Database]) -> None:
     with pytest.raises(InvalidInputError, match="one database"):
-        copy(files[0], files[0])
+        copy_database(files[0], files[0])
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -135,14 +135,14 @@ def test_both_have_the_newest_schema(files: tuple[Database, Database], which: in
     with files[which].write(EVERYONE) as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '0002'"))
     with pytest.raises(NotFoundError, match=f"^{('--from', '--to')[which]} names no ledger of this version"):
-        copy(*files)
+        copy_database(*files)
 
 
 def test_a_file_that_is_not_there_is_not_made(files: tuple[Database, Database], tmp_path: Path) -> None:
     nothing = Database(f"sqlite:///{tmp_path / 'nothing.db'}")
     for pair in ((files[0], nothing), (nothing, files[1])):
         with pytest.raises(NotFoundError):
-            copy(*pair)
+            copy_database(*pair)
     assert not (tmp_path / "nothing.db").exists()
 
 
@@ -151,7 +151,7 @@ def test_what_is_charged_meanwhile_is_not_lost_unseen(
 ) -> None:
     old, new = files
     create_organisation(old, "hospital", NOW)
-    copy_table = copying._copy_table
+    copy_table = database_copy._copy_table
 
     def and_somebody_writes(*copied: Any) -> int:  # noqa: ANN401 - whatever is copied
         count = copy_table(*copied)
@@ -159,9 +159,9 @@ def test_what_is_charged_meanwhile_is_not_lost_unseen(
             create_organisation(old, "clinic", NOW)
         return count
 
-    monkeypatch.setattr(copying, "_copy_table", and_somebody_writes)
+    monkeypatch.setattr(database_copy, "_copy_table", and_somebody_writes)
     with pytest.raises(LedgerUnavailableError, match="Stop the service first"):
-        copy(old, new)
+        copy_database(old, new)
     assert not any(dump(new).values())
 
 
@@ -174,7 +174,7 @@ def test_an_unsound_ledger_is_copied_as_it_is_and_called_unsound(
         opened.post(f"/v1/runs/{opened.run()}/steps", {})
         with tampering(opened.database) as tx:
             shift_curve(tx, TEAM, -1)
-        copied = copy(opened.database, files[1])
+        copied = copy_database(opened.database, files[1])
     assert dump(files[1]) == dump(files[0])
     assert [TEAM in problem for problem in copied.found.problems] == [True]
 

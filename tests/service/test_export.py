@@ -15,7 +15,7 @@ from app.accounting.events import Gaussian
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
 from app.ledger.reservations import commit, forfeit
-from app.service.proof.export import export
+from app.service.audit.export import export
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.reserving import Reserver

@@ -19,9 +19,9 @@ from app.ledger.errors import (
 )
 from app.persistence.recent import Recent
 from app.persistence.repositories.events import PriceBook
-from app.service.charging.memory import Memory
-from app.service.charging.requests import Answered, StepRequest
-from app.service.pricing import UnpreparedError
+from app.service.charging.cache import LedgerCache
+from app.service.charging.requests import StepRequest, StepResult
+from app.service.costing import CostNotReadyError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, organisation, request, sound
@@ -29,7 +29,7 @@ from tests.service.tampering import account, set_account, set_balance, set_run, 
 
 
 def _decisions(outcomes: list[Any]) -> list[Any]:
-    assert all(isinstance(outcome, Answered) for outcome in outcomes), outcomes
+    assert all(isinstance(outcome, StepResult) for outcome in outcomes), outcomes
     return [outcome.decision for outcome in outcomes]
 
 
@@ -50,12 +50,12 @@ def test_one_key_in_one_group_is_one_question(ledger: Ledger) -> None:
     first, again, reworded, elsewhere = office.group(
         *(request(run, key="k"), request(run, key="k"), request(run, (LOUD, 2), key="k"), request(other, key="k"))
     )
-    assert isinstance(first, Answered)
-    assert again == Answered(first.decision, replayed=True)
+    assert isinstance(first, StepResult)
+    assert again == StepResult(first.decision, replayed=True)
     assert isinstance(reworded, IdempotencyKeyReusedError)
     assert isinstance(elsewhere, IdempotencyKeyReusedError)
     [later] = office.once(request(run, key="k"))
-    assert isinstance(later, Answered)
+    assert isinstance(later, StepResult)
     # Read again, the decision is without its steps, which whoever repeats a request knows.
     assert (replace(later.decision, steps=first.decision.steps), later.replayed) == (first.decision, True)
     assert sound(ledger)
@@ -66,8 +66,8 @@ def test_a_key_that_pins_a_refusal_pins_it_for_the_group(ledger: Ledger, count: 
     run = opened(ledger)
     office = Office(ledger)
     outcomes = office.group(*[request(run, (LOUD, count), key="k", first=0)] * 3)
-    assert {outcome.decision.position for outcome in outcomes if isinstance(outcome, Answered)} == {0}
-    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, Answered)] == [False, True, True]
+    assert {outcome.decision.position for outcome in outcomes if isinstance(outcome, StepResult)} == {0}
+    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, StepResult)] == [False, True, True]
 
 
 def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
@@ -79,8 +79,8 @@ def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
         request(run, (LOUD, 3), first=0),
         request(run, first=5),
     )
-    assert isinstance(first, Answered)
-    assert again == other_key == Answered(first.decision, replayed=True)
+    assert isinstance(first, StepResult)
+    assert again == other_key == StepResult(first.decision, replayed=True)
     assert isinstance(other, SequenceConflictError)
     assert isinstance(gap, SequenceGapError)
     assert (other.members["next_step"], gap.members["expected_step"]) == (4, 4)
@@ -99,11 +99,11 @@ def test_commands_that_fail_leave_no_trace_and_harm_nobody(ledger: Ledger) -> No
     alone = [office.once(each)[0] for each in bad]
     kinds = [NotFoundError, SequenceGapError, AttemptSupersededError, None, SequenceConflictError]
     assert all(kind is None or type(error) is kind for kind, error in zip(kinds, alone, strict=True))
-    assert not any(isinstance(error, Answered) for error in alone)
+    assert not any(isinstance(error, StepResult) for error in alone)
     assert dump(ledger.database) == before
     mixed = [request(run), bad[0], request(other), *bad[1:4], request(run, first=2)]
     outcomes = office.group(*mixed)
-    assert [isinstance(outcome, Answered) for outcome in outcomes] == [True, False, True, False, False, False, True]
+    assert [isinstance(outcome, StepResult) for outcome in outcomes] == [True, False, True, False, False, False, True]
     assert [len(rows) for rows in (before["decisions"], dump(ledger.database)["decisions"])] == [1, 4]
     assert sound(ledger)
 
@@ -157,8 +157,8 @@ def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) 
     office.charged(request(run))
     command = office.command(request(other, (QUIET, 1)))
     lacking, done = office.once(command, request(run))
-    assert isinstance(lacking, UnpreparedError)
-    assert isinstance(done, Answered)
+    assert isinstance(lacking, CostNotReadyError)
+    assert isinstance(done, StepResult)
     lacking.compute(command.organisation_id)
     assert _decisions(office.once(command))[0].admitted
     assert sound(ledger)
@@ -168,7 +168,7 @@ def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) 
 def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
     runs = [opened(ledger), another(ledger), another(ledger)]
-    memory = Memory(Recent(size), Recent(size), PriceBook(size), Recent(size), Recent(size))
+    memory = LedgerCache(Recent(size), Recent(size), PriceBook(size), Recent(size), Recent(size))
     office = Office(ledger, memory=memory)
     events = [LOUD, QUIET, Gaussian(100.0)]
     _decisions(office.group(*[request(run, (event, 1)) for run in runs for event in events]))
@@ -259,6 +259,6 @@ def test_organisations_share_a_group_and_nothing_else(ledger: Ledger) -> None:
     commands = [here.command(asked[0]), there.command(asked[1])]
     here._prepare(commands[0])
     mine, theirs = here.once(*commands)
-    assert isinstance(mine, Answered)
+    assert isinstance(mine, StepResult)
     assert isinstance(theirs, NotFoundError)
     assert sound(ledger)

@@ -9,19 +9,19 @@ import pytest
 from app.accounting.curves import RdpCurve
 from app.accounting.orders import orders
 from app.persistence.repositories.samples import Sample
-from app.service.looking.growth import Growth, growth
+from app.service.queries.spend_series import SpendSeries, spend_series
 
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def grown(children: int, moments: int) -> Growth:
+def grown(children: int, moments: int) -> SpendSeries:
     """Runs of so many children that are charged one unit at each order, one after the other."""
     size = orders(2).size
     times = [BEGAN + timedelta(minutes=at) for at in range(moments)]
     samples = [
         Sample(f"run-{at}", 0, 1, charged=True, reached=1, steps=1, at=times[at % moments]) for at in range(children)
     ]
-    return growth(
+    return spend_series(
         samples,
         {(each.run_id, 0): [("event", 1)] for each in samples},
         {each.run_id: each.run_id for each in samples},

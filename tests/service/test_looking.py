@@ -13,11 +13,11 @@ from app.ledger.windows import ALWAYS
 from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.tables import accounts as accounts_table
-from app.service.alerts.forecasting import outlook
-from app.service.asking.access import Caller, authenticate
-from app.service.asking.call import Call
-from app.service.looking.overview import BUDGETS, POPULATIONS, read_overview, read_stamp, trees_of
-from app.service.looking.standings import Standing, Standings, paced
+from app.service.alerts.forecasts import outlook
+from app.service.auth.authentication import Principal, authenticate
+from app.service.auth.request_context import RequestContext
+from app.service.queries.account_status import AccountStatus, AccountStatusCache, with_burn_rate
+from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview, trees_of
 from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import TEAM, set_account, set_balance, tampering
 
@@ -26,17 +26,17 @@ WIDE = {"epsilon": 2.5, "delta": 1e-5}
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def call_of(ledger: Ledger, role: str = "viewer", now: datetime | None = None) -> Call:
+def call_of(ledger: Ledger, role: str = "viewer", now: datetime | None = None) -> RequestContext:
     """What a use case is given when somebody with this role asks."""
     at = now or datetime.now(UTC)
-    caller: Caller = authenticate(ledger.database, ledger.headers(role)["Authorization"], at)
-    return Call(ledger.database, caller, at)
+    caller: Principal = authenticate(ledger.database, ledger.headers(role)["Authorization"], at)
+    return RequestContext(ledger.database, caller, at)
 
 
-def standings_of(ledger: Ledger, book: Standings | None = None) -> dict[str, Standing]:
+def standings_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[str, AccountStatus]:
     call = call_of(ledger)
     with ledger.database.read(call.organisation_id) as tx:
-        return {each.path: each for each in (book or Standings()).read(tx, call)}
+        return {each.path: each for each in (book or AccountStatusCache()).read(tx, call)}
 
 
 def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
@@ -66,7 +66,7 @@ def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest
         ledger.population(name)
         ledger.budget(parent=name)
     run = ledger.run("imaging/icu-team")
-    book = Standings()
+    book = AccountStatusCache()
     asked: list[list[str]] = []
     read_many = accounts.read_many
 
@@ -101,7 +101,7 @@ def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger
         ledger.population(name)
         ledger.budget(parent=name)
         assert ledger.post(f"/v1/runs/{ledger.run(f'{name}/icu-team')}/steps", {}, "trainer").status_code == 200
-    book = Standings()
+    book = AccountStatusCache()
     whole = standings_of(ledger, book)
     with tampering(ledger.database) as tx:
         DAMAGES[what](tx)
@@ -125,7 +125,7 @@ def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger
 def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
-    book = Standings()
+    book = AccountStatusCache()
     with tampering(ledger.database) as tx:
         set_account(tx, TEAM, charged_since="[1")
     assert standings_of(ledger, book)[TEAM].limit is None
@@ -135,10 +135,10 @@ def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) ->
 
 
 def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
-    seen = {read_stamp(call_of(ledger))}
+    seen = {read_change_token(call_of(ledger))}
 
     def happened(what: str) -> None:
-        stamp = read_stamp(call_of(ledger))
+        stamp = read_change_token(call_of(ledger))
         assert stamp not in seen, what
         seen.add(stamp)
 
@@ -165,10 +165,10 @@ def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
     lower = {"limit": {"epsilon": 0.9, "delta": 1e-5}, "reason": "Less is enough."}
     assert ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*").status_code == 200
     happened("a limit was lowered")
-    before = read_stamp(call_of(ledger))
+    before = read_change_token(call_of(ledger))
     assert ledger.get("/v1/runs").status_code == 200
     assert steps(dry_run=True) == 422
-    assert read_stamp(call_of(ledger)) == before
+    assert read_change_token(call_of(ledger)) == before
 
 
 def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
@@ -178,7 +178,7 @@ def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").status_code == 200
     later = call_of(ledger, now=datetime.now(UTC) + timedelta(days=2))
     with ledger.database.read(later.organisation_id) as tx:
-        seen = paced(tx, later, Standings().read(tx, later))
+        seen = with_burn_rate(tx, later, AccountStatusCache().read(tx, later))
         for each in seen:
             record = accounts.find(tx, later.organisation_id, each.id)
             assert record is not None
@@ -188,16 +188,16 @@ def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
             assert each.lasts is not None
 
 
-def standing(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> Standing:
+def standing(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
     """An account that has used a part of its limit of 2."""
     root = path.split("/", maxsplit=1)[0]
     kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
     spent = 2 * share if epsilon is None else epsilon
     facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), Limit(2.0, 1e-6))
-    return Standing(*facts, spent, spent, holds=False, share=share, window=ALWAYS, created_at=datetime.now(UTC))
+    return AccountStatus(*facts, spent, spent, holds=False, share=share, window=ALWAYS, created_at=datetime.now(UTC))
 
 
-def ending(account: Standing, days: int) -> Standing:
+def ending(account: AccountStatus, days: int) -> AccountStatus:
     """The same account, if it is empty in so many days."""
     return replace(account, now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
 
@@ -217,7 +217,7 @@ def ending(account: Standing, days: int) -> Standing:
         (ending(standing("p", 0.1), 32), "calm"),
     ],
 )
-def test_levels(account: Standing, level: str) -> None:
+def test_levels(account: AccountStatus, level: str) -> None:
     assert account.level == level
     assert account.words
 
@@ -242,8 +242,8 @@ def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch:
         for number in range(POPULATIONS + 20)
         for team in range(3)
     ]
-    monkeypatch.setattr(Standings, "read", lambda *_: [*many, *teams])
-    seen = read_overview(call_of(ledger), Standings())
+    monkeypatch.setattr(AccountStatusCache, "read", lambda *_: [*many, *teams])
+    seen = read_overview(call_of(ledger), AccountStatusCache())
     assert (seen.populations, seen.budgets) == (POPULATIONS + 20, 3 * (POPULATIONS + 20))
     assert len(seen.trees) == POPULATIONS
     shown = [child for tree in seen.trees for child in tree.children]
@@ -254,5 +254,5 @@ def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch:
     hidden = {each.path for each in teams if each.population_id in {tree.standing.id for tree in seen.trees}}
     hidden -= {child.standing.path for child in shown}
     assert max(each.share for each in teams if each.path in hidden) <= least
-    found = read_overview(call_of(ledger), Standings(), wanted=" P007/t1 ")
+    found = read_overview(call_of(ledger), AccountStatusCache(), wanted=" P007/t1 ")
     assert [tree.standing.path for tree in found.trees] == ["p007"]

@@ -10,7 +10,7 @@ from threading import Event, Thread
 
 import pytest
 
-from app.service.asking.openid import fetching
+from app.service.auth.oidc import http_json
 from tests.conftest import LiveServer
 
 PIECES = 600
@@ -75,10 +75,10 @@ def dripping(before: bytes, piece: bytes) -> Iterator[Drip]:
     ],
 )
 def test_who_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, before: bytes, piece: bytes) -> None:
-    monkeypatch.setattr(fetching, "FETCH_SECONDS", 0.3)
+    monkeypatch.setattr(http_json, "FETCH_SECONDS", 0.3)
     with dripping(before, piece) as drip:
         with pytest.raises(TimeoutError, match=r"took longer than 0\.3 seconds"):
-            fetching.fetched_from(drip.url)
+            http_json.fetched_from(drip.url)
         assert drip.left.wait(20), "the connection is kept"
         assert not drip.ended.is_set()
 

@@ -11,17 +11,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
-from app.service.asking import keyring
-from app.service.asking.keyring import KeyRing
-from app.service.asking.openid import provider as provider_module
-from app.service.asking.openid.fetching import MOST_BYTES
-from app.service.asking.openid.provider import (
-    KEPT_SECONDS,
-    PROVOKED_SECONDS,
-    RENEWED_SECONDS,
-    RETRIED_SECONDS,
-)
-from app.service.asking.openid.provider import Provider as Keys
+from app.service.auth import credential_cache
+from app.service.auth.credential_cache import Authenticator
+from app.service.auth.oidc import jwks as provider_module
+from app.service.auth.oidc.http_json import MOST_BYTES
+from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS, RETRIED_SECONDS
+from app.service.auth.oidc.jwks import JwksCache as Keys
 from app.settings import Settings
 from tests.conftest import Ledger, open_ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
@@ -202,8 +197,8 @@ def opened(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory,
         yield ledger
 
 
-def _ring(ledger: Ledger) -> KeyRing:
-    ring: KeyRing = ledger.http.app.state.keys  # type: ignore[attr-defined]
+def _ring(ledger: Ledger) -> Authenticator:
+    ring: Authenticator = ledger.http.app.state.keys  # type: ignore[attr-defined]
     return ring
 
 
@@ -213,7 +208,7 @@ def test_a_token_is_believed_while_its_key_is_published(
     ring, header = _ring(opened), f"Bearer {provider.token()}"
     ring.authenticate(header)
     asked = [0.0]
-    monkeypatch.setattr(keyring, "monotonic", lambda: monotonic() + asked[0])
+    monkeypatch.setattr(credential_cache, "monotonic", lambda: monotonic() + asked[0])
     for _ in range(3):
         assert ring.find(header) is not None
         asked[0] += 0.9
@@ -234,10 +229,10 @@ def test_a_person_who_asks_no_more_is_forgotten_and_no_use_is_written(
 ) -> None:
     ring, header = _ring(opened), f"Bearer {provider.token()}"
     ring.authenticate(header)
-    monkeypatch.setattr(keyring, "USE_WRITTEN_SECONDS", -1.0)
+    monkeypatch.setattr(credential_cache, "USE_WRITTEN_SECONDS", -1.0)
     monkeypatch.setattr("app.persistence.repositories.keys.used", lambda *_: pytest.fail("a use was written"))
     ring.refresh("default")
-    monkeypatch.setattr(keyring, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(credential_cache, "IDLE_SECONDS", -1.0)
     ring.refresh("default")
     assert ring._known == {}
 
@@ -256,19 +251,19 @@ def test_the_provider_is_never_asked_on_the_event_loop(
     provider: IdentityProvider, opened: Ledger, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched_in, loops = set(), set()
-    fetch, find = Keys._fetch, KeyRing.find
+    fetch, find = Keys._fetch, Authenticator.find
 
     def watched_fetch(keys: Keys, *, provoked: bool = False) -> None:
         fetched_in.add(get_ident())
         fetch(keys, provoked=provoked)
 
-    def watched_find(ring: KeyRing, authorization: str | None) -> object:
+    def watched_find(ring: Authenticator, authorization: str | None) -> object:
         loops.add(get_ident())
         return find(ring, authorization)
 
     monkeypatch.setattr(Keys, "_fetch", watched_fetch)
-    monkeypatch.setattr(KeyRing, "find", watched_find)
-    monkeypatch.setattr(keyring, "BELIEVED_SECONDS", 3600.0)
+    monkeypatch.setattr(Authenticator, "find", watched_find)
+    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", 3600.0)
     later(KEPT_SECONDS)
     headers = {"Authorization": f"Bearer {provider.token()}"}
     before = len(provider.asked)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.ledger.roles import Role
-from app.service.asking.openid.terms import Grant, granted
+from app.service.auth.oidc.config import RoleMapping, granted
 from app.settings import PREFIX, Settings
 from tests.service.commands import commands
 
@@ -24,7 +24,10 @@ GOOD: dict[str, Any] = {
 def test_what_is_agreed() -> None:
     terms = Settings(**GOOD).openid
     assert terms is not None
-    assert dict(terms.roles) == {"officers": Grant(Role.PRIVACY_OFFICER), "icu": Grant(Role.TRAINER, "mimic/icu-team")}
+    assert dict(terms.roles) == {
+        "officers": RoleMapping(Role.PRIVACY_OFFICER),
+        "icu": RoleMapping(Role.TRAINER, "mimic/icu-team"),
+    }
     assert (terms.groups_claim, terms.subject_claim, terms.jwks_url) == ("groups", "sub", None)
     assert Settings().openid is None
 
@@ -96,15 +99,15 @@ def test_the_command_line_says_it_in_a_sentence(
     [
         ([], None),
         (["unknown"], None),
-        (["b"], Grant(Role.TRAINER, "x")),
-        (["a", "b"], Grant(Role.TRAINER, "x")),
-        (["c", "b"], Grant(Role.VIEWER)),
-        (["c", "d", "a"], Grant(Role.PLANNER)),
-        (["e", "c"], Grant(Role.AUDITOR)),
+        (["b"], RoleMapping(Role.TRAINER, "x")),
+        (["a", "b"], RoleMapping(Role.TRAINER, "x")),
+        (["c", "b"], RoleMapping(Role.VIEWER)),
+        (["c", "d", "a"], RoleMapping(Role.PLANNER)),
+        (["e", "c"], RoleMapping(Role.AUDITOR)),
     ],
     ids=str,
 )
-def test_who_is_in_several_groups_has_one_role(groups: list[str], expected: Grant | None) -> None:
+def test_who_is_in_several_groups_has_one_role(groups: list[str], expected: RoleMapping | None) -> None:
     roles = {
         "b": {"role": "trainer", "scope": "x"},
         "a": {"role": "admin", "scope": "y"},

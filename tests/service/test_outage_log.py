@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import LedgerUnavailableError
-from app.service.charging import queue
+from app.service.charging import commit_queue
 from tests.conftest import Ledger
 from tests.service.commanding import opened
 
@@ -21,7 +21,7 @@ def _lines(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(queue, "commit_group", fail)
+    monkeypatch.setattr(commit_queue, "commit_group", fail)
     caplog.clear()
     ledger.post(f"/v1/runs/{run}/steps", {})
     return [record for record in caplog.records if record.name.startswith("app.")]

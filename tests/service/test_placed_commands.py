@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from app.cli import main
 from app.ledger.roles import Role
 from app.main import create_app
-from app.service.asking.access import create_organisation
-from app.service.governance.keys import create_key
+from app.service.auth.authentication import create_organisation
+from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
 from app.settings import Settings
 from tests import postgres

@@ -21,11 +21,11 @@ from app.ledger.errors import (
 from app.ledger.roles import Role
 from app.main import create_app
 from app.persistence.engine import Database
-from app.service.asking import keyring
-from app.service.asking.access import authenticate, create_organisation
-from app.service.asking.keyring import KeyRing
-from app.service.copying import copy
-from app.service.governance.keys import create_key
+from app.service.auth import credential_cache
+from app.service.auth.authentication import authenticate, create_organisation
+from app.service.auth.credential_cache import Authenticator
+from app.service.governance.api_keys import create_key
+from app.service.maintenance.database_copy import copy_database
 from app.service.placements import Placements
 from app.service.verification import verify
 from app.settings import Settings
@@ -90,7 +90,7 @@ def test_a_key_is_asked_for_where_it_was_found(house: House, monkeypatch: pytest
     with _down(house.hospital.database) as asked:
         assert house.clinic.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200  # remembered
         assert asked == []
-    monkeypatch.setattr(keyring, "BELIEVED_SECONDS", -1.0)
+    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", -1.0)
     assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up, and forgotten at once
     with _down(house.hospital.database) as asked:
         assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up where it was found
@@ -98,7 +98,7 @@ def test_a_key_is_asked_for_where_it_was_found(house: House, monkeypatch: pytest
 
 
 def test_a_key_that_nobody_knows_is_refused_where_everybody_answers(placements: Placements) -> None:
-    keys = KeyRing(placements.databases)
+    keys = Authenticator(placements.databases)
     with pytest.raises(AuthenticationError):
         keys.authenticate("Bearer key_x.secret")
     for down in placements:
@@ -112,7 +112,7 @@ def test_one_caller_at_a_time_tries_a_database_that_is_down(
     only = {"default": placements.named("default").database}
     create_organisation(only["default"], "hospital", NOW)
     key = f"Bearer {create_key(only['default'], 'hospital', Role.ADMIN, NOW).key}"
-    keys = KeyRing(only)
+    keys = Authenticator(only)
     with _down(only["default"]), pytest.raises(OperationalError):
         keys.authenticate(key)
     tries, answered = threading.Event(), threading.Event()
@@ -122,7 +122,7 @@ def test_one_caller_at_a_time_tries_a_database_that_is_down(
         assert answered.wait(30)
         return authenticate(*asked)
 
-    monkeypatch.setattr(keyring, "authenticate", slowly)
+    monkeypatch.setattr(credential_cache, "authenticate", slowly)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(keys.authenticate, key)
         assert tries.wait(30)
@@ -175,7 +175,7 @@ def test_a_key_s_id_is_new_on_every_placement(placements: Placements, monkeypatc
         create_organisation(everywhere[name], organisation, NOW, everywhere.values())
     first = create_key(everywhere["default"], "hospital", Role.ADMIN, NOW, everywhere.values())
     ids = iter([first.id, first.id, "key_new"])
-    monkeypatch.setattr("app.service.governance.new_keys.new_id", lambda *_: next(ids))
+    monkeypatch.setattr("app.service.governance.key_generation.new_id", lambda *_: next(ids))
     assert create_key(everywhere["eu-2"], "clinic", Role.ADMIN, NOW, everywhere.values()).id == "key_new"
 
 
@@ -189,7 +189,7 @@ def test_a_name_that_two_databases_brought_along_is_given_by_its_id(placements: 
 
 def test_a_copy_of_a_ledger_is_no_second_placement(placements: Placements) -> None:
     organisation = create_organisation(placements.named("default").database, "hospital", NOW)
-    copy(*placements.databases.values())
+    copy_database(*placements.databases.values())
     with pytest.raises(InvalidInputError, match=f"{organisation} is on the placements 'default' and 'eu-2'"):
         placements.require_apart()
 
@@ -207,7 +207,7 @@ def test_lapsed_reservations_are_looked_for_on_every_placement(
     async def look(db: Database) -> None:
         looked.append(db)
 
-    monkeypatch.setattr("app.service.placements.keep_up", look)
+    monkeypatch.setattr("app.service.placements.run_maintenance", look)
     app = create_app(Settings(database_url=placed_urls["default"], placements={"eu-2": placed_urls["eu-2"]}))
     with TestClient(app) as http:
         assert http.get("/healthz").status_code == 200

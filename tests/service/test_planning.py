@@ -20,12 +20,12 @@ from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
 from app.ledger.admission import Admission, admit
 from app.ledger.filters import FilterKind, Limit
+from app.service.planning.assumptions import Batches, PlanAssumptions
+from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import plan_delta, plan_epsilon, plan_trajectory
 from app.service.planning.laplace import LaplaceNoise, plan_laplace
-from app.service.planning.setting import Batches, Setting
-from app.service.planning.solving import Goal, largest_sampling, most_steps, smallest_noise
 
-SETTING = Setting()
+SETTING = PlanAssumptions()
 STEP = PoissonSampled(0.01, Gaussian(1.1))
 TRAINING = (StepEvent(STEP, 5000),)
 KINDS = st.sampled_from(list(FilterKind))
@@ -42,11 +42,11 @@ SAMPLED = st.builds(
 )
 
 
-def goal(epsilon: float, kind: FilterKind, besides: tuple[StepEvent, ...] = (), delta: float = 1e-5) -> Goal:
-    return Goal(epsilon, delta, kind, besides, SETTING)
+def goal(epsilon: float, kind: FilterKind, besides: tuple[StepEvent, ...] = (), delta: float = 1e-5) -> CalibrationGoal:
+    return CalibrationGoal(epsilon, delta, kind, besides, SETTING)
 
 
-def admits(plan: tuple[StepEvent, ...], asked: Goal) -> bool:
+def admits(plan: tuple[StepEvent, ...], asked: CalibrationGoal) -> bool:
     """Whether an account that was told the plan lets all of it through, step event by step event."""
     account = Account(
         id="bud_plan",
@@ -209,25 +209,25 @@ def test_a_trajectory_ends_where_the_plan_ends() -> None:
     assert found.warnings == ()
 
 
-def warnings_of(plan: tuple[StepEvent, ...], delta: float = 1e-5, setting: Setting = SETTING) -> str:
+def warnings_of(plan: tuple[StepEvent, ...], delta: float = 1e-5, setting: PlanAssumptions = SETTING) -> str:
     return "\n".join(plan_epsilon(plan, delta, setting).warnings)
 
 
 def test_a_usual_plan_has_no_warnings() -> None:
-    assert warnings_of(TRAINING, setting=Setting(population_size=60_000)) == ""
+    assert warnings_of(TRAINING, setting=PlanAssumptions(population_size=60_000)) == ""
 
 
 def test_a_delta_that_publishes_a_record_is_warned_of() -> None:
-    assert "one whole record" in warnings_of(TRAINING, setting=Setting(population_size=100_000))
-    assert "one whole record" in warnings_of(TRAINING, setting=Setting(population_size=10**12))
-    found = plan_delta(TRAINING, 4.0, Setting(population_size=10**6))
+    assert "one whole record" in warnings_of(TRAINING, setting=PlanAssumptions(population_size=100_000))
+    assert "one whole record" in warnings_of(TRAINING, setting=PlanAssumptions(population_size=10**12))
+    found = plan_delta(TRAINING, 4.0, PlanAssumptions(population_size=10**6))
     assert any("one whole record" in warning for warning in found.warnings)
-    assert plan_delta(TRAINING, 4.0, Setting(population_size=10**5)).warnings == ()
+    assert plan_delta(TRAINING, 4.0, PlanAssumptions(population_size=10**5)).warnings == ()
 
 
 @pytest.mark.parametrize("batches", [Batches.FIXED, Batches.SHUFFLED])
 def test_other_batches_than_poisson_samples_are_warned_of(batches: Batches) -> None:
-    setting = Setting(batches=batches)
+    setting = PlanAssumptions(batches=batches)
     nested = Composed((Gaussian(9.0), SelfComposed(STEP, 3)))
     decaying = Decay(mode="time", decay_rate=6e-4, steps=10, event=STEP)
     sampled: tuple[DpEvent, ...] = (STEP, nested, decaying)
@@ -236,7 +236,7 @@ def test_other_batches_than_poisson_samples_are_warned_of(batches: Batches) -> N
         assert "Poisson samples" in warnings_of((StepEvent(event, 2),), setting=setting)
     for event in unsampled:
         assert warnings_of((StepEvent(event, 2),), setting=setting) == ""
-    sampled_besides = Goal(2.0, 1e-5, FilterKind.DECLARED, TRAINING, setting)
+    sampled_besides = CalibrationGoal(2.0, 1e-5, FilterKind.DECLARED, TRAINING, setting)
     for found in (smallest_noise(Gaussian(9.0), 1, sampled_besides), most_steps(Gaussian(9.0), sampled_besides)):
         assert any("Poisson samples" in warning for warning in found.warnings)
 
@@ -303,8 +303,8 @@ def test_the_extremes_of_laplace_noise_have_an_answer(scale: float, sensitivity:
 
 
 def test_relations_are_respected() -> None:
-    replaced = Setting(NeighboringRelation.REPLACE_ONE)
-    twice = smallest_noise(Gaussian(1.0), 1, Goal(1.0, 1e-5, FilterKind.DECLARED, (), replaced))
+    replaced = PlanAssumptions(NeighboringRelation.REPLACE_ONE)
+    twice = smallest_noise(Gaussian(1.0), 1, CalibrationGoal(1.0, 1e-5, FilterKind.DECLARED, (), replaced))
     once = smallest_noise(Gaussian(1.0), 1, goal(1.0, FilterKind.DECLARED))
     assert once.value is not None
     assert twice.value == pytest.approx(2 * once.value, rel=1e-5)

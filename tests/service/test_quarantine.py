@@ -14,9 +14,9 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import entries
 from app.persistence.repositories.locks import lock
 from app.service import verification
-from app.service.asking.access import COMMAND_LINE
-from app.service.verification import Verification, enforce, placing, verify
-from app.service.verification.turns import turn
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.verification import VerificationReport, apply_quarantines, quarantines, verify
+from app.service.verification.lock import verification_lock
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.lifting import lift
@@ -45,7 +45,7 @@ def _step(ledger: Ledger, path: str) -> int:
 
 
 def _enforce(ledger: Ledger) -> None:
-    enforce(ledger.database, verify(ledger.database), COMMAND_LINE, NOW)
+    apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
 
 
 def _shift(ledger: Ledger, units: int) -> None:
@@ -82,7 +82,7 @@ def test_no_verification_lets_writes_pass_again(charged: Ledger) -> None:
     _shift(charged, 1)
     before = dump(charged.database)
     for _ in range(2):
-        now = enforce(charged.database, verify(charged.database), COMMAND_LINE, NOW)
+        now = apply_quarantines(charged.database, verify(charged.database), CLI_ACTOR, NOW)
         assert (now.sound, list(now.quarantined), now.liftable) == (True, [_key(charged)], now.quarantined)
     again = charged.get("/v1/verify", "admin").json()
     [stopped] = again["quarantined"]
@@ -131,7 +131,7 @@ def test_a_stale_verification_stops_nothing_that_was_restored(charged: Ledger) -
     stale = verify(charged.database)
     _shift(charged, 1)
     assert charged.get("/v1/verify", "admin").json()["sound"]
-    now = enforce(charged.database, stale, COMMAND_LINE, NOW)
+    now = apply_quarantines(charged.database, stale, CLI_ACTOR, NOW)
     assert (stale.sound, now.sound, now.accounts) == (False, True, stale.accounts)
     assert _step(charged, MODEL) == 200
 
@@ -142,7 +142,7 @@ def test_a_stale_verification_places_nothing_that_was_lifted(charged: Ledger) ->
     _enforce(charged)
     _shift(charged, 1)
     lift(charged, TEAM)
-    now = enforce(charged.database, stale, COMMAND_LINE, NOW)
+    now = apply_quarantines(charged.database, stale, CLI_ACTOR, NOW)
     assert (stale.sound, now.sound, now.quarantined) == (False, True, {})
     assert _step(charged, MODEL) == 200
 
@@ -153,7 +153,7 @@ def test_an_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> 
     before = _version(charged)
     assert [_step(charged, MODEL) for _ in range(3)] == [200, 200, 200]
     assert _version(charged) > before
-    enforce(charged.database, found, COMMAND_LINE, NOW)
+    apply_quarantines(charged.database, found, CLI_ACTOR, NOW)
     assert _step(charged, MODEL) == 409
 
 
@@ -177,7 +177,7 @@ def test_one_verification_at_a_time_places_quarantines(
     wrong = verify(charged.database)
     has_looked, may_write = Event(), Event()
 
-    def looking(db: Database, organisation_id: str | None = None) -> Verification:
+    def looking(db: Database, organisation_id: str | None = None) -> VerificationReport:
         found = verify(db, organisation_id)
         if current_thread() is first:
             has_looked.set()
@@ -185,11 +185,11 @@ def test_one_verification_at_a_time_places_quarantines(
         return found
 
     monkeypatch.setattr(verification, "verify", looking)
-    first = Thread(target=enforce, args=(charged.database, wrong, COMMAND_LINE, NOW))
+    first = Thread(target=apply_quarantines, args=(charged.database, wrong, CLI_ACTOR, NOW))
     first.start()
     assert has_looked.wait(PATIENCE_SECONDS)
     _shift(charged, 1)
-    second = Thread(target=enforce, args=(another, wrong, COMMAND_LINE, NOW))
+    second = Thread(target=apply_quarantines, args=(another, wrong, CLI_ACTOR, NOW))
     second.start()
     second.join(0.3)
     waited = second.is_alive()
@@ -204,7 +204,7 @@ def test_one_verification_at_a_time_places_quarantines(
 HOLDER = """
 import sys, time
 from app.persistence.engine import Database
-from app.service.verification.turns import turn
+from app.service.verification.lock import turn
 with turn(Database(sys.argv[1])):
     print("has it", flush=True)
     time.sleep(600)
@@ -216,7 +216,7 @@ def test_the_turn_is_taken_from_a_process_that_dies(charged: Ledger) -> None:
     taken = Event()
 
     def wait() -> None:
-        with turn(charged.database):
+        with verification_lock(charged.database):
             taken.set()
 
     with subprocess.Popen([sys.executable, "-c", HOLDER, url], stdout=subprocess.PIPE, text=True) as holder:
@@ -272,7 +272,7 @@ def _until_blocked(db: Database) -> None:
 
 
 def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "STOPPED_AT_ONCE", 1)
+    monkeypatch.setattr(quarantines, "STOPPED_AT_ONCE", 1)
     with tampering(charged.database) as tx:
         for path in ("mimic", TEAM, MODEL):
             shift_curve(tx, path, -1)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.errors import AuthenticationError, RateLimitedError
-from app.service.asking import rates
-from app.service.asking.rates import MOST_BUCKETS, Rates
+from app.service.auth import rate_limit
+from app.service.auth.rate_limit import MOST_BUCKETS, TokenBuckets
 
 
 class Clock:
@@ -22,11 +22,11 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(rates, "monotonic", clock)
+    monkeypatch.setattr(rate_limit, "monotonic", clock)
     return clock
 
 
-def _taken(bucket: Rates, times: int, name: str = "key") -> int:
+def _taken(bucket: TokenBuckets, times: int, name: str = "key") -> int:
     """How many of so many tokens are to be had now."""
     taken = 0
     for _ in range(times):
@@ -39,7 +39,7 @@ def _taken(bucket: Rates, times: int, name: str = "key") -> int:
 
 
 def test_a_silent_asker_has_the_burst_and_then_the_rate(clock: Clock) -> None:
-    bucket = Rates(10, 4, "Wait.")
+    bucket = TokenBuckets(10, 4, "Wait.")
     assert _taken(bucket, 100) == 4
     clock.now += 0.25
     assert _taken(bucket, 100) == 2
@@ -48,7 +48,7 @@ def test_a_silent_asker_has_the_burst_and_then_the_rate(clock: Clock) -> None:
 
 
 def test_it_says_when_the_next_token_comes(clock: Clock) -> None:
-    bucket = Rates(0.1, 1, "Wait.")
+    bucket = TokenBuckets(0.1, 1, "Wait.")
     bucket.take("key")
     for passed, seconds in ((0.0, 10), (0.5, 10), (8.5, 1)):
         clock.now += passed
@@ -60,18 +60,18 @@ def test_it_says_when_the_next_token_comes(clock: Clock) -> None:
 
 
 def test_each_name_has_a_bucket_of_its_own(clock: Clock) -> None:
-    bucket = Rates(1, 3, "Wait.")
+    bucket = TokenBuckets(1, 3, "Wait.")
     assert [_taken(bucket, 9, name) for name in ("a", "b", "a")] == [3, 3, 0]
     assert clock.now == 1000.0
 
 
 def test_a_rate_of_nothing_holds_nobody_up() -> None:
-    assert _taken(Rates(0, 1, "Wait."), 1000) == 1000
+    assert _taken(TokenBuckets(0, 1, "Wait."), 1000) == 1000
 
 
 @pytest.mark.usefixtures("clock")
 def test_only_the_failure_that_is_named_costs_a_token() -> None:
-    bucket = Rates(1, 2, "Wait.")
+    bucket = TokenBuckets(1, 2, "Wait.")
     for _ in range(9):
         with bucket.spent_on(AuthenticationError, "here"):
             pass
@@ -85,7 +85,7 @@ def test_only_the_failure_that_is_named_costs_a_token() -> None:
 
 
 def test_askers_that_are_silent_are_forgotten_and_the_others_are_not(clock: Clock) -> None:
-    bucket = Rates(1, 1, "Wait.")
+    bucket = TokenBuckets(1, 1, "Wait.")
     for number in range(MOST_BUCKETS - 1):
         bucket.take(f"once {number}")
     clock.now += 0.9
@@ -98,7 +98,7 @@ def test_askers_that_are_silent_are_forgotten_and_the_others_are_not(clock: Cloc
 
 @pytest.mark.usefixtures("clock")
 def test_a_flood_of_names_does_not_fill_the_memory() -> None:
-    bucket = Rates(1, 1, "Wait.")
+    bucket = TokenBuckets(1, 1, "Wait.")
     for number in range(3 * MOST_BUCKETS):
         bucket.take(str(number))
         assert len(bucket._full_at) <= MOST_BUCKETS
@@ -114,8 +114,8 @@ def test_no_stretch_of_time_takes_more_than_the_burst_and_what_flowed_in(
 ) -> None:
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "monotonic", clock)
-        bucket = Rates(rate, burst, "Wait.")
+        patch.setattr(rate_limit, "monotonic", clock)
+        bucket = TokenBuckets(rate, burst, "Wait.")
         tokens, before = float(burst), clock.now
         for passed, times in asked:
             clock.now += passed

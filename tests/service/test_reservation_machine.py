@@ -23,23 +23,25 @@ from app.ledger.runs import RunAction
 from app.persistence.engine import EVERYONE
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Outcome
-from app.service import lifecycle, reservations, reserving, upkeep
-from app.service.asking import access
-from app.service.charging.requests import Answered
+from app.service.auth import authentication
+from app.service.charging.requests import StepResult
 from app.service.charging.withdrawn import end_withdrawn
-from app.service.governance import limits, proposals
-from app.service.governance.keys import create_key
-from app.service.governance.limits import LimitRequest
-from app.service.idempotency import Identity, Pinned
-from app.service.pricing import UnpreparedError
-from app.service.reserving import Before, PlanRequest
+from app.service.costing import CostNotReadyError
+from app.service.governance import limit_changes, proposals
+from app.service.governance.api_keys import create_key
+from app.service.governance.limit_changes import LimitRequest
+from app.service.idempotency import IdempotentRequest, ResponseOverride
+from app.service.maintenance import loop
+from app.service.runs import lifecycle
+from app.service.reservations import close, create
+from app.service.reservations.create import PlanRequest, PrecedingReservation
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.service.commanding import Office, request
 from tests.service.counting import EVENTS, Plan, Trained, cost, fits, said
 
-NOTHING = Identity(None, "0" * 64)
+NOTHING = IdempotentRequest(None, "0" * 64)
 START = datetime(2100, 1, 1, tzinfo=UTC)
 """The service forfeits by the real clock what has lapsed meanwhile: that one must not overtake this one."""
 
@@ -104,7 +106,7 @@ class Reserving(RuleBasedStateMachine):
     )
     def opened(self, kind: str, *, own: bool, planned: bool) -> None:
         name, database = f"organisation{next(_numbers)}", self.ledger.database
-        owner = access.create_organisation(database, name, START)
+        owner = authentication.create_organisation(database, name, START)
         self.ledger.keys[name, "admin"] = create_key(database, name, Role.ADMIN, START).key
         self.offices = [Office(self.ledger, owner), Office(self.ledger, owner)]
         self.headers = self.ledger.headers("admin", name)
@@ -168,13 +170,13 @@ class Reserving(RuleBasedStateMachine):
         command.call = office.call(self.now)
         command.end_plan = partial(end_withdrawn, self.ledger.database, command.call, run.id)
         [outcome] = office.once(command)
-        while isinstance(outcome, UnpreparedError):
+        while isinstance(outcome, CostNotReadyError):
             outcome.compute(command.organisation_id)
             [outcome] = office.once(command)
         if frozen:
             assert isinstance(outcome, LedgerError)
             return
-        assert isinstance(outcome, Answered)
+        assert isinstance(outcome, StepResult)
         decision = outcome.decision
         assert decision.admitted == (covered or bearable or mode == "report")
         assert (decision.reservation_id is not None) == covered
@@ -229,13 +231,13 @@ class Reserving(RuleBasedStateMachine):
         asked = LimitRequest(subject, Limit(epsilon, 1e-5), "as the office wishes", "*")
         call = self.office.call(self.now, Role.ADMIN)
         answer = self.attempted(
-            lambda: limits.change_limit(call, asked, NOTHING, lambda _: "", lambda proposal: proposal.id)
+            lambda: limit_changes.change_limit(call, asked, NOTHING, lambda _: "", lambda proposal: proposal.id)
         )
         if not isinstance(answer, LedgerError) and answer.status == 201:
             other = replace(call, caller=replace(call.caller, actor="key_of_another_person"))
             self.attempted(lambda: proposals.approve(other, answer.body, "as well"))
         for plan in (run.active for run in self.runs if run.active is not None):
-            kept = reservations.get_reservation(call, plan.id)
+            kept = close.get_reservation(call, plan.id)
             withdrawn = Counter({item.event: item.withdrawn for item in kept.items if item.withdrawn})
             assert all(withdrawn[event] >= count for event, count in plan.withdrawn.items())
             plan.further, plan.withdrawn = withdrawn - plan.withdrawn, withdrawn
@@ -267,7 +269,7 @@ class Reserving(RuleBasedStateMachine):
             tuple(StepEvent(*item) for item in plan),
             lease,
             run.attempt,
-            None if before is None else Before(before.id, word),
+            None if before is None else PrecedingReservation(before.id, word),
         )
         total: Counter[DpEvent] = Counter()
         for event, count in plan:
@@ -275,12 +277,12 @@ class Reserving(RuleBasedStateMachine):
         active, can = run.active, not (run.ended or run.overdrawn)
         lapsed = active is not None and self.now >= active.until
         answer = self.attempted(
-            lambda: reserving.reserve(
+            lambda: create.create_reservation(
                 self.office.call(self.now),
                 asked,
                 NOTHING,
                 lambda made: made.reservation.id,
-                lambda _: Pinned("refused", 403),
+                lambda _: ResponseOverride("refused", 403),
             )
         )
         expected = self.objection(before, word)
@@ -324,9 +326,9 @@ class Reserving(RuleBasedStateMachine):
         elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():
             expected = InvalidInputError
         ways: dict[str, Callable[[], Reservation]] = {
-            "commit": lambda: reservations.commit_reservation(call, plan.id, number),
-            "void": lambda: reservations.void_reservation(call, plan.id),
-            "heartbeat": lambda: reservations.renew_reservation(call, plan.id),
+            "commit": lambda: close.commit_reservation(call, plan.id, number),
+            "void": lambda: close.void_reservation(call, plan.id),
+            "heartbeat": lambda: close.renew_reservation(call, plan.id),
         }
         answer = self.attempted(ways[how])
         assert (type(answer) if isinstance(answer, LedgerError) else None) is expected
@@ -354,7 +356,7 @@ class Reserving(RuleBasedStateMachine):
             return
         may = run.ended_with(self.now, number, needed=action == "complete")
         answer = self.attempted(
-            lambda: lifecycle.change_state(self.office.call(self.now), run.id, RunAction(action), number)
+            lambda: lifecycle.transition_run(self.office.call(self.now), run.id, RunAction(action), number)
         )
         assert isinstance(answer, LedgerError) == (not may)
         if may:
@@ -369,7 +371,7 @@ class Reserving(RuleBasedStateMachine):
         start = None if back is None else max(0, run.next_step - back)
         may = run.ended_with(self.now, number, needed=False)
         answer = self.attempted(
-            lambda: lifecycle.open_attempt(
+            lambda: lifecycle.start_attempt(
                 self.office.call(self.now), run.id, start, number, NOTHING, lambda record: str(record.run.attempt)
             )
         )
@@ -383,7 +385,7 @@ class Reserving(RuleBasedStateMachine):
         self.now += timedelta(seconds=seconds)
         if sweep:
             lapsed = [run.active for run in self.runs if run.active is not None and self.now >= run.active.until]
-            assert upkeep.forfeit_lapsed(self.ledger.database, self.now) >= len(lapsed)
+            assert loop.expire_reservations(self.ledger.database, self.now) >= len(lapsed)
             for plan in lapsed:
                 plan.forfeit()
 
@@ -430,7 +432,7 @@ class Reserving(RuleBasedStateMachine):
                     assert said(entries, plan, Outcome.ADMITTED) == plan.used - plan.reported
                     assert said(entries, plan, Outcome.REPORTED) == plan.reported
                     assert said(entries, plan, Outcome.FORFEITED) == plan.forfeited
-                    found = reservations.get_reservation(office.call(), plan.id)
+                    found = close.get_reservation(office.call(), plan.id)
                     assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
                     rest = plan.unused - plan.forfeited  # still held while the plan is active, returned afterwards
                     assert cost(plan.planned) == cost(plan.used + plan.forfeited + rest)

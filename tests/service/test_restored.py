@@ -7,10 +7,10 @@ from sqlalchemy import delete
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.tables import event_curves
-from app.service import upkeep
-from app.service.charging import ending
 from app.service.charging.requests import StepRequest
-from app.service.upkeep import forfeit_lapsed
+from app.service.maintenance import loop
+from app.service.maintenance.loop import expire_reservations
+from app.service.reservations import ending
 from tests.api.trainer import LOUD as LOUD_IN_JSON
 from tests.api.trainer import Trainer, moved
 from tests.conftest import Ledger
@@ -64,7 +64,7 @@ def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
     for trainer, event in ((ill, LOUD_IN_JSON), (well, {"type": "gaussian", "noise_multiplier": 77.0})):
         trainer.reserved((event, 2), lease_seconds=60)
 
-    real, first = ending.end, ledger.get(f"/v1/runs/{ill.run}").json()["reservation"]
+    real, first = ending.close_reservation, ledger.get(f"/v1/runs/{ill.run}").json()["reservation"]
 
     def end(work: Any, organisation_id: str, before: Any, *more: Any) -> None:  # noqa: ANN401 - passed through
         if before.id == first:
@@ -73,10 +73,10 @@ def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
 
     now = moved(monkeypatch, seconds=61)
     with monkeypatch.context() as patched:
-        patched.setattr(upkeep, "end", end)
-        assert forfeit_lapsed(ledger.database, now) == 1
+        patched.setattr(loop, "close_reservation", end)
+        assert expire_reservations(ledger.database, now) == 1
     assert first in caplog.text
-    assert forfeit_lapsed(ledger.database, now) == 1
+    assert expire_reservations(ledger.database, now) == 1
     assert sound(ledger)
 
 
@@ -90,9 +90,9 @@ def test_a_page_of_those_that_cannot_be_ended_stands_before_nobody(
     own = ill.path()[-1]
     with tampering(ledger.database) as tx:
         set_account(tx, own.path, quarantine="its balance is wrong")
-    monkeypatch.setattr(upkeep, "PAGE", 1)
+    monkeypatch.setattr(loop, "PAGE", 1)
     now = moved(monkeypatch, seconds=61)
-    assert [forfeit_lapsed(ledger.database, now) for _ in range(2)] == [1, 0]
+    assert [expire_reservations(ledger.database, now) for _ in range(2)] == [1, 0]
     assert well.read()["reservation"] is None
 
 

@@ -14,9 +14,9 @@ from app.persistence.engine import EVERYONE, Database
 from app.persistence.repositories import keys as stored_keys
 from app.persistence.tables import api_keys, audit_entries
 from app.persistence.tables import sessions as table
-from app.service.asking import sessions
-from app.service.asking.access import Caller, authenticate
-from app.service.asking.keyring import KeyRing
+from app.service.auth import sessions
+from app.service.auth.authentication import Principal, authenticate
+from app.service.auth.credential_cache import Authenticator
 from app.service.verification import verify
 from app.settings import Settings
 from tests.conftest import Ledger
@@ -26,17 +26,17 @@ from tests.service.tampering import tampering
 LASTING = timedelta(hours=12)
 
 
-def _caller(ledger: Ledger, role: str = "planner", organisation: str = "hospital") -> Caller:
+def _caller(ledger: Ledger, role: str = "planner", organisation: str = "hospital") -> Principal:
     header = f"Bearer {ledger.keys[organisation, role]}"
     return authenticate(ledger.database, header, datetime.now(UTC))
 
 
-def _opened(ledger: Ledger, caller: Caller | None = None, *, now: datetime | None = None, **how: Any) -> str:  # noqa: ANN401 - as passed on
+def _opened(ledger: Ledger, caller: Principal | None = None, *, now: datetime | None = None, **how: Any) -> str:  # noqa: ANN401 - as passed on
     caller = caller or _caller(ledger)
     return sessions.open_session(ledger.database, caller, now or datetime.now(UTC), lasting=LASTING, **how)
 
 
-def _seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Caller:
+def _seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Principal:
     return sessions.authenticate(ledger.database, cookie, now or datetime.now(UTC), "default").caller
 
 
@@ -56,9 +56,9 @@ def _acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def ring(ledger: Ledger) -> KeyRing:
+def ring(ledger: Ledger) -> Authenticator:
     """What another replica knows of who asks."""
-    return KeyRing({"default": ledger.database})
+    return Authenticator({"default": ledger.database})
 
 
 def test_a_cookie_opens_what_its_key_opens(ledger: Ledger) -> None:
@@ -114,7 +114,7 @@ def test_what_is_no_cookie_of_ours_opens_nothing(ledger: Ledger, how: str) -> No
 
 
 @pytest.mark.parametrize("credential", ["Bearer key_\0.x", f"{sessions.SCHEME} ses_\0.x"])
-def test_a_nul_is_what_nobody_knows_and_no_trouble_of_the_database(ring: KeyRing, credential: str) -> None:
+def test_a_nul_is_what_nobody_knows_and_no_trouble_of_the_database(ring: Authenticator, credential: str) -> None:
     with pytest.raises(AuthenticationError):
         ring.authenticate(credential)
 
@@ -148,7 +148,7 @@ def test_a_key_that_ends_earlier_than_it_was_to_ends_its_sessions_then(ledger: L
         _seen(ledger, cookie, now + timedelta(seconds=90))
 
 
-def test_a_withdrawn_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: KeyRing) -> None:
+def test_a_withdrawn_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger)
     withdrawn = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(2)]
     other = f"{sessions.SCHEME} {_opened(ledger, _caller(ledger, 'viewer'))}"
@@ -163,7 +163,7 @@ def test_a_withdrawn_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: K
             ring.authenticate(credential)
 
 
-def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, ring: KeyRing) -> None:
+def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger)
     ended, kept = _opened(ledger, caller), _opened(ledger, caller)
     for cookie in (ended, kept):
@@ -179,7 +179,7 @@ def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, rin
     assert (act["subject"], act["request_id"]) == (ended.partition(".")[0], "req-2")
 
 
-def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger: Ledger, ring: KeyRing) -> None:
+def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger)
     own = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(3)]
     others = [
@@ -228,7 +228,7 @@ def test_sessions_that_have_ended_are_forgotten_when_another_is_opened(ledger: L
     assert {row["id"] for row in _rows(ledger.database)} == {each.partition(".")[0] for each in (others, kept)}
 
 
-def test_what_somebody_does_in_a_browser_counts_as_use_of_their_key(ledger: Ledger, ring: KeyRing) -> None:
+def test_what_somebody_does_in_a_browser_counts_as_use_of_their_key(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger, "auditor")
     ring.authenticate(f"{sessions.SCHEME} {_opened(ledger, caller)}")
     ring.refresh("default")
@@ -238,7 +238,7 @@ def test_what_somebody_does_in_a_browser_counts_as_use_of_their_key(ledger: Ledg
     assert record.last_used_at is not None
 
 
-def test_a_session_that_has_ended_is_not_believed_for_another_second(ledger: Ledger, ring: KeyRing) -> None:
+def test_a_session_that_has_ended_is_not_believed_for_another_second(ledger: Ledger, ring: Authenticator) -> None:
     now = datetime.now(UTC)
     cookie = _opened(ledger, now=now - LASTING + timedelta(milliseconds=300))
     credential = f"{sessions.SCHEME} {cookie}"
@@ -249,7 +249,7 @@ def test_a_session_that_has_ended_is_not_believed_for_another_second(ledger: Led
     assert ring.find(credential) is None
 
 
-def test_forgetting_holds_at_once_where_somebody_signs_out(ledger: Ledger, ring: KeyRing) -> None:
+def test_forgetting_holds_at_once_where_somebody_signs_out(ledger: Ledger, ring: Authenticator) -> None:
     credential = f"{sessions.SCHEME} {_opened(ledger)}"
     ring.authenticate(credential)
     ring.forget(credential)
@@ -263,9 +263,9 @@ def provider() -> Iterator[IdentityProvider]:
         yield provider
 
 
-def _person(ledger: Ledger, provider: IdentityProvider) -> tuple[KeyRing, str]:
+def _person(ledger: Ledger, provider: IdentityProvider) -> tuple[Authenticator, str]:
     """Somebody who signed in at the provider, and what a replica knows."""
-    ring = KeyRing({"default": ledger.database}, Settings(**provider.settings()).openid)
+    ring = Authenticator({"default": ledger.database}, Settings(**provider.settings()).openid)
     marie = ring.authenticate(f"Bearer {provider.token()}")
     return ring, _opened(ledger, replace(marie, expires_at=None), thumbprint=key_of("RS256").thumbprint())
 
@@ -293,7 +293,7 @@ def test_a_key_that_the_provider_withdraws_ends_the_sessions_that_it_vouched_for
 
 
 def test_without_a_provider_no_person_is_signed_in_any_more(
-    ledger: Ledger, provider: IdentityProvider, ring: KeyRing
+    ledger: Ledger, provider: IdentityProvider, ring: Authenticator
 ) -> None:
     _, cookie = _person(ledger, provider)
     with pytest.raises(AuthenticationError, match="not signed in any more"):
@@ -302,7 +302,9 @@ def test_without_a_provider_no_person_is_signed_in_any_more(
 
 @pytest.mark.parametrize("person", [False, True], ids=["key", "person"])
 @pytest.mark.parametrize("column", ["role", "actor", "scope_id", "thumbprint", "expires_at", "organisation_id"])
-def test_a_row_that_was_changed_opens_nothing(ledger: Ledger, ring: KeyRing, column: str, *, person: bool) -> None:
+def test_a_row_that_was_changed_opens_nothing(
+    ledger: Ledger, ring: Authenticator, column: str, *, person: bool
+) -> None:
     """A viewer's cookie was an admin's after one update."""
     viewer, admin = _caller(ledger, "viewer"), _caller(ledger, "admin")
     stranger = _caller(ledger, "admin", "clinic").organisation_id

@@ -7,18 +7,18 @@ import pytest
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
+from app.service.planning.assumptions import PlanAssumptions
+from app.service.planning.calibration import CalibrationGoal, most_steps, smallest_noise
 from app.service.planning.costs import plan_epsilon, plan_trajectory
-from app.service.planning.setting import Setting
-from app.service.planning.sketching import POINTS, Sketch, estimate
-from app.service.planning.solving import Goal, most_steps, smallest_noise
+from app.service.planning.estimator import POINTS, PlanDraft, estimate
 
 ADD, ONE, SPECIAL = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
     NeighboringRelation.REPLACE_ONE,
     NeighboringRelation.REPLACE_SPECIAL,
 )
-SKETCH = Sketch(noise=1.1, probability=0.01, steps=5000, epsilon=3.0, delta=1e-5)
-FIXED = Sketch(4.0, 0.01, 5000, 3.0, 1e-5, ONE, batch=600, size=60_000)
+SKETCH = PlanDraft(noise=1.1, probability=0.01, steps=5000, epsilon=3.0, delta=1e-5)
+FIXED = PlanDraft(4.0, 0.01, 5000, 3.0, 1e-5, ONE, batch=600, size=60_000)
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ FIXED = Sketch(4.0, 0.01, 5000, 3.0, 1e-5, ONE, batch=600, size=60_000)
     [
         (SKETCH, PoissonSampled(0.01, Gaussian(1.1))),
         (FIXED, SampledWithoutReplacement(60_000, 600, Gaussian(4.0))),
-        (Sketch(40.0, 1.0, 10, 3.0, 1e-5, ONE), Gaussian(40.0)),
-        (Sketch(2.0, 0.01, 10, 3.0, 1e-5, SPECIAL, batch=600, size=60_000), PoissonSampled(0.01, Gaussian(2.0))),
+        (PlanDraft(40.0, 1.0, 10, 3.0, 1e-5, ONE), Gaussian(40.0)),
+        (PlanDraft(2.0, 0.01, 10, 3.0, 1e-5, SPECIAL, batch=600, size=60_000), PoissonSampled(0.01, Gaussian(2.0))),
     ],
 )
-def test_an_estimate_is_what_the_planner_answers(sketch: Sketch, event: Gaussian) -> None:
+def test_an_estimate_is_what_the_planner_answers(sketch: PlanDraft, event: Gaussian) -> None:
     found = estimate(sketch)
-    setting = Setting(sketch.relation, sketch.size)
+    setting = PlanAssumptions(sketch.relation, sketch.size)
     plan = (StepEvent(event, sketch.steps),)
     cost = plan_epsilon(plan, sketch.delta, setting)
-    goal = Goal(sketch.epsilon, sketch.delta, FilterKind.ADAPTIVE, (), setting)
+    goal = CalibrationGoal(sketch.epsilon, sketch.delta, FilterKind.ADAPTIVE, (), setting)
     assert found.event == event
     assert found.cost == cost
     assert found.limit_needed == next(each.value for each in cost.accountants if each.name == "adaptive")
@@ -50,11 +50,11 @@ def test_what_fits_is_what_the_most_steps_say() -> None:
     most = estimate(SKETCH).most
     assert most is not None
     for steps, fits in ((most.steps, True), (most.steps + 1, False)):
-        assert estimate(Sketch(1.1, 0.01, steps, 3.0, 1e-5)).fits is fits
+        assert estimate(PlanDraft(1.1, 0.01, steps, 3.0, 1e-5)).fits is fits
 
 
 def test_poisson_samples_have_no_bound_under_replace_one() -> None:
-    found = estimate(Sketch(1.1, 0.01, 5000, 3.0, 1e-5, ONE))
+    found = estimate(PlanDraft(1.1, 0.01, 5000, 3.0, 1e-5, ONE))
     assert (found.event, found.cost, found.limit_needed, found.fits, found.curves) == (None, None, None, False, ())
     assert found.costs[ADD] == estimate(SKETCH).cost
     assert estimate(SKETCH).costs[ONE] is None
@@ -73,8 +73,8 @@ def test_more_noise_costs_less_and_every_curve_grows() -> None:
 
 
 def test_the_ends_of_the_bounds_are_answered() -> None:
-    loud = estimate(Sketch(1e-3, 1.0, 10**9, 1e-9, 1e-30))
+    loud = estimate(PlanDraft(1e-3, 1.0, 10**9, 1e-9, 1e-30))
     assert (loud.limit_needed, loud.fits, loud.most and loud.most.steps) == (inf, False, 0)
-    quiet = estimate(Sketch(1e6, 1e-12, 1, 10_000.0, 0.49))
+    quiet = estimate(PlanDraft(1e6, 1e-12, 1, 10_000.0, 0.49))
     assert quiet.fits
     assert {curve.noise for curve in quiet.curves} == {750_000.0, 1e6}

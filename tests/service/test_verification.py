@@ -19,8 +19,8 @@ from app.persistence.repositories.balances import weights_text
 from app.persistence.repositories.events import PriceList, StoredPrice
 from app.persistence.tables import account_paths, attempts, balances, event_curves, populations, runs
 from app.service import verification
-from app.service.verification import findings, verify
-from app.service.verification.prices import price_problem
+from app.service.verification import report, verify
+from app.service.verification.event_costs import price_problem
 from tests.api.trainer import LOUD, Trainer
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
@@ -193,7 +193,7 @@ def test_an_empty_ledger_is_sound(ledger: Ledger) -> None:
 
 
 def test_prices_are_read_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "PRICES_AT_ONCE", 1)
+    monkeypatch.setattr(report, "PRICES_AT_ONCE", 1)
     monkeypatch.setattr(verification, "ROWS_AT_ONCE", 1)
     found = verify(charged.database)
     assert (found.problems, found.accounts, found.charges) == ((), 6, 6)

@@ -13,9 +13,9 @@ from app.api.schemas.accounts import BudgetOut, BudgetPage, PopulationOut, Popul
 from app.api.schemas.proposals import ProposalOut
 from app.api.schemas.terms import BudgetIn, PopulationIn
 from app.ledger.accounts import AccountKind
-from app.service import budgets
+from app.service.accounts import create
 from app.service.governance import openings
-from app.service.looking.histories import Histories
+from app.service.queries.account_history import AccountHistoryCache
 
 routes = router()
 
@@ -62,7 +62,7 @@ def create_population(body: PopulationIn, request: Request, call: Asked, key: Id
 )
 def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
     """Populations of the caller's organisation in the order of their creation."""
-    found = budgets.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
+    found = create.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
     shown, following = cut(found, limit, lambda view: view.record.account.id)
     return tagged(request, PopulationPage(items=[PopulationOut.of(view) for view in shown], next=following))
 
@@ -77,7 +77,7 @@ def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after
 )
 def get_population(population_id: str, request: Request, call: Asked) -> Response:
     """A population, its limit, and what was spent on it by all runs together."""
-    return tagged(request, PopulationOut.of(budgets.get_account(call, AccountKind.POPULATION, population_id)))
+    return tagged(request, PopulationOut.of(create.get_account(call, AccountKind.POPULATION, population_id)))
 
 
 @routes.post(
@@ -96,7 +96,7 @@ def create_budget(body: BudgetIn, request: Request, call: Asked, key: Idempotenc
     of a population that is composed in parallel.
     """
     return created(
-        budgets.create_budget(
+        create.create_budget(
             call,
             body.parent,
             body.terms(),
@@ -126,7 +126,7 @@ def list_budgets(
     after: After = None,
 ) -> Response:
     """Budgets of the caller's organisation in the order of their creation."""
-    found = budgets.list_accounts(
+    found = create.list_accounts(
         call,
         AccountKind.BUDGET,
         parent=parent,
@@ -148,7 +148,7 @@ def list_budgets(
 )
 def get_budget(budget_id: str, request: Request, call: Asked) -> Response:
     """A budget, its limit, and what was spent by all runs beneath it."""
-    return tagged(request, BudgetOut.of(budgets.get_account(call, AccountKind.BUDGET, budget_id)))
+    return tagged(request, BudgetOut.of(create.get_account(call, AccountKind.BUDGET, budget_id)))
 
 
 @routes.get(
@@ -166,6 +166,6 @@ async def get_account_history(
     max_points: Annotated[int, Query(ge=2, le=500, description="How many moments at the most.")] = 200,
 ) -> Response:
     """How much a population or a budget has spent over time, and through which of its children."""
-    histories: Histories = request.app.state.histories
+    histories: AccountHistoryCache = request.app.state.histories
     found = await to_thread.run_sync(histories.read, call, account_id, max_points, limiter=HISTORIANS)
     return tagged(request, AccountHistoryOut.of(found))

@@ -9,7 +9,7 @@ from app.api.problems import READING, WRITING, reads, responses
 from app.api.route import Asked, router, tagged
 from app.api.schemas.alerts import AlertOut, AlertPage, ForecastOut, TellsIn, TellsOut
 from app.persistence.repositories.alerts import AlertType
-from app.service.alerts import accounts
+from app.service.alerts import settings
 
 routes = router()
 
@@ -34,7 +34,7 @@ def list_alerts(
     after: After = None,
 ) -> Response:
     """Alerts of the caller's organisation, the newest first."""
-    found = accounts.list_alerts(call, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
+    found = settings.list_alerts(call, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
     shown, following = cut(found, limit, lambda alert: alert.id)
     return tagged(request, AlertPage(items=[AlertOut.of(alert) for alert in shown], next=following))
 
@@ -49,7 +49,7 @@ def list_alerts(
 )
 def get_alert_settings(account_id: str, request: Request, call: Asked) -> Response:
     """The thresholds of a population, a budget or a run, and how far ahead it tells of its limit."""
-    return tagged(request, TellsOut.of(accounts.get_tells(call, account_id)))
+    return tagged(request, TellsOut.of(settings.get_alert_settings(call, account_id)))
 
 
 @routes.put(
@@ -61,7 +61,7 @@ def get_alert_settings(account_id: str, request: Request, call: Asked) -> Respon
 )
 def set_alert_settings(account_id: str, body: TellsIn, call: Asked) -> TellsOut:
     """Each threshold is told once under one and the same limit; those that are reached already are told now."""
-    return TellsOut.of(accounts.set_tells(call, account_id, body.tells()))
+    return TellsOut.of(settings.set_alert_settings(call, account_id, body.tells()))
 
 
 @routes.get(
@@ -76,5 +76,5 @@ def get_forecast(account_id: str, call: Asked) -> ForecastOut:
 
     It is made anew each time: the less was charged since the last answer, the later is the end.
     """
-    record, seen = accounts.get_outlook(call, account_id)
+    record, seen = settings.get_forecast(call, account_id)
     return ForecastOut.of(record.account.id, seen)

@@ -7,8 +7,8 @@ from app.api.problems import GUARDED, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, Signing, created, identity, router, tagged
 from app.api.schemas.checkpoints import CheckpointOut, CheckpointPage, SigningKeyOut
 from app.api.schemas.common import Nothing
-from app.service.proof import checkpoints
-from app.service.signing import required
+from app.service.audit import checkpoints
+from app.service.signatures import required
 
 routes = router()
 

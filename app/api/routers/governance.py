@@ -14,11 +14,11 @@ from app.api.schemas.governance import ActOut, ActPage, VerificationOut
 from app.persistence.repositories.acts import Wanted
 from app.persistence.repositories.decisions import Outcome
 from app.persistence.tables import ACTOR_LENGTH
-from app.service.asking.call import Call
-from app.service.proof import auditing
-from app.service.proof.auditing import DecisionQuery
-from app.service.verification import Verification, verify_organisation
-from app.service.verification.remembering import Verifications
+from app.service.audit import queries
+from app.service.audit.queries import DecisionQuery
+from app.service.auth.request_context import RequestContext
+from app.service.verification import VerificationReport, verify_organisation
+from app.service.verification.result_cache import Verifications
 
 routes = router()
 
@@ -42,7 +42,7 @@ async def verify_ledger(request: Request, call: Asked) -> VerificationOut:
     return VerificationOut.of(await verified(request, call))
 
 
-async def verified(request: Request, call: Call) -> Verification:
+async def verified(request: Request, call: RequestContext) -> VerificationReport:
     """Verify the caller's organisation, one at a time, and remember what was found.
 
     Args:
@@ -93,7 +93,7 @@ def list_acts(
     proposals and experiments of these.
     """
     place = decode_position(after, -1) if after else None
-    found = auditing.read_acts(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
+    found = queries.read_acts(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
     shown, following = cut(found, limit, lambda kept: str(kept.entry.position))
     return tagged(request, ActPage(items=[ActOut.of(kept) for kept in shown], next=following))
 
@@ -132,6 +132,6 @@ def list_decisions(
     after: After = None,
 ) -> Response:
     """Decisions about all runs that the caller may see, the newest first; of one run, from the end of its chain."""
-    found = auditing.read_decisions(call, query, before=decode_place(after), limit=limit + 1)
+    found = queries.read_decisions(call, query, before=decode_place(after), limit=limit + 1)
     shown, following = cut(found, limit, lambda decided: encode_place(decided.place))
     return tagged(request, DecisionPage(items=[DecisionOut.of(each) for each in shown], next=following))

@@ -10,8 +10,8 @@ from app.api.problems import responses
 from app.api.route import Everywhere
 from app.api.schemas.common import Output
 from app.ledger.errors import LedgerUnavailableError
-from app.service.background import STOPPING, Background
-from app.service.measuring.soundness import Soundness
+from app.service.background import STOPPING, TaskRegistry
+from app.service.monitoring.integrity import IntegrityMonitor
 from app.service.timekeeping import wrong_clock
 
 routes = APIRouter(tags=["health"])
@@ -92,8 +92,8 @@ async def readiness(request: Request, placements: Everywhere) -> ReadinessOut:
         one = len(troubles) == 1
         whys = [why if one else f"{placement}: {why}" for placement, why in unavailable.items()]
         raise LedgerUnavailableError(" ".join(whys))
-    soundness: Soundness = request.app.state.soundness
-    background: Background = request.app.state.background
+    soundness: IntegrityMonitor = request.app.state.soundness
+    background: TaskRegistry = request.app.state.background
     doubtful = {placement: " ".join(doubts.told()) for placement, doubts in soundness.found.items()}
     wrong = {
         "unavailable": unavailable,

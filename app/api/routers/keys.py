@@ -6,7 +6,7 @@ from app.api.paging import After, PageLimit, cut, decode_cursor
 from app.api.problems import GUARDED, READING, WRITING, reads, responses
 from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
 from app.api.schemas.keys import IssuedKeyOut, KeyIn, KeyOut, KeyPage, RevokeIn, RotateIn
-from app.service.governance import keys
+from app.service.governance import api_keys
 
 routes = router()
 
@@ -23,7 +23,7 @@ routes = router()
 def create_key(body: KeyIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Issue a key. Its secret is in this reply and nowhere else; so the request takes no Idempotency-Key."""
     return created(
-        keys.issue_key(
+        api_keys.issue_key(
             call,
             body.terms(),
             identity(request, body, key),
@@ -42,7 +42,7 @@ def create_key(body: KeyIn, request: Request, call: Asked, key: IdempotencyKey =
 )
 def list_keys(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
     """Keys of the organisation, or of the caller's part of it, in the order of their making; also those that ended."""
-    found = keys.list_keys(call, after=decode_cursor(after), limit=limit + 1)
+    found = api_keys.list_keys(call, after=decode_cursor(after), limit=limit + 1)
     shown, following = cut(found, limit, lambda record: record.id)
     return tagged(request, KeyPage(items=[KeyOut.of(record) for record in shown], next=following))
 
@@ -57,7 +57,7 @@ def list_keys(request: Request, call: Asked, limit: PageLimit = 50, after: After
 )
 def get_key(key_id: str, request: Request, call: Asked) -> Response:
     """What a key may do, until when, and when it was used last. A key may always read about itself."""
-    return tagged(request, KeyOut.of(keys.get_key(call, key_id)))
+    return tagged(request, KeyOut.of(api_keys.get_key(call, key_id)))
 
 
 @routes.post(
@@ -75,7 +75,7 @@ def rotate_key(
     """A new key for the same as the old one, which opens for a while still. A key may always rotate itself."""
     asked = body or RotateIn()
     return created(
-        keys.rotate_key(
+        api_keys.rotate_key(
             call,
             key_id,
             asked.overlap_seconds,
@@ -95,4 +95,4 @@ def rotate_key(
 def revoke_key(key_id: str, call: Asked, body: RevokeIn | None = None) -> KeyOut:
     """Within a second the key opens nothing, on every replica. A key may always withdraw itself."""
     told = body or RevokeIn()
-    return KeyOut.of(keys.revoke_key(call, key_id, told.reason, with_heirs=told.with_heirs))
+    return KeyOut.of(api_keys.revoke_key(call, key_id, told.reason, with_heirs=told.with_heirs))

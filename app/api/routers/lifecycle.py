@@ -16,8 +16,9 @@ from app.api.schemas.reservations import (
 from app.api.schemas.runs import RunOut
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
-from app.service import lifecycle, reservations, reserving
-from app.service.runs import RunRecord
+from app.service.queries.runs import RunRecord
+from app.service.runs import lifecycle
+from app.service.reservations import close, create
 
 routes = router()
 
@@ -35,7 +36,7 @@ _SETTLING = (*WRITING, "not_found", "reservation_terminal", "account_quarantined
 )
 def pause_run(run_id: str, call: Asked) -> RunOut:
     """The run takes no steps until it is resumed."""
-    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.PAUSE))
+    return RunOut.of(lifecycle.transition_run(call, run_id, RunAction.PAUSE))
 
 
 @routes.post(
@@ -47,7 +48,7 @@ def pause_run(run_id: str, call: Asked) -> RunOut:
 )
 def resume_run(run_id: str, call: Asked) -> RunOut:
     """The run takes steps again."""
-    return RunOut.of(lifecycle.change_state(call, run_id, RunAction.RESUME))
+    return RunOut.of(lifecycle.transition_run(call, run_id, RunAction.RESUME))
 
 
 @routes.post(
@@ -92,7 +93,7 @@ def open_attempt(run_id: str, body: AttemptIn, request: Request, call: Asked, ke
     What was spent stays spent: steps that are repeated after the checkpoint are charged again.
     """
     return created(
-        lifecycle.open_attempt(
+        lifecycle.start_attempt(
             call,
             run_id,
             body.first_step,
@@ -121,7 +122,7 @@ def reserve(run_id: str, body: ReservationIn, request: Request, call: Asked, key
     A trainer that plans a little ahead lets each plan follow on the one before: one request for many steps.
     """
     try:
-        answer = reserving.reserve(
+        answer = create.create_reservation(
             call,
             body.request(run_id),
             identity(request, body, key),
@@ -143,7 +144,7 @@ def reserve(run_id: str, body: ReservationIn, request: Request, call: Asked, key
 )
 def get_reservation(reservation_id: str, request: Request, call: Asked) -> Response:
     """A reservation: its plan, how much of it was used, and until when its trainer may be silent."""
-    return tagged(request, ReservationOut.of(reservations.get_reservation(call, reservation_id)))
+    return tagged(request, ReservationOut.of(close.get_reservation(call, reservation_id)))
 
 
 @routes.post(
@@ -155,7 +156,7 @@ def get_reservation(reservation_id: str, request: Request, call: Asked) -> Respo
 )
 def commit_reservation(reservation_id: str, body: CommitIn, call: Asked) -> ReservationOut:
     """What was executed is spent, whether it was asked for one by one or not; the rest is returned."""
-    return ReservationOut.of(reservations.commit_reservation(call, reservation_id, body.steps_executed))
+    return ReservationOut.of(close.commit_reservation(call, reservation_id, body.steps_executed))
 
 
 @routes.post(
@@ -167,7 +168,7 @@ def commit_reservation(reservation_id: str, body: CommitIn, call: Asked) -> Rese
 )
 def void_reservation(reservation_id: str, call: Asked) -> ReservationOut:
     """The whole plan is returned."""
-    return ReservationOut.of(reservations.void_reservation(call, reservation_id))
+    return ReservationOut.of(close.void_reservation(call, reservation_id))
 
 
 @routes.post(
@@ -182,8 +183,8 @@ def renew_reservation(reservation_id: str, call: Asked) -> ReservationOut:
 
     A plan whose last steps were withdrawn, since a limit was lowered, is kept no longer: 409 `reservation_conflict`.
     """
-    return ReservationOut.of(reservations.renew_reservation(call, reservation_id))
+    return ReservationOut.of(close.renew_reservation(call, reservation_id))
 
 
 def _ended(call: Asked, run_id: str, action: RunAction, body: EndIn) -> RunRecord:
-    return lifecycle.change_state(call, run_id, action, body.steps_executed, body.attempt)
+    return lifecycle.transition_run(call, run_id, action, body.steps_executed, body.attempt)

@@ -10,10 +10,10 @@ from fastapi.responses import PlainTextResponse
 from app.api.problems import responses
 from app.api.route import Everywhere, strangers_of
 from app.ledger.errors import AuthenticationError
-from app.service.measuring.exposition import exposition
-from app.service.measuring.ledgers import Ledgers
-from app.service.measuring.sampling import Sampler
-from app.service.measuring.soundness import Soundness
+from app.service.monitoring.database_collector import DatabaseCollector
+from app.service.monitoring.exposition import exposition
+from app.service.monitoring.integrity import IntegrityMonitor
+from app.service.monitoring.process_sampler import Sampler
 
 _EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests for steps, by outcome.
 # TYPE epsilon_ledger_decisions_total counter
@@ -41,13 +41,13 @@ async def metrics(request: Request, placements: Everywhere) -> Response:
         address = request.client.host if request.client else ""
         with strangers_of(request).spent_on(AuthenticationError, address):
             _require(request.headers.getlist("authorization"), token)
-    ledgers: Ledgers = request.app.state.ledgers
+    ledgers: DatabaseCollector = request.app.state.ledgers
     sampler: Sampler = request.app.state.sampler
     looked = await ledgers.look()
     sampler.sample()
     named = 0 if token is None else request.app.state.metrics_top_accounts
     accept = request.headers.get("accept", "")
-    soundness: Soundness = request.app.state.soundness
+    soundness: IntegrityMonitor = request.app.state.soundness
     now = {each.name: each.database.clock.now() for each in placements if each.database.clock.known}
     text, media_type = await asyncio.to_thread(exposition, looked, soundness.found, named=named, accept=accept, now=now)
     return Response(text, media_type=media_type)

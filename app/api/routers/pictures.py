@@ -13,9 +13,9 @@ from app.drawing.accounts import account_chart
 from app.drawing.charts import Chart
 from app.drawing.pictures import PictureKind
 from app.drawing.runs import run_chart
-from app.service.asking.call import Call
-from app.service.looking.histories import Histories
-from app.service.looking.runs import see_run
+from app.service.auth.request_context import RequestContext
+from app.service.queries.account_history import AccountHistoryCache
+from app.service.queries.run_detail import get_run_detail
 
 routes = router()
 
@@ -69,13 +69,13 @@ async def get_account_png(account_id: str, request: Request, call: Asked, frame:
     return await pictured(request, chart, frame)
 
 
-def _of_run(call: Call, run_id: str) -> Chart:
-    seen = see_run(call, run_id)
+def _of_run(call: RequestContext, run_id: str) -> Chart:
+    seen = get_run_detail(call, run_id)
     return _named(run_chart(seen), seen.record.own.account.path)
 
 
-def _of_account(request: Request, call: Call, account_id: str) -> Chart:
-    histories: Histories = request.app.state.histories
+def _of_account(request: Request, call: RequestContext, account_id: str) -> Chart:
+    histories: AccountHistoryCache = request.app.state.histories
     history = histories.read(call, account_id, POINTS)
     return _named(account_chart(history), history.account.path)
 

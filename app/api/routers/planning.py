@@ -31,8 +31,8 @@ from app.api.schemas.planning import (
     SamplingProbabilityIn,
     TrajectoryIn,
 )
-from app.service.asking.access import Caller
-from app.service.calculating.calculators import CALCULATORS, Calculation
+from app.service.auth.authentication import Principal
+from app.service.worker_pool.pool import WORKER_POOL, Job
 
 Found = TypeVar("Found")
 
@@ -49,7 +49,7 @@ class PlanRoute(LedgerRoute):
         if len(content) <= MOST_READ_HERE:
             return await super().answer(request, handle)
         assert self.operation_id is not None, "every operation has a name"
-        return _json(await _calculated(request, Calculation(answer_plan, (self.operation_id, content))))
+        return _json(await _calculated(request, Job(answer_plan, (self.operation_id, content))))
 
 
 routes = router(PlanRoute)
@@ -153,9 +153,9 @@ async def _planned(request: Request, body: Body) -> Response:
     return _json(plan.answer(await _calculated(request, calculation), body).model_dump_json())
 
 
-async def _calculated(request: Request, calculation: Calculation[Found]) -> Found:
-    caller: Caller = request.state.caller
-    return await asyncio.wrap_future(CALCULATORS.submit(f"plans {caller.organisation_id}", calculation))
+async def _calculated(request: Request, calculation: Job[Found]) -> Found:
+    caller: Principal = request.state.caller
+    return await asyncio.wrap_future(WORKER_POOL.submit(f"plans {caller.organisation_id}", calculation))
 
 
 def _json(content: str) -> Response:

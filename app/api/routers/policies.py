@@ -9,7 +9,7 @@ from app.api.route import Asked, router, tagged
 from app.api.schemas.policies import PolicyChangeIn, PolicyOut
 from app.api.schemas.proposals import ProposalOut
 from app.persistence.repositories.proposals import Proposal
-from app.service.asking.call import Call
+from app.service.auth.request_context import RequestContext
 from app.service.governance import policies
 from app.service.governance.policies import PolicyRequest
 from app.service.idempotency import CREATED
@@ -83,7 +83,7 @@ def put_policy(account_id: str, body: PolicyChangeIn, call: Asked, if_match: IfM
     return _changed(call, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
 
 
-def _changed(call: Call, asked: PolicyRequest) -> Response:
+def _changed(call: RequestContext, asked: PolicyRequest) -> Response:
     """Change a policy; the reply is the policy, or the proposal of it."""
     changed = policies.change_policy(call, asked)
     if isinstance(changed, Proposal):

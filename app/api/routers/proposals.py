@@ -16,8 +16,8 @@ from app.api.schemas.proposals import (
     QuarantineLiftIn,
 )
 from app.persistence.repositories.proposals import Status
-from app.service.governance import limits, proposals, quarantines
-from app.service.governance.limits import LimitRequest
+from app.service.governance import limit_changes, proposals, quarantines
+from app.service.governance.limit_changes import LimitRequest
 
 routes = router()
 
@@ -37,8 +37,8 @@ IfMatch = Annotated[
 )
 def get_limit(account_id: str, request: Request, call: Asked) -> Response:
     """The limit, and how often it was changed; `/v1/audit?subject=…` tells by whom and why."""
-    record = limits.read_limit(call, account_id)
-    return tagged(request, AccountLimitOut.of(record), limits.tag_of(record))
+    record = limit_changes.read_limit(call, account_id)
+    return tagged(request, AccountLimitOut.of(record), limit_changes.limit_etag(record))
 
 
 @routes.post(
@@ -69,7 +69,7 @@ def change_limit(
     Refusals that were given stay what they are. What was spent is counted against the new limit from its first step on.
     """
     return created(
-        limits.change_limit(
+        limit_changes.change_limit(
             call,
             LimitRequest(account_id, body.limit.domain(), body.reason, if_match),
             identity(request, body, key),

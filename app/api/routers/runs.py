@@ -12,7 +12,8 @@ from app.api.schemas.reservations import plan_refused
 from app.api.schemas.runs import RunIn, RunOut, RunPage
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import RunStatus
-from app.service import history, registering, runs
+from app.service.queries import run_history, runs
+from app.service.runs import register
 
 routes = router()
 
@@ -33,7 +34,7 @@ routes = router()
 def register_run(body: RunIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """Register a run; its steps will be charged to it, to its budgets and to everything above: to all, or to none."""
     return created(
-        registering.register_run(
+        register.register_run(
             call,
             body.registration(),
             identity(request, body, key),
@@ -100,5 +101,5 @@ def get_run_history(
     known = decode_cursor(after) or "-1"
     if after and not known.isdecimal():
         raise InvalidInputError(f"{after!a} is not a cursor of a history; send the `next` of an earlier one.")
-    found = history.read_history(call, run_id, after=int(known), max_points=max_points)
+    found = run_history.read_history(call, run_id, after=int(known), max_points=max_points)
     return tagged(request, HistoryOut.of(found, after))

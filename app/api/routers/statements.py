@@ -9,8 +9,8 @@ from app.api.route import Asked, Signing, router
 from app.api.schemas.statements import StatementOut
 from app.api.statement_page import POLICY, page_of
 from app.ledger.audit import canonical
-from app.service.proof.statements import population_statement, run_statement
-from app.service.signing import required
+from app.service.audit.statements import population_statement, run_statement
+from app.service.signatures import required
 
 routes = router()
 

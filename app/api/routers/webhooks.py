@@ -131,7 +131,7 @@ def rotate_webhook_secret(
 def try_webhook(webhook_id: str, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
     """An alert `webhook.test` is due at once; the list of deliveries says how it went."""
     return created(
-        webhooks.try_webhook(
+        webhooks.send_test_event(
             call,
             webhook_id,
             identity(request, Body(), key),

@@ -8,8 +8,8 @@ from app.api.schemas.common import LimitOut, Output
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
-from app.service.looking.histories import AccountHistory
-from app.service.numbers import finite
+from app.service.json_numbers import json_finite
+from app.service.queries.account_history import AccountHistory
 
 
 class AccountPointOut(Output):
@@ -95,7 +95,7 @@ class AccountHistoryOut(Output):
             account=history.account.id,
             limit=_limit(limit),
             points=[
-                AccountPointOut(at=at, **finite(epsilon=epsilon))
+                AccountPointOut(at=at, **json_finite(epsilon=epsilon))
                 for at, epsilon in zip(history.moments, history.epsilons, strict=True)
             ],
             order=history.order,

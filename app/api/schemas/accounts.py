@@ -13,9 +13,9 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import Account, StepEvent
-from app.service.numbers import finite
-from app.service.parts import AccountView
-from app.service.planning.setting import about_limit, about_loss
+from app.service.accounts.partitions import AccountView
+from app.service.json_numbers import json_finite
+from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {
     "epsilon_with_held": 2.3187,
@@ -105,7 +105,7 @@ class LifetimeOut(Output):
         return cls(
             population=population.id,
             population_path=population.path,
-            **finite(epsilon=population.epsilon()),
+            **json_finite(epsilon=population.epsilon()),
             delta=population.limit.delta,
             epsilon_limit=population.limit.epsilon,
         )
@@ -205,7 +205,7 @@ def shared(view: AccountView) -> dict[str, Any]:
         "filter": account.filter,
         "planned": counted(account.planned),
         "weights_frozen": account.weights_frozen,
-        **finite(
+        **json_finite(
             epsilon=account.epsilon(),
             epsilon_with_held=account.epsilon(account.spent + account.held),
             epsilon_declared=account.epsilon_declared(account.limit.delta),

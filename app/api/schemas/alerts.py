@@ -13,7 +13,7 @@ from app.persistence.repositories.deliveries import Delivery
 from app.persistence.repositories.tells import Tells
 from app.persistence.repositories.webhooks import Webhook
 from app.persistence.tables import MAX_URL_LENGTH
-from app.service.alerts.forecasting import Outlook
+from app.service.alerts.forecasts import Outlook
 from app.service.alerts.webhooks import Subscription
 
 _WEBHOOK_ID = "whk_019aa5b3c4d9d2e1f0a314253647"

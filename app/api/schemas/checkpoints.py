@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import Output
 from app.api.schemas.examples import EXAMPLE_CURSOR, EXAMPLE_ORGANISATION_ID
 from app.persistence.repositories.checkpoints import Checkpoint
-from app.service.signing import Signer
+from app.service.signatures import Signer
 
 SIGNATURE_EXAMPLE: dict[str, Any] = {
     "algorithm": "Ed25519",

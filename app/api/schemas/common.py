@@ -20,7 +20,7 @@ from app.accounting.events import MAX_EVENTS, NeighboringRelation
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.names import MAX_NAME_LENGTH, check_name
-from app.service.terms import ID_PREFIXES
+from app.service.accounts.spec import ID_PREFIXES
 
 
 class Input(BaseModel):

@@ -10,7 +10,7 @@ from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
 from app.persistence.repositories.decided import Decided
 from app.persistence.repositories.decisions import Outcome
-from app.service.numbers import finite
+from app.service.json_numbers import json_finite
 
 _FACTS = (
     *("detail", "epsilon", "epsilon_infinite", "epsilon_requested", "epsilon_requested_infinite", "epsilon_limit"),
@@ -81,7 +81,7 @@ class DecisionOut(Output):
             first_step=decision.first_step,
             count=decision.step_count,
             requested_count=decision.requested_count,
-            **finite(epsilon=decision.reading.epsilon),
+            **json_finite(epsilon=decision.reading.epsilon),
             delta=decision.reading.delta,
             epsilon_limit=decision.reading.epsilon_limit,
             binding_account=decision.binding_account_id,

@@ -25,10 +25,10 @@ from app.ledger.composition import MAX_BUDGETS
 from app.ledger.experiments import Charged
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.decisions import Decision
+from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord, Sweep
-from app.service.idempotency import Pinned
-from app.service.numbers import finite
-from app.service.terms import Terms
+from app.service.idempotency import ResponseOverride
+from app.service.json_numbers import json_finite
 
 _TRIALS: dict[str, Any] = {"each": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
 EXPERIMENT_EXAMPLE: dict[str, Any] = {
@@ -131,10 +131,10 @@ class ExperimentIn(TermsIn):
             raise ValueError(f"leave out `{'`, `'.join(said)}`: {where}")
         return self
 
-    def terms(self) -> Terms:
+    def terms(self) -> AccountSpec:
         """What the budget of an experiment is opened with, whose runs are charged one by one."""
         limit = None if self.limit is None else self.limit.domain()
-        return Terms(self.name, limit, self.filter_kind(), step_events_of(self.planned))
+        return AccountSpec(self.name, limit, self.filter_kind(), step_events_of(self.planned))
 
     def sweep(self) -> Sweep:
         """The sweep that is charged all at once.
@@ -195,7 +195,7 @@ class ExperimentOut(Output):
             status=run and run.status,
             event=event,
             runs=record.runs,
-            **finite(epsilon=record.reading.epsilon),
+            **json_finite(epsilon=record.reading.epsilon),
             delta=record.reading.delta,
             epsilon_limit=record.reading.epsilon_limit,
             created_by=experiment.created_by,
@@ -225,7 +225,7 @@ class ExperimentPage(Output):
     next: str | None
 
 
-def sweep_refused(decision: Decision) -> Pinned:
+def sweep_refused(decision: Decision) -> ResponseOverride:
     """The reply to a sweep that does not fit."""
     assert decision.refusal is not None, "a refusal has its numbers"
     return not_made(json.loads(decision.refusal), decision.binding_account_id, decision.binding_account_path, 1)

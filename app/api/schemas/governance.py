@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import Output
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.persistence.repositories.acts import KeptAct
-from app.service.verification import Fault, Verification
+from app.service.verification import Discrepancy, VerificationReport
 
 
 class FaultOut(Output):
@@ -20,7 +20,7 @@ class FaultOut(Output):
     detail: str
 
     @classmethod
-    def of(cls, fault: Fault) -> Self:
+    def of(cls, fault: Discrepancy) -> Self:
         """From the domain."""
         return cls(account=fault.account_id, position=fault.position, detail=fault.detail)
 
@@ -86,7 +86,7 @@ class VerificationOut(Output):
     )
 
     @classmethod
-    def of(cls, found: Verification) -> Self:
+    def of(cls, found: VerificationReport) -> Self:
         """From the domain."""
         liftable = found.liftable
         return cls(

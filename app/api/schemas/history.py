@@ -17,8 +17,8 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.persistence.repositories.decisions import Decision, Outcome
-from app.service.history import History
-from app.service.numbers import finite
+from app.service.json_numbers import json_finite
+from app.service.queries.run_history import History
 
 
 class HistoryPoint(Output):
@@ -107,7 +107,7 @@ def _point(decision: Decision, accounts: list[str]) -> HistoryPoint:
         first_step=decision.first_step,
         count=decision.step_count,
         next_step=decision.next_step,
-        **finite(epsilon=decision.reading.epsilon),
+        **json_finite(epsilon=decision.reading.epsilon),
         delta=decision.reading.delta,
         epsilon_limit=decision.reading.epsilon_limit,
         events=counted(decision.steps),

@@ -9,8 +9,8 @@ from app.api.schemas.common import Body, Moment, Name, Output, Reason, Reference
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID
 from app.ledger.roles import Role
 from app.persistence.repositories.keys import KeyRecord
-from app.service.governance.keys import MOST_OVERLAP_SECONDS
-from app.service.governance.new_keys import IssuedKey, KeyTerms
+from app.service.governance.api_keys import MOST_OVERLAP_SECONDS
+from app.service.governance.key_generation import IssuedKey, KeyTerms
 
 KEY_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_KEY_ID,

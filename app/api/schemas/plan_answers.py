@@ -17,10 +17,10 @@ from app.api.schemas.plan_examples import (
     SAMPLING_PROBABILITY_EXAMPLE,
     TRAJECTORY_EXAMPLE,
 )
-from app.service.numbers import finite
+from app.service.json_numbers import json_finite
+from app.service.planning.calibration import Solution, Steps
 from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
 from app.service.planning.laplace import LaplaceCost
-from app.service.planning.solving import Solution, Steps
 
 OptimalOrder = Annotated[float | None, AfterValidator(lambda order: None if order == PURE else order)]
 """A Rényi order; null where it is infinite, which means that the epsilons of pure mechanisms were added up."""
@@ -42,7 +42,7 @@ class AccountantEpsilon(Output):
         """A reading as it is answered."""
         return cls(
             name=reading.name,
-            **finite(epsilon=reading.value),
+            **json_finite(epsilon=reading.value),
             optimal_order=reading.optimal_order,
             note=reading.note,
         )
@@ -83,7 +83,7 @@ class EpsilonOut(Output):
     def of(cls, cost: PlanCost) -> "EpsilonOut":
         """A plan's cost as it is answered."""
         return cls(
-            **finite(epsilon=cost.epsilon),
+            **json_finite(epsilon=cost.epsilon),
             delta=cost.delta,
             optimal_order=cost.optimal_order,
             accountants=[AccountantEpsilon.of(reading) for reading in cost.accountants],
@@ -140,7 +140,7 @@ class TrajectoryOut(Output):
     @classmethod
     def of(cls, found: Trajectory) -> "TrajectoryOut":
         """A plan's way as it is answered."""
-        points = [TrajectoryPointOut(step=point.step, **finite(epsilon=point.epsilon)) for point in found.points]
+        points = [TrajectoryPointOut(step=point.step, **json_finite(epsilon=point.epsilon)) for point in found.points]
         return cls(points=points, steps=found.steps, delta=found.delta, warnings=list(found.warnings))
 
 

@@ -11,9 +11,9 @@ from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import EXAMPLE_EVENT
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
+from app.service.planning.assumptions import Batches, PlanAssumptions
+from app.service.planning.calibration import CalibrationGoal
 from app.service.planning.laplace import LaplaceNoise
-from app.service.planning.setting import Batches, Setting
-from app.service.planning.solving import Goal
 
 EXAMPLE_PLAN: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 5000}]}
 EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta": 1e-5}
@@ -35,9 +35,11 @@ class SettingIn(Body):
         "`poisson_sampled` events are accounted as Poisson samples.",
     )
 
-    def setting(self) -> Setting:
+    def setting(self) -> PlanAssumptions:
         """The setting as the planner knows it."""
-        return Setting(NeighboringRelation(self.neighboring_relation), self.population_size, Batches(self.batches))
+        return PlanAssumptions(
+            NeighboringRelation(self.neighboring_relation), self.population_size, Batches(self.batches)
+        )
 
 
 class PlanIn(SettingIn):
@@ -88,14 +90,14 @@ class TargetIn(SettingIn):
     besides: CountedEvents = Field(default=[], description="What else is planned; at most 1,000.")
     filter: Filter = "declared"
 
-    def asked(self) -> tuple[DpEvent, Goal]:
+    def asked(self) -> tuple[DpEvent, CalibrationGoal]:
         """The event that is repeated, and what it must meet, as the planner knows them.
 
         Raises:
             PlanTooExpensiveError: to price the events is more work than one request may make.
         """
         besides = step_events_of(self.besides)
-        goal = Goal(self.epsilon, self.delta, FilterKind(self.filter), besides, self.setting())
+        goal = CalibrationGoal(self.epsilon, self.delta, FilterKind(self.filter), besides, self.setting())
         return event_of(self.event), goal
 
 
@@ -106,7 +108,7 @@ class NoiseMultiplierIn(TargetIn):
 
     count: int = Field(ge=1, le=1_000_000_000)
 
-    def question(self) -> tuple[DpEvent, int, Goal]:
+    def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
         """What the planner is asked; raises as `asked`."""
         event, goal = self.asked()
         return event, self.count, goal
@@ -119,7 +121,7 @@ class SamplingProbabilityIn(TargetIn):
 
     count: int = Field(ge=1, le=1_000_000_000)
 
-    def question(self) -> tuple[DpEvent, int, Goal]:
+    def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
         """What the planner is asked; raises as `asked`."""
         event, goal = self.asked()
         return event, self.count, goal
@@ -132,7 +134,7 @@ class MostStepsIn(TargetIn):
 
     steps_per_epoch: int | None = Field(default=None, ge=1, le=1_000_000_000)
 
-    def question(self) -> tuple[DpEvent, Goal, int | None]:
+    def question(self) -> tuple[DpEvent, CalibrationGoal, int | None]:
         """What the planner is asked; raises as `asked`."""
         return (*self.asked(), self.steps_per_epoch)
 

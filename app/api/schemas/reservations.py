@@ -18,10 +18,10 @@ from app.api.schemas.examples import (
 from app.api.schemas.steps import refusal_text
 from app.ledger.admission import Refusal
 from app.ledger.reservations import Reservation, ReservationStatus
-from app.service.charging.refusing import facts_of
-from app.service.idempotency import Pinned
-from app.service.numbers import finite
-from app.service.reserving import Before, Held, PlanRequest
+from app.service.charging.refusing import refusal_details
+from app.service.idempotency import ResponseOverride
+from app.service.json_numbers import json_finite
+from app.service.reservations.create import CreatedReservation, PlanRequest, PrecedingReservation
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600
 DEFAULT_LEASE_SECONDS = 3600
@@ -122,7 +122,11 @@ class ReservationIn(Body):
         Raises:
             PlanTooExpensiveError: to price the plan is more work than one request may make.
         """
-        before = None if self.follows is None else Before(self.follows.reservation, self.follows.steps_executed)
+        before = (
+            None
+            if self.follows is None
+            else PrecedingReservation(self.follows.reservation, self.follows.steps_executed)
+        )
         return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before)
 
 
@@ -209,12 +213,12 @@ class HeldOut(ReservationOut):
     binding_account_path: str
 
     @classmethod
-    def at(cls, held: Held) -> "HeldOut":
+    def at(cls, held: CreatedReservation) -> "HeldOut":
         """A plan as it is answered to whoever made it."""
         return cls(
             **_members(held.reservation),
             next_step=held.next_step,
-            **finite(epsilon=held.reading.epsilon, epsilon_planned=held.planned.epsilon),
+            **json_finite(epsilon=held.reading.epsilon, epsilon_planned=held.planned.epsilon),
             delta=held.reading.delta,
             epsilon_limit=held.reading.epsilon_limit,
             steps_remaining=held.steps_remaining,
@@ -242,12 +246,12 @@ def _members(reservation: Reservation) -> dict[str, Any]:
     }
 
 
-def plan_refused(refusal: Refusal, steps_planned: int) -> Pinned:
+def plan_refused(refusal: Refusal, steps_planned: int) -> ResponseOverride:
     """The reply to a plan that does not fit."""
-    return not_made(facts_of(refusal), refusal.binding.id, refusal.binding.path, steps_planned)
+    return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps_planned)
 
 
-def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int) -> Pinned:
+def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int) -> ResponseOverride:
     """The reply to a request that would have made something, if what it costs had fitted."""
     members = {
         "decision": "refused",
@@ -256,4 +260,4 @@ def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int)
         "binding_account_path": binding_path,
         **facts,
     }
-    return Pinned(problem_body("budget_exceeded", refusal_text(facts, binding_path, count), members), 403)
+    return ResponseOverride(problem_body("budget_exceeded", refusal_text(facts, binding_path, count), members), 403)

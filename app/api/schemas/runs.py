@@ -32,11 +32,11 @@ from app.api.schemas.terms import TermsIn
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
-from app.service.numbers import finite
-from app.service.planning.setting import about_limit, about_loss
-from app.service.registering import Declaration, Registration
-from app.service.runs import RunRecord
-from app.service.terms import Terms
+from app.service.accounts.spec import AccountSpec
+from app.service.json_numbers import json_finite
+from app.service.planning.assumptions import about_limit, about_loss
+from app.service.queries.runs import RunRecord
+from app.service.runs.register import RegisteredRun, RunDeclaration
 
 RUN_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_RUN_ID,
@@ -128,17 +128,17 @@ class RunIn(TermsIn):
         default=None, description="How fast it goes at the most; a run that is faster is flagged."
     )
 
-    def registration(self) -> Registration:
+    def registration(self) -> RegisteredRun:
         """What the trainer says of the run.
 
         Raises:
             PlanTooExpensiveError: to price what is planned is more work than one request may make.
         """
         plan = step_events_of(self.plan)
-        return Registration(self._declaration(), self._terms(), plan, self.lease_seconds)
+        return RegisteredRun(self._declaration(), self._terms(), plan, self.lease_seconds)
 
-    def _declaration(self) -> Declaration:
-        return Declaration(
+    def _declaration(self) -> RunDeclaration:
+        return RunDeclaration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
             None if self.event is None else event_of(self.event),
             self.privacy_unit,
@@ -146,9 +146,9 @@ class RunIn(TermsIn):
             self.steps_per_hour,
         )
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> AccountSpec:
         limit = None if self.limit is None else self.limit.domain()
-        return Terms(self.name, limit, self.filter_kind(), step_events_of(self.planned))
+        return AccountSpec(self.name, limit, self.filter_kind(), step_events_of(self.planned))
 
 
 class DeviationOut(Output):
@@ -214,7 +214,9 @@ class RunOut(AccountOut):
             filter=account.filter,
             planned=counted(account.planned),
             weights_frozen=account.weights_frozen,
-            **finite(epsilon=record.reading.epsilon, epsilon_declared=account.epsilon_declared(record.reading.delta)),
+            **json_finite(
+                epsilon=record.reading.epsilon, epsilon_declared=account.epsilon_declared(record.reading.delta)
+            ),
             own_delta=account.spent.delta_value(),
             warnings=[
                 *([] if account.limit is None else about_limit(account.limit, account.filter)),

@@ -14,7 +14,7 @@ from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
 from app.persistence.repositories.decisions import Decision, Outcome
 from app.service.charging.requests import Mode, OnExceed, StepRequest
-from app.service.numbers import finite
+from app.service.json_numbers import json_finite
 
 ADMITTED_EXAMPLE: dict[str, Any] = {
     "decision": "admitted",
@@ -170,7 +170,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "count": decision.step_count,
         "requested_count": decision.requested_count,
         "next_step": decision.next_step,
-        **finite(epsilon=decision.reading.epsilon),
+        **json_finite(epsilon=decision.reading.epsilon),
         "delta": decision.reading.delta,
         "epsilon_limit": decision.reading.epsilon_limit,
         "steps_remaining": decision.steps_remaining or 0,
@@ -203,7 +203,7 @@ def refusal_facts(decision: Decision) -> dict[str, Any]:
     """The numbers of a refusal."""
     assert decision.refusal is not None, "a refusal has its numbers"
     # Refusals that were recorded by early schemas do not say what could not be: deltas of mechanisms, infinite losses.
-    none = {"delta_requested": 0.0, "delta_left": 0.0, **finite(epsilon=0.0, spent=0.0, held=0.0)}
+    none = {"delta_requested": 0.0, "delta_left": 0.0, **json_finite(epsilon=0.0, spent=0.0, held=0.0)}
     told: dict[str, Any] = json.loads(decision.refusal)
     return none | told
 

@@ -22,8 +22,8 @@ from app.ledger.filters import FilterKind
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories.accounts import Population
 from app.persistence.repositories.parts import Block
-from app.service.parts import Parallel
-from app.service.terms import Terms
+from app.service.accounts.partitions import ParallelSpec
+from app.service.accounts.spec import AccountSpec
 
 BLOCK_EXAMPLE: dict[str, Any] = {
     "data_from": "2026-11-01T00:00:00Z",
@@ -97,11 +97,11 @@ class ComposedIn(TermsIn):
         written: dict[str, Any] = write(self)
         return {name: value for name, value in written.items() if name not in _OF_PARTS or value != _OF_PARTS[name]}
 
-    def parallel(self) -> Parallel | None:
+    def parallel(self) -> ParallelSpec | None:
         """What is said of the children, if they are disjoint parts."""
         if self.composition == "sequential":
             return None
-        return Parallel(self.max_partitions_per_unit or 1, self.attestation, self.replaced_units)
+        return ParallelSpec(self.max_partitions_per_unit or 1, self.attestation, self.replaced_units)
 
 
 class PopulationIn(ComposedIn):
@@ -126,10 +126,10 @@ class PopulationIn(ComposedIn):
     size: int | None = Field(default=None, ge=1, le=10**12, description="How many privacy units, if known.")
     limit: LimitIn
 
-    def terms(self) -> Terms:
+    def terms(self) -> AccountSpec:
         """What the account is opened with."""
         planned = step_events_of(self.planned)
-        return Terms(self.name, self.limit.domain(), self.filter_kind(), planned, self.parallel())
+        return AccountSpec(self.name, self.limit.domain(), self.filter_kind(), planned, self.parallel())
 
     def population(self) -> Population:
         """What a population has besides its account."""
@@ -170,7 +170,7 @@ class BudgetIn(ComposedIn):
         description="The data that the budget stands for; its parent is parallel, and no other block overlaps it.",
     )
 
-    def terms(self) -> Terms:
+    def terms(self) -> AccountSpec:
         """What the account is opened with.
 
         Raises:
@@ -180,4 +180,4 @@ class BudgetIn(ComposedIn):
         block = None if sent is None else Block(sent.data_from, sent.data_to, sent.label)
         window = Window(self.opens_at, self.closes_at) if self.opens_at or self.closes_at else ALWAYS
         planned = step_events_of(self.planned)
-        return Terms(self.name, self.limit.domain(), self.filter_kind(), planned, self.parallel(), window, block)
+        return AccountSpec(self.name, self.limit.domain(), self.filter_kind(), planned, self.parallel(), window, block)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.audit import Asker, digest
 from app.persistence.repositories import deliveries, webhooks
 from app.persistence.repositories.webhooks import Webhook
-from app.service.acts import Act, append
+from app.service.audit.log import AuditEvent, record_event
 
 
 def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Asker, why: str, now: datetime) -> None:
@@ -24,7 +24,9 @@ def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Asker
     """
     webhooks.disable(tx, organisation_id, webhook.id, why, now)
     deliveries.give_up(tx, organisation_id, webhook.id)
-    append(tx, organisation_id, asker, Act("webhook.disabled", webhook.id, before=facts(webhook), reason=why), now)
+    record_event(
+        tx, organisation_id, asker, AuditEvent("webhook.disabled", webhook.id, before=facts(webhook), reason=why), now
+    )
 
 
 def facts(webhook: Webhook) -> dict[str, object]:

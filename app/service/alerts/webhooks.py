@@ -13,16 +13,16 @@ from app.persistence.repositories import alerts, deliveries, tenants, webhooks
 from app.persistence.repositories.alerts import AlertType, DeliveryStatus
 from app.persistence.repositories.deliveries import Delivery
 from app.persistence.repositories.webhooks import Webhook
-from app.service.acts import Act
+from app.service.accounts.lookup import find_account
+from app.service.alerts.alert_factory import trial
 from app.service.alerts.disabling import disable, facts
-from app.service.alerts.guard import check_url
-from app.service.alerts.signing import new_secret
-from app.service.alerts.telling import trial
-from app.service.asking.call import Call
-from app.service.finding import find_account
-from app.service.idempotency import Answer, Identity, create_once, require_no_key
+from app.service.alerts.ssrf_guard import check_url
+from app.service.alerts.webhook_signatures import new_secret
+from app.service.audit.log import AuditEvent
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts
+from app.service.idempotency import IdempotentRequest, StoredResponse, require_no_key, run_idempotent
 from app.service.ids import new_id
-from app.service.pricing import Prepared
 
 MOST_WEBHOOKS = 20
 """Of an organisation, those that are disabled not counted."""
@@ -44,8 +44,13 @@ class Subscription:
 
 
 def create_webhook(
-    call: Call, wanted: Subscription, identity: Identity, render: Callable[[Webhook], str], *, allow_private: bool
-) -> Answer:
+    call: RequestContext,
+    wanted: Subscription,
+    identity: IdempotentRequest,
+    render: Callable[[Webhook], str],
+    *,
+    allow_private: bool,
+) -> StoredResponse:
     """Have alerts sent to a URL.
 
     Args:
@@ -67,7 +72,7 @@ def create_webhook(
     require_no_key(identity, "disable the webhook whose secret nobody has, and make another one")
     check_url(wanted.url, allow_private=allow_private)
 
-    def create(tx: Connection, _: Prepared) -> str:
+    def create(tx: Connection, _: PrecomputedCosts) -> str:
         if len(webhooks.active(tx, call.organisation_id)) >= MOST_WEBHOOKS:
             raise WebhookConflictError(
                 f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
@@ -81,13 +86,13 @@ def create_webhook(
             created_at=call.now,
         )
         webhooks.add(tx, call.organisation_id, made)
-        call.record(tx, Act("webhook.created", made.id, after=facts(made)))
+        call.record(tx, AuditEvent("webhook.created", made.id, after=facts(made)))
         return render(made)
 
-    return create_once(call, identity, create)
+    return run_idempotent(call, identity, create)
 
 
-def get_webhook(call: Call, webhook_id: str) -> Webhook:
+def get_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     """Read a webhook.
 
     Args:
@@ -105,7 +110,7 @@ def get_webhook(call: Call, webhook_id: str) -> Webhook:
         return _found(tx, call, webhook_id)
 
 
-def list_webhooks(call: Call, *, after: str | None, limit: int) -> list[Webhook]:
+def list_webhooks(call: RequestContext, *, after: str | None, limit: int) -> list[Webhook]:
     """Read webhooks in the order of their making.
 
     Args:
@@ -121,7 +126,7 @@ def list_webhooks(call: Call, *, after: str | None, limit: int) -> list[Webhook]
         return list(webhooks.page(tx, call.organisation_id, after=after, limit=limit))
 
 
-def disable_webhook(call: Call, webhook_id: str) -> Webhook:
+def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     """Send nothing to a webhook any more; to do it again changes nothing.
 
     Args:
@@ -150,8 +155,12 @@ def disable_webhook(call: Call, webhook_id: str) -> Webhook:
 
 
 def rotate_secret(
-    call: Call, webhook_id: str, overlap_seconds: int, identity: Identity, render: Callable[[Webhook], str]
-) -> Answer:
+    call: RequestContext,
+    webhook_id: str,
+    overlap_seconds: int,
+    identity: IdempotentRequest,
+    render: Callable[[Webhook], str],
+) -> StoredResponse:
     """Give a webhook a new secret; for a while everything is signed with the one before as well.
 
     Args:
@@ -172,19 +181,21 @@ def rotate_secret(
     call.require_everywhere(Permission.WEBHOOKS)
     require_no_key(identity, "ask again, for another one still")
 
-    def create(tx: Connection, _: Prepared) -> str:
+    def create(tx: Connection, _: PrecomputedCosts) -> str:
         before = _enabled(tx, call, webhook_id)
         until = call.now + timedelta(seconds=overlap_seconds)
         rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_until=until)
         webhooks.save_secrets(tx, call.organisation_id, rotated)
         said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
-        call.record(tx, Act("webhook.secret_rotated", webhook_id, after=said))
+        call.record(tx, AuditEvent("webhook.secret_rotated", webhook_id, after=said))
         return render(rotated)
 
-    return create_once(call, identity, create)
+    return run_idempotent(call, identity, create)
 
 
-def try_webhook(call: Call, webhook_id: str, identity: Identity, render: Callable[[Delivery], str]) -> Answer:
+def send_test_event(
+    call: RequestContext, webhook_id: str, identity: IdempotentRequest, render: Callable[[Delivery], str]
+) -> StoredResponse:
     """Send something to a webhook that means nothing.
 
     Args:
@@ -202,18 +213,18 @@ def try_webhook(call: Call, webhook_id: str, identity: Identity, render: Callabl
     """
     call.require_everywhere(Permission.WEBHOOKS)
 
-    def create(tx: Connection, _: Prepared) -> str:
+    def create(tx: Connection, _: PrecomputedCosts) -> str:
         _enabled(tx, call, webhook_id)
         delivery_id = alerts.add_test(tx, call.organisation_id, trial(webhook_id, call.now), webhook_id)
         made = deliveries.find(tx, call.organisation_id, delivery_id)
         assert made is not None
         return render(made)
 
-    return create_once(call, identity, create)
+    return run_idempotent(call, identity, create)
 
 
 def list_deliveries(
-    call: Call,
+    call: RequestContext,
     *,
     webhook: str | None,
     alert: str | None,
@@ -241,7 +252,7 @@ def list_deliveries(
         )
 
 
-def redeliver(call: Call, delivery_id: str) -> Delivery:
+def redeliver(call: RequestContext, delivery_id: str) -> Delivery:
     """Send an alert to a webhook once more, at once, whatever became of it before.
 
     Args:
@@ -267,21 +278,21 @@ def redeliver(call: Call, delivery_id: str) -> Delivery:
     return call.db.retried(write)
 
 
-def _delivery(tx: Connection, call: Call, delivery_id: str) -> Delivery:
+def _delivery(tx: Connection, call: RequestContext, delivery_id: str) -> Delivery:
     found = deliveries.find(tx, call.organisation_id, delivery_id)
     if found is None:
         raise NotFoundError(f"There is no delivery {delivery_id!r} in your organisation.")
     return found
 
 
-def _found(tx: Connection, call: Call, webhook_id: str) -> Webhook:
+def _found(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
     found = webhooks.find(tx, call.organisation_id, webhook_id)
     if found is None:
         raise NotFoundError(f"There is no webhook {webhook_id!r} in your organisation.")
     return found
 
 
-def _enabled(tx: Connection, call: Call, webhook_id: str) -> Webhook:
+def _enabled(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
     found = _found(tx, call, webhook_id)
     if found.disabled_because is not None:
         raise WebhookConflictError(f"The webhook is disabled. {found.disabled_because} Make a new one.")

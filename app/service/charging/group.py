@@ -13,19 +13,21 @@ from collections.abc import Sequence
 from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError
 from app.persistence.engine import EVERYONE, Database, Whose
-from app.service.charging.deciding import decide
+from app.service.charging.cache import LedgerCache
+from app.service.charging.decision import decide
 from app.service.charging.loading import load
-from app.service.charging.memory import Memory
-from app.service.charging.requests import Answered, Command
+from app.service.charging.requests import StepCommand, StepResult
 from app.service.charging.saving import remember, save
-from app.service.charging.working import WorkingSet
-from app.service.pricing import UnpreparedError
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.costing import CostNotReadyError
 
-Outcome = Answered | LedgerError | AccountingError | UnpreparedError
+CommandResult = StepResult | LedgerError | AccountingError | CostNotReadyError
 """An answer, a rule that says no, or what is to be computed before the command may come again."""
 
 
-def commit_group(db: Database, memory: Memory, commands: Sequence[Command], *, wait: bool = True) -> list[Outcome]:
+def commit_group(
+    db: Database, memory: LedgerCache, commands: Sequence[StepCommand], *, wait: bool = True
+) -> list[CommandResult]:
     """Decide about commands and make the decisions durable, all in one transaction.
 
     Args:
@@ -50,7 +52,7 @@ def commit_group(db: Database, memory: Memory, commands: Sequence[Command], *, w
     return outcomes
 
 
-def preview(db: Database, memory: Memory, command: Command) -> Answered:
+def preview(db: Database, memory: LedgerCache, command: StepCommand) -> StepResult:
     """Decide about a command as it would be decided now, and write nothing.
 
     Args:
@@ -70,14 +72,14 @@ def preview(db: Database, memory: Memory, command: Command) -> Answered:
         return decide(load(tx, memory, [command.wanted]), command)
 
 
-def _whose(commands: Sequence[Command]) -> Whose:
+def _whose(commands: Sequence[StepCommand]) -> Whose:
     """Of one organisation where the database keeps them apart: a lane is (`CommitQueue`); SQLite's holds several."""
     organisations = {command.organisation_id for command in commands}
     return organisations.pop() if len(organisations) == 1 else EVERYONE
 
 
-def _outcome(work: WorkingSet, command: Command) -> Outcome:
+def _outcome(work: UnitOfWork, command: StepCommand) -> CommandResult:
     try:
         return decide(work, command)
-    except (LedgerError, AccountingError, UnpreparedError) as reason:
+    except (LedgerError, AccountingError, CostNotReadyError) as reason:
         return reason

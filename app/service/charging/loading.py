@@ -9,13 +9,13 @@ from app.ledger.plans import PlannedItem
 from app.persistence.repositories import accounts, decisions, locks, replies, reservations, runs
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.locks import Seen
-from app.service.asking.call import Call
-from app.service.charging.memory import Key, Memory
-from app.service.charging.working import WorkingSet
+from app.service.auth.request_context import RequestContext
+from app.service.charging.cache import Key, LedgerCache
+from app.service.charging.unit_of_work import UnitOfWork
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LoadRequest:
     """What somebody needs of the ledger.
 
     Args:
@@ -31,7 +31,7 @@ class Wanted:
     path: bool = True
 
 
-def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet:
+def load(tx: Connection, memory: LedgerCache, wanted: Sequence[LoadRequest]) -> UnitOfWork:
     """Read, and in a writer's transaction lock, what is wanted.
 
     Locks are taken in the one global order: by organisation, depth and id (ADR 0003).
@@ -44,7 +44,7 @@ def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet
     Returns:
         The rows; a run that does not exist has none.
     """
-    work = WorkingSet(tx, memory)
+    work = UnitOfWork(tx, memory)
     for organisation_id in sorted({each.organisation_id for each in wanted}):
         theirs = [each for each in wanted if each.organisation_id == organisation_id]
         keys = {each.idempotency_key for each in theirs if each.idempotency_key is not None}
@@ -57,7 +57,7 @@ def load(tx: Connection, memory: Memory, wanted: Sequence[Wanted]) -> WorkingSet
     return work
 
 
-def load_run(tx: Connection, organisation_id: str, run_id: str) -> WorkingSet:
+def load_run(tx: Connection, organisation_id: str, run_id: str) -> UnitOfWork:
     """Read, and in a writer's transaction lock, one run and its whole path, believing nothing that is remembered.
 
     Args:
@@ -68,10 +68,10 @@ def load_run(tx: Connection, organisation_id: str, run_id: str) -> WorkingSet:
     Returns:
         The rows; none if there is no such run.
     """
-    return load(tx, Memory(), [Wanted(organisation_id, run_id)])
+    return load(tx, LedgerCache(), [LoadRequest(organisation_id, run_id)])
 
 
-def load_for(tx: Connection, call: Call, run_id: str) -> WorkingSet:
+def load_for(tx: Connection, call: RequestContext, run_id: str) -> UnitOfWork:
     """As `load_run`, for a caller that must reach the run.
 
     Raises:
@@ -84,7 +84,7 @@ def load_for(tx: Connection, call: Call, run_id: str) -> WorkingSet:
     return work
 
 
-def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> None:
+def _load_paths(work: UnitOfWork, organisation_id: str, run_ids: set[str]) -> None:
     unknown = []
     for run_id in run_ids:
         path = work.memory.paths.get((organisation_id, run_id))
@@ -98,7 +98,7 @@ def _load_paths(work: WorkingSet, organisation_id: str, run_ids: set[str]) -> No
             work.paths[organisation_id, run_id] = path
 
 
-def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Wanted]) -> None:
+def _load_accounts(work: UnitOfWork, organisation_id: str, wanted: Iterable[LoadRequest]) -> None:
     ids: set[str] = set()
     above: set[str] = set()
     for each in wanted:
@@ -119,7 +119,7 @@ def _load_accounts(work: WorkingSet, organisation_id: str, wanted: Iterable[Want
         work.accounts[organisation_id, record.account.id] = record
 
 
-def _load_parts(work: WorkingSet, organisation_id: str) -> None:
+def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
     """Read the parts of which locked accounts are composed: whoever charges one of them locks the whole, too."""
     composed = [
         account_id
@@ -138,7 +138,7 @@ def _load_parts(work: WorkingSet, organisation_id: str) -> None:
         work.parts.setdefault((organisation_id, parent), []).append(part.id)
 
 
-def _as_seen(work: WorkingSet, organisation_id: str, found: Iterable[Seen]) -> Iterator[AccountRecord]:
+def _as_seen(work: UnitOfWork, organisation_id: str, found: Iterable[Seen]) -> Iterator[AccountRecord]:
     """Accounts as they are stored now: remembered, if that is what was seen of them."""
     stale = []
     for seen in found:
@@ -152,7 +152,7 @@ def _as_seen(work: WorkingSet, organisation_id: str, found: Iterable[Seen]) -> I
             yield record.after(work.memory.accounts.get((organisation_id, record.account.id)))
 
 
-def _load_runs(work: WorkingSet, organisation_id: str) -> None:
+def _load_runs(work: UnitOfWork, organisation_id: str) -> None:
     run_ids = [run_id for owner, run_id in work.paths if owner == organisation_id]
     held: dict[str, tuple[PlannedItem, ...] | None] = {}
     for run in runs.get_many(work.tx, organisation_id, run_ids):
@@ -168,7 +168,7 @@ def _load_runs(work: WorkingSet, organisation_id: str) -> None:
             work.reservations[organisation_id, reservation.run_id] = reservation
 
 
-def _remembered_plan(work: WorkingSet, run: Key, reservation_id: str) -> tuple[PlannedItem, ...] | None:
+def _remembered_plan(work: UnitOfWork, run: Key, reservation_id: str) -> tuple[PlannedItem, ...] | None:
     """What is left of a reservation's plan, if it is remembered and the run's account says that it still holds."""
     plan, own = work.memory.plans.get((run[0], reservation_id)), work.accounts.get(run)
     if plan is None or own is None or (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
@@ -176,7 +176,7 @@ def _remembered_plan(work: WorkingSet, run: Key, reservation_id: str) -> tuple[P
     return plan.items
 
 
-def _load_pinned(work: WorkingSet, organisation_id: str, keys: Sequence[str]) -> None:
+def _load_pinned(work: UnitOfWork, organisation_id: str, keys: Sequence[str]) -> None:
     if keys:
         for decision in decisions.find_by_keys(work.tx, organisation_id, keys):
             assert decision.idempotency_key is not None, "it was found by its key"

@@ -11,11 +11,11 @@ from app.ledger.admission import Refusal
 from app.ledger.filters import Limit
 from app.ledger.limits import LimitChange
 from app.persistence.repositories import acts
-from app.service.acts import Act
-from app.service.numbers import finite
+from app.service.audit.log import AuditEvent
+from app.service.json_numbers import json_finite
 
 
-def not_made(what: str, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> Act:
+def refusal_event(what: str, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> AuditEvent:
     """What the organisation's chain keeps of something that was refused, and so has no chain of its own.
 
     Args:
@@ -25,7 +25,7 @@ def not_made(what: str, subject: str, count: int, binding: str, facts: Mapping[s
         binding: the id of the account that refused it.
         facts: of the refusal, as `facts_of` gives them.
     """
-    return Act(f"{what}.refused", subject, after={"count": count, "binding_account": binding, **facts})
+    return AuditEvent(f"{what}.refused", subject, after={"count": count, "binding_account": binding, **facts})
 
 
 def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) -> Refusal:
@@ -48,7 +48,7 @@ def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) ->
     return replace(refusal, limit_change=change)
 
 
-def facts_of(refusal: Refusal) -> dict[str, Any]:
+def refusal_details(refusal: Refusal) -> dict[str, Any]:
     """A refusal's numbers, as they are stored and answered.
 
     Args:
@@ -60,11 +60,11 @@ def facts_of(refusal: Refusal) -> dict[str, Any]:
     limit = refusal.binding.limit
     assert limit is not None, "only a limit refuses"
     return {
-        **finite(epsilon=refusal.epsilon, epsilon_requested=refusal.epsilon_requested),
+        **json_finite(epsilon=refusal.epsilon, epsilon_requested=refusal.epsilon_requested),
         "epsilon_limit": limit.epsilon,
         "delta": limit.delta,
         "order": refusal.order,
-        **finite(spent=refusal.spent, held=refusal.held, requested=refusal.requested),
+        **json_finite(spent=refusal.spent, held=refusal.held, requested=refusal.requested),
         "limit": refusal.limit,
         "delta_requested": refusal.delta_requested,
         "delta_left": refusal.delta_left,

@@ -12,9 +12,9 @@ from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import Run
 from app.persistence.repositories.decisions import Decision
-from app.service.asking.call import Call
-from app.service.charging.loading import Wanted
-from app.service.pricing import Prepared
+from app.service.auth.request_context import RequestContext
+from app.service.charging.loading import LoadRequest
+from app.service.costing import PrecomputedCosts
 
 
 class Mode(StrEnum):
@@ -78,7 +78,7 @@ class StepRequest:
 
 
 @dataclass(slots=True)
-class Command:
+class StepCommand:
     """A request on its way through the queue; it may pass several times, each time better prepared.
 
     Args:
@@ -91,9 +91,9 @@ class Command:
         charges_sweep: whether it is the one charge of a sweep.
     """
 
-    call: Call
+    call: RequestContext
     request: StepRequest
-    ready: Prepared
+    ready: PrecomputedCosts
     needs_path: bool = False
     end_plan: Callable[[str], None] | None = None
     charges_sweep: bool = False
@@ -109,9 +109,9 @@ class Command:
         return self.call.now
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> LoadRequest:
         """What the command needs of the ledger."""
-        return Wanted(self.organisation_id, self.request.run_id, self.request.idempotency_key, self.needs_path)
+        return LoadRequest(self.organisation_id, self.request.run_id, self.request.idempotency_key, self.needs_path)
 
     def ask_for_path(self) -> None:
         """Have the accounts above the run locked when the command comes again."""
@@ -119,7 +119,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class StepResult:
     """A decision, and whether it was given before."""
 
     decision: Decision

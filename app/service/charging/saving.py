@@ -6,12 +6,12 @@ from dataclasses import replace
 from app.accounting.events import fingerprint
 from app.ledger.thresholds import watch_of
 from app.persistence.repositories import alerts, balances, decisions, events, reservations, runs
-from app.service.alerts.telling import thresholds_reached
-from app.service.charging.memory import Key, Memory, Plan
-from app.service.charging.working import WorkingSet
+from app.service.alerts.alert_factory import thresholds_reached
+from app.service.charging.cache import CachedPlan, Key, LedgerCache
+from app.service.charging.unit_of_work import UnitOfWork
 
 
-def save(work: WorkingSet) -> None:
+def save(work: UnitOfWork) -> None:
     """Write everything that was decided.
 
     Args:
@@ -42,7 +42,7 @@ def save(work: WorkingSet) -> None:
         alerts.add(work.tx, organisation_id, work.told[organisation_id])
 
 
-def _look_at_thresholds(work: WorkingSet, changed: Iterable[Key]) -> None:
+def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
     """Tell of the thresholds that accounts have reached; mostly, one comparison says that there is none."""
     for key in changed:
         record = work.accounts[key]
@@ -55,7 +55,7 @@ def _look_at_thresholds(work: WorkingSet, changed: Iterable[Key]) -> None:
         work.accounts[key] = replace(record, watch=watch)
 
 
-def remember(memory: Memory, work: WorkingSet) -> None:
+def remember(memory: LedgerCache, work: UnitOfWork) -> None:
     """Keep what is durable now.
 
     Args:
@@ -66,7 +66,7 @@ def remember(memory: Memory, work: WorkingSet) -> None:
         memory.accounts.put(key, replace(record, since={}) if record.since is None else record)
     for (organisation_id, run_id), reservation in work.reservations.items():
         own = work.accounts[organisation_id, run_id]
-        plan = Plan(own.account.version, own.updated_at, reservation.items)
+        plan = CachedPlan(own.account.version, own.updated_at, reservation.items)
         memory.plans.put((organisation_id, reservation.id), plan)
     for kept, curves in work.prices.items():
         for event, curve in curves.items():

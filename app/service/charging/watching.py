@@ -11,12 +11,12 @@ from app.ledger.deviations import Declared, Deviation, deviations, noted
 from app.ledger.errors import RunStateConflictError
 from app.ledger.runs import Run
 from app.persistence.repositories import experiments
-from app.service.charging.requests import Command, Mode
-from app.service.charging.working import WorkingSet
+from app.service.charging.requests import Mode, StepCommand
+from app.service.charging.unit_of_work import UnitOfWork
 
 
 def require_allowed(
-    work: WorkingSet, command: Command, run: Run, path: tuple[Account, ...], steps: Sequence[StepEvent]
+    work: UnitOfWork, command: StepCommand, run: Run, path: tuple[Account, ...], steps: Sequence[StepEvent]
 ) -> None:
     """Let pass what the policies of the path allow; what has happened is not judged, but who may tell of it.
 
@@ -30,10 +30,10 @@ def require_allowed(
         require_reporter(sources, command.call.caller.role)
         return
     require_steps(sources, path[0].relation, [step.event for step in steps])
-    require_declared(sources, deviating(work, command.organisation_id, run, steps, command.now))
+    require_declared(sources, find_deviations(work, command.organisation_id, run, steps, command.now))
 
 
-def require_no_sweep(work: WorkingSet, organisation_id: str, run: Run) -> None:
+def require_no_sweep(work: UnitOfWork, organisation_id: str, run: Run) -> None:
     """Let the run of a sweep take nothing but its one charge: by that alone policies and approvals have measured it.
 
     Only a run whose own event is a selection is looked up.
@@ -51,8 +51,8 @@ def require_no_sweep(work: WorkingSet, organisation_id: str, run: Run) -> None:
         )
 
 
-def deviating(
-    work: WorkingSet, organisation_id: str, run: Run, steps: Sequence[StepEvent], now: datetime
+def find_deviations(
+    work: UnitOfWork, organisation_id: str, run: Run, steps: Sequence[StepEvent], now: datetime
 ) -> tuple[Deviation, ...]:
     """In what steps differ from what their run has declared."""
     own = work.accounts[organisation_id, run.account_id]
@@ -60,7 +60,7 @@ def deviating(
     return deviations(declared, run.next_step, steps, (now - own.created_at).total_seconds() / 3600)
 
 
-def flagged(work: WorkingSet, command: Command, run: Run, steps: Sequence[StepEvent]) -> Run:
+def with_deviations(work: UnitOfWork, command: StepCommand, run: Run, steps: Sequence[StepEvent]) -> Run:
     """A run whose steps are taken, with what they differ in."""
-    found = deviating(work, command.organisation_id, run, steps, command.now)
+    found = find_deviations(work, command.organisation_id, run, steps, command.now)
     return replace(run, deviations=noted(run.deviations, found)) if found else run

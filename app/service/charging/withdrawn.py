@@ -2,13 +2,13 @@
 
 from app.ledger.reservations import commit, has_lapsed
 from app.persistence.engine import Database
-from app.service.asking.call import Call
-from app.service.charging.ending import end
+from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
+from app.service.reservations.ending import close_reservation
 
 
-def end_withdrawn(db: Database, call: Call, run_id: str, reservation_id: str) -> None:
+def end_withdrawn(db: Database, call: RequestContext, run_id: str, reservation_id: str) -> None:
     """Commit a plan with the steps that were authorised, and return the rest.
 
     Whoever asks for the plan's next step says so that it was not executed: its number would be another one's.
@@ -26,7 +26,9 @@ def end_withdrawn(db: Database, call: Call, run_id: str, reservation_id: str) ->
             active = work.reservations.get((call.organisation_id, run_id))
             if active is None or active.id != reservation_id or has_lapsed(active, call.lapsed_by):
                 return
-            end(work, call.organisation_id, active, commit(active, active.steps_used), call.asker, call.now)
+            close_reservation(
+                work, call.organisation_id, active, commit(active, active.steps_used), call.asker, call.now
+            )
             save(work)
 
     db.retried(commit_rest)

@@ -16,13 +16,13 @@ from app.ledger.roles import Permission
 from app.persistence.repositories import tenants
 from app.persistence.repositories.accounts import Population, planned_text, read_planned
 from app.persistence.repositories.proposals import Kind, Proposal
-from app.service.asking.call import Call
-from app.service.budgets import check_population, open_population
+from app.service.accounts.create import check_population, open_population
+from app.service.accounts.partitions import AccountView, ParallelSpec
+from app.service.accounts.spec import AccountSpec
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts
 from app.service.governance.proposing import open_proposals, propose
-from app.service.idempotency import Answer, Identity, Pinned, create_once
-from app.service.parts import AccountView, Parallel
-from app.service.pricing import Prepared
-from app.service.terms import Terms
+from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
 
 PROPOSED: Final = 202
 """What is answered where 201 would mean that the population is there."""
@@ -32,13 +32,13 @@ MOST_WAITING: Final = 1000
 
 
 def create_population(
-    call: Call,
-    terms: Terms,
+    call: RequestContext,
+    terms: AccountSpec,
     population: Population,
-    identity: Identity,
+    identity: IdempotentRequest,
     opened: Callable[[AccountView], str],
     proposed: Callable[[Proposal], str],
-) -> Answer:
+) -> StoredResponse:
     """Open the account of the people whose data is used, or propose it, where the policy wants a second person.
 
     Args:
@@ -57,21 +57,23 @@ def create_population(
     """
     call.require_everywhere(Permission.TREE)
 
-    def create(tx: Connection, ready: Prepared) -> str | Pinned:
+    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         if needs_second_person(tx, call):
-            return Pinned(proposed(propose_population(tx, call, terms, population, ready)), PROPOSED)
+            return ResponseOverride(proposed(propose_population(tx, call, terms, population, ready)), PROPOSED)
         return opened(open_population(tx, call, terms, population, ready))
 
-    return create_once(call, identity, create)
+    return run_idempotent(call, identity, create)
 
 
-def needs_second_person(tx: Connection, call: Call) -> bool:
+def needs_second_person(tx: Connection, call: RequestContext) -> bool:
     """Whether the organisation's policy lets nobody open a population alone."""
     policy = tenants.policy(tx, call.organisation_id)[0] or NOTHING_SAID
     return effective((Source(ORGANISATION, policy),)).approvers_to_open_population != 1
 
 
-def propose_population(tx: Connection, call: Call, terms: Terms, population: Population, ready: Prepared) -> Proposal:
+def propose_population(
+    tx: Connection, call: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
+) -> Proposal:
     """Propose a population that could be opened now.
 
     Args:
@@ -98,7 +100,7 @@ def propose_population(tx: Connection, call: Call, terms: Terms, population: Pop
     return propose(tx, call, Kind.POPULATION, None, opening_facts(terms, population), told)
 
 
-def approve_population(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+def approve_population(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Open the population that was proposed.
 
     Args:
@@ -115,7 +117,7 @@ def approve_population(tx: Connection, call: Call, proposal: Proposal, ready: Pr
     open_population(tx, call, terms, population, ready, attested_by=proposal.proposed_by)
 
 
-def opening_facts(terms: Terms, population: Population) -> dict[str, Any]:
+def opening_facts(terms: AccountSpec, population: Population) -> dict[str, Any]:
     """What a population would be opened with, as JSON; `read_opening` reads it."""
     assert terms.limit is not None, "a population has a limit"
     facts: dict[str, Any] = {
@@ -134,12 +136,12 @@ def opening_facts(terms: Terms, population: Population) -> dict[str, Any]:
     return facts
 
 
-def read_opening(facts: Mapping[str, Any]) -> tuple[Terms, Population]:
+def read_opening(facts: Mapping[str, Any]) -> tuple[AccountSpec, Population]:
     """What a population would be opened with, as it was proposed."""
     parallel = None
     if "max_partitions_per_unit" in facts:
-        parallel = Parallel(facts["max_partitions_per_unit"], facts["attestation"], facts["replaced_units"])
-    terms = Terms(
+        parallel = ParallelSpec(facts["max_partitions_per_unit"], facts["attestation"], facts["replaced_units"])
+    terms = AccountSpec(
         name=facts["name"],
         limit=Limit(**facts["limit"]),
         filter=FilterKind(facts["filter"]),

@@ -13,12 +13,12 @@ from app.ledger.policy_warnings import RuleWarning, warnings_about
 from app.ledger.roles import Permission
 from app.persistence.repositories import accounts, keeping, tenants
 from app.persistence.repositories.proposals import Kind, Proposal
-from app.service.acts import Act
-from app.service.asking.call import Call
-from app.service.finding import find_parent
-from app.service.governance.preconditions import require_seen
+from app.service.accounts.lookup import find_parent
+from app.service.audit.log import AuditEvent
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts
+from app.service.governance.if_match import require_if_match
 from app.service.governance.proposing import open_proposals, propose, require_none_open
-from app.service.pricing import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PolicyRequest:
     tag: str | None
 
 
-def read_policy(call: Call, account: str | None) -> PolicyRecord:
+def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
     """Read a policy, and what holds there.
 
     Args:
@@ -92,7 +92,7 @@ def read_policy(call: Call, account: str | None) -> PolicyRecord:
         return find_policy(tx, call, None if account is None else find_parent(tx, call, account).account.id)
 
 
-def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord | Proposal:
+def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord | Proposal:
     """Put a policy in the place of the one before, or propose it, if it loosens any rule.
 
     Args:
@@ -122,7 +122,7 @@ def change_policy(call: Call, request: PolicyRequest) -> PolicyRecord | Proposal
             tenants.lock(tx, call.organisation_id)
             account = None if request.account is None else find_parent(tx, call, request.account).account.id
             before = find_policy(tx, call, account)
-            require_seen("policy", before.tag, request.tag, policy_revision=before.revision)
+            require_if_match("policy", before.tag, request.tag, policy_revision=before.revision)
             if before.policy == request.policy:
                 return before
             if before.loosened(request.policy):
@@ -144,7 +144,7 @@ def _require_of_accounts(policy: Policy) -> None:
         )
 
 
-def approve_policy(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+def approve_policy(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Put the policy that was proposed in the place of the one before.
 
     Args:
@@ -167,7 +167,7 @@ def approve_policy(tx: Connection, call: Call, proposal: Proposal, ready: Prepar
     _apply(tx, call, before, policy_of(facts["policy"]), proposal.reason)
 
 
-def _propose(tx: Connection, call: Call, before: PolicyRecord, request: PolicyRequest) -> Proposal:
+def _propose(tx: Connection, call: RequestContext, before: PolicyRecord, request: PolicyRequest) -> Proposal:
     account = None if before.of_organisation else before.subject
     facts = {"policy": facts_of(request.policy), "revision": before.revision}
     for waiting in open_proposals(tx, call, account, {Kind.POLICY}, limit=1):
@@ -178,20 +178,20 @@ def _propose(tx: Connection, call: Call, before: PolicyRecord, request: PolicyRe
     return propose(tx, call, Kind.POLICY, account, facts, request.reason, before=was)
 
 
-def _apply(tx: Connection, call: Call, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
+def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
     """Write another policy, and who did it, in a transaction that has locked the organisation."""
     after = _set_house(tx, call, policy) if before.of_organisation else _set(tx, call, before, policy)
     was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
-    call.record(tx, Act("policy.changed", after.subject, was, now, reason))
+    call.record(tx, AuditEvent("policy.changed", after.subject, was, now, reason))
     return after
 
 
-def find_policy(tx: Connection, call: Call, account_id: str | None) -> PolicyRecord:
+def find_policy(tx: Connection, call: RequestContext, account_id: str | None) -> PolicyRecord:
     """Get the policy of an account within the caller's reach; None: the organisation's."""
     return _house(tx, call) if account_id is None else _of_account(_path(tx, call, account_id))
 
 
-def _house(tx: Connection, call: Call) -> PolicyRecord:
+def _house(tx: Connection, call: RequestContext) -> PolicyRecord:
     policy, revision = tenants.policy(tx, call.organisation_id)
     said = policy or NOTHING_SAID
     holds = effective((Source(ORGANISATION, said),))
@@ -199,7 +199,7 @@ def _house(tx: Connection, call: Call) -> PolicyRecord:
     return PolicyRecord(call.organisation_id, ORGANISATION, said, holds, revision, warnings)
 
 
-def _path(tx: Connection, call: Call, account_id: str) -> list[Account]:
+def _path(tx: Connection, call: RequestContext, account_id: str) -> list[Account]:
     return [record.account for record in accounts.path_of(tx, call.organisation_id, account_id)]
 
 
@@ -212,14 +212,14 @@ def _of_account(path: list[Account]) -> PolicyRecord:
     return PolicyRecord(own.id, own.path, said, holds, own.policy_revision, warnings)
 
 
-def _set(tx: Connection, call: Call, before: PolicyRecord, policy: Policy) -> PolicyRecord:
+def _set(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy) -> PolicyRecord:
     *above, own = _path(tx, call, before.subject)
     changed = replace(own, policy=policy, policy_revision=own.policy_revision + 1, version=own.version + 1)
     keeping.set_policy(tx, call.organisation_id, changed, call.now)
     return _of_account([*above, changed])
 
 
-def _set_house(tx: Connection, call: Call, policy: Policy) -> PolicyRecord:
+def _set_house(tx: Connection, call: RequestContext, policy: Policy) -> PolicyRecord:
     """Write the organisation's policy, and to each of its populations, whose locked rows tell it to every step."""
     revision = tenants.policy(tx, call.organisation_id)[1] + 1
     tenants.set_policy(tx, call.organisation_id, policy, revision)

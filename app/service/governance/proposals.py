@@ -11,17 +11,17 @@ from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDec
 from app.ledger.roles import Permission
 from app.persistence.repositories import keys, proposals, tenants
 from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
-from app.service.acts import Act
-from app.service.asking.access import COMMAND_LINE
-from app.service.asking.call import Call
-from app.service.finding import find_account, require_every_budget, require_reach
-from app.service.governance.approvals import approve_run, reject_run
-from app.service.governance.keys import heirs
-from app.service.governance.limits import approve_limit
+from app.service.accounts.lookup import find_account, require_every_budget, require_reach
+from app.service.audit.log import AuditEvent
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts, run_with_costs
+from app.service.governance.api_keys import rotation_lineage
+from app.service.governance.limit_changes import approve_limit
 from app.service.governance.openings import approve_population
 from app.service.governance.policies import approve_policy
 from app.service.governance.quarantines import approve_lift, verified
-from app.service.pricing import Prepared, prepared
+from app.service.governance.run_approvals import approve_run, reject_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Effects:
         around: does what takes long before the transaction that approves, and ends after it; None: nothing does.
     """
 
-    approve: Callable[[Connection, Call, Proposal, Prepared], None]
-    reject: Callable[[Connection, Call, Proposal], None] | None = None
-    around: Callable[[Call, Proposal], AbstractContextManager[None]] | None = None
+    approve: Callable[[Connection, RequestContext, Proposal, PrecomputedCosts], None]
+    reject: Callable[[Connection, RequestContext, Proposal], None] | None = None
+    around: Callable[[RequestContext, Proposal], AbstractContextManager[None]] | None = None
 
 
 _EFFECTS: Final[Mapping[Kind, Effects]] = {
@@ -48,7 +48,7 @@ _EFFECTS: Final[Mapping[Kind, Effects]] = {
 }
 
 
-def get_proposal(call: Call, proposal_id: str) -> Proposal:
+def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
     """Read a proposal.
 
     Args:
@@ -68,7 +68,7 @@ def get_proposal(call: Call, proposal_id: str) -> Proposal:
 
 
 def list_proposals(
-    call: Call, account: str | None, status: Status | None, *, after: str | None, limit: int
+    call: RequestContext, account: str | None, status: Status | None, *, after: str | None, limit: int
 ) -> list[Proposal]:
     """Read proposals within the caller's reach, in the order of their making.
 
@@ -93,7 +93,7 @@ def list_proposals(
         return proposals.page(tx, call.organisation_id, wanted, after=after, limit=limit)
 
 
-def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
+def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
     """Let what was proposed come true.
 
     Args:
@@ -115,7 +115,7 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
     """
     call.require(Permission.APPROVE)
 
-    def work(tx: Connection, proposal: Proposal, ready: Prepared) -> None:
+    def work(tx: Connection, proposal: Proposal, ready: PrecomputedCosts) -> None:
         _require_decidable(tx, call, proposal)
         _EFFECTS[proposal.kind].approve(tx, call, proposal, ready)
 
@@ -128,7 +128,7 @@ def approve(call: Call, proposal_id: str, reason: str | None) -> Proposal:
         return _decide(call, proposal_id, Status.APPROVED, reason, work)
 
 
-def reject(call: Call, proposal_id: str, reason: str | None) -> Proposal:
+def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
     """Let what was proposed come to nothing.
 
     Args:
@@ -146,7 +146,7 @@ def reject(call: Call, proposal_id: str, reason: str | None) -> Proposal:
     """
     call.require(Permission.READ)
 
-    def work(tx: Connection, proposal: Proposal, _: Prepared) -> None:
+    def work(tx: Connection, proposal: Proposal, _: PrecomputedCosts) -> None:
         if proposal.proposed_by != call.caller.actor:
             call.require(Permission.APPROVE)
         end = _EFFECTS[proposal.kind].reject
@@ -157,13 +157,13 @@ def reject(call: Call, proposal_id: str, reason: str | None) -> Proposal:
 
 
 def _decide(
-    call: Call,
+    call: RequestContext,
     proposal_id: str,
     status: Status,
     reason: str | None,
-    work: Callable[[Connection, Proposal, Prepared], None],
+    work: Callable[[Connection, Proposal, PrecomputedCosts], None],
 ) -> Proposal:
-    def decide(ready: Prepared) -> Proposal:
+    def decide(ready: PrecomputedCosts) -> Proposal:
         with call.db.write(call.organisation_id) as tx:
             tenants.lock(tx, call.organisation_id)
             proposal = _found(tx, call, proposal_id)
@@ -179,14 +179,14 @@ def _decide(
             )
             proposals.decide(tx, call.organisation_id, decided)
             before, after = ({"status": str(each.status)} for each in (proposal, decided))
-            call.record(tx, Act(f"{proposal.kind}.{reached}", proposal.id, before, after, reason))
+            call.record(tx, AuditEvent(f"{proposal.kind}.{reached}", proposal.id, before, after, reason))
             work(tx, proposal, ready)
             return decided
 
-    return prepared(call.organisation_id, lambda ready: call.db.retried(lambda: decide(ready)))
+    return run_with_costs(call.organisation_id, lambda ready: call.db.retried(lambda: decide(ready)))
 
 
-def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:
+def _found(tx: Connection, call: RequestContext, proposal_id: str) -> Proposal:
     found = proposals.find(tx, call.organisation_id, proposal_id)
     if found is None:
         raise NotFoundError(f"There is no proposal {proposal_id!r} in your organisation.")
@@ -194,7 +194,7 @@ def _found(tx: Connection, call: Call, proposal_id: str) -> Proposal:
     return found
 
 
-def _require_reach(tx: Connection, call: Call, proposal: Proposal) -> None:
+def _require_reach(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
     """Let the caller pass to a proposal about an account in its scope; to one about the organisation, without a scope.
 
     Raises:
@@ -206,7 +206,7 @@ def _require_reach(tx: Connection, call: Call, proposal: Proposal) -> None:
         require_reach(tx, call, proposal.account_id)
 
 
-def obstacle(tx: Connection, call: Call, proposal: Proposal) -> str | None:
+def approval_blocker(tx: Connection, call: RequestContext, proposal: Proposal) -> str | None:
     """Why the caller cannot approve a proposal, besides by their role; None: nothing stands in the way.
 
     Args:
@@ -221,7 +221,7 @@ def obstacle(tx: Connection, call: Call, proposal: Proposal) -> str | None:
     return None
 
 
-def _require_decidable(tx: Connection, call: Call, proposal: Proposal) -> None:
+def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
     """Refuse whom a proposal is out of reach, and whoever may be the proposer.
 
     That is by the same key, by one that it became by rotation, or by one of the same issuer: whoever issues a key knows
@@ -235,8 +235,8 @@ def _require_decidable(tx: Connection, call: Call, proposal: Proposal) -> None:
     approver, proposer = call.caller.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
     # The command line has no issuer, and yet whoever proposed by it does not approve by it.
-    alike = approver == proposer or heirs(tx, call.organisation_id, ours) & theirs
-    if alike or heirs(tx, call.organisation_id, theirs) & ours:
+    alike = approver == proposer or rotation_lineage(tx, call.organisation_id, ours) & theirs
+    if alike or rotation_lineage(tx, call.organisation_id, theirs) & ours:
         raise InsufficientScopeError(
             "Whoever proposed this cannot approve it; it needs another person's word."
             if approver == proposer
@@ -250,7 +250,7 @@ def _issuers(tx: Connection, actor: str) -> set[str]:
     """An actor, and whoever issued its key, and so on; the command line is nobody in particular."""
     found: set[str] = set()
     at: str | None = actor
-    while at is not None and at not in found and at != COMMAND_LINE.actor:
+    while at is not None and at not in found and at != CLI_ACTOR.actor:
         found.add(at)
         record = keys.find(tx, at)
         at = record.created_by if record is not None else None

@@ -10,14 +10,14 @@ from app.ledger.errors import InvalidInputError
 from app.ledger.policies import ORGANISATION
 from app.persistence.repositories import proposals
 from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
-from app.service.acts import Act
-from app.service.asking.call import Call
+from app.service.audit.log import AuditEvent
+from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
 
 
 def propose(
     tx: Connection,
-    call: Call,
+    call: RequestContext,
     kind: Kind,
     account_id: str | None,
     facts: Mapping[str, Any],
@@ -51,11 +51,11 @@ def propose(
     )
     proposals.add(tx, call.organisation_id, proposal)
     after = dict(facts) | {"account": account_id}
-    call.record(tx, Act(f"{kind}.proposed", proposal.id, before, after, reason))
+    call.record(tx, AuditEvent(f"{kind}.proposed", proposal.id, before, after, reason))
     return proposal
 
 
-def require_none_open(tx: Connection, call: Call, account_id: str | None, kinds: Collection[Kind]) -> None:
+def require_none_open(tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[Kind]) -> None:
     """Let something be proposed of which no other proposal is open.
 
     Args:
@@ -75,7 +75,7 @@ def require_none_open(tx: Connection, call: Call, account_id: str | None, kinds:
 
 
 def open_proposals(
-    tx: Connection, call: Call, account_id: str | None, kinds: Collection[Kind], *, limit: int
+    tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[Kind], *, limit: int
 ) -> list[Proposal]:
     """Get the open proposals of some kinds about one account, or about the organisation itself.
 

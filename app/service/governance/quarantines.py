@@ -10,20 +10,20 @@ from app.ledger.errors import AccountQuarantinedError, InvalidInputError, Versio
 from app.ledger.roles import Permission
 from app.persistence.repositories import entries, locks
 from app.persistence.repositories.proposals import Kind, Proposal
-from app.service.acts import Act
-from app.service.asking.call import Call
-from app.service.finding import find_account
+from app.service.accounts.lookup import find_account
+from app.service.audit.log import AuditEvent
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts
 from app.service.governance.proposing import open_proposals, propose, require_none_open
-from app.service.idempotency import Answer, Identity, create_once
-from app.service.pricing import Prepared
+from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
 from app.service.verification import verify
-from app.service.verification.turns import turn
+from app.service.verification.lock import verification_lock
 
 MOST_FAULTS: Final = 20
 """Of a verification that are told."""
 
 
-def list_quarantined(call: Call, account: str | None = None) -> Mapping[str, str]:
+def list_quarantined(call: RequestContext, account: str | None = None) -> Mapping[str, str]:
     """List the quarantined accounts of an organisation.
 
     Args:
@@ -41,7 +41,7 @@ def list_quarantined(call: Call, account: str | None = None) -> Mapping[str, str
         return _quarantined(tx, call, find_account(tx, call, account).account.id)
 
 
-def find_open(call: Call, account: str) -> Proposal | None:
+def find_open(call: RequestContext, account: str) -> Proposal | None:
     """Find the open proposal to lift the quarantine of an account.
 
     Args:
@@ -58,8 +58,8 @@ def find_open(call: Call, account: str) -> Proposal | None:
 
 
 def propose_lift(
-    call: Call, account: str, reason: str, identity: Identity, render: Callable[[Proposal], str]
-) -> Answer:
+    call: RequestContext, account: str, reason: str, identity: IdempotentRequest, render: Callable[[Proposal], str]
+) -> StoredResponse:
     """Propose to lift the quarantine of an account, and of every account under it.
 
     Args:
@@ -79,7 +79,7 @@ def propose_lift(
     """
     call.require(Permission.VERIFY)
 
-    def create(tx: Connection, _: Prepared) -> str:
+    def create(tx: Connection, _: PrecomputedCosts) -> str:
         record = find_account(tx, call, account)
         found = _quarantined(tx, call, record.account.id)
         if not found:
@@ -88,11 +88,11 @@ def propose_lift(
         facts = {"quarantined": dict(found)}
         return render(propose(tx, call, Kind.QUARANTINE, record.account.id, facts, reason))
 
-    return create_once(call, identity, create)
+    return run_idempotent(call, identity, create)
 
 
 @contextmanager
-def verified(call: Call, proposal: Proposal) -> Iterator[None]:
+def verified(call: RequestContext, proposal: Proposal) -> Iterator[None]:
     """Verify the organisation anew, and keep other verifications from deciding until the caller has.
 
     Args:
@@ -103,7 +103,7 @@ def verified(call: Call, proposal: Proposal) -> Iterator[None]:
         AccountQuarantinedError: a fault is still there: of an account at or under the proposal's, or of what all
             accounts are verified by, such as a price or the organisation's chain.
     """
-    with turn(call.db):
+    with verification_lock(call.db):
         found = verify(call.db, call.organisation_id)
         with call.db.read(call.organisation_id) as tx:
             under = _under(tx, call, proposal.subject)
@@ -118,7 +118,7 @@ def verified(call: Call, proposal: Proposal) -> Iterator[None]:
         yield
 
 
-def approve_lift(tx: Connection, call: Call, proposal: Proposal, ready: Prepared) -> None:
+def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Let charges pass to accounts again that were quarantined.
 
     Args:
@@ -146,10 +146,12 @@ def approve_lift(tx: Connection, call: Call, proposal: Proposal, ready: Prepared
         )
     entries.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
     after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.caller.actor}
-    call.record(tx, Act("quarantine.lifted", proposal.subject, {"quarantined": dict(found)}, after, proposal.reason))
+    call.record(
+        tx, AuditEvent("quarantine.lifted", proposal.subject, {"quarantined": dict(found)}, after, proposal.reason)
+    )
 
 
-def _quarantined(tx: Connection, call: Call, account_id: str | None) -> dict[str, str]:
+def _quarantined(tx: Connection, call: RequestContext, account_id: str | None) -> dict[str, str]:
     found = {each: why for (_, each), why in entries.quarantined(tx, call.organisation_id).items()}
     if account_id is None:
         return found
@@ -157,6 +159,6 @@ def _quarantined(tx: Connection, call: Call, account_id: str | None) -> dict[str
     return {each: why for each, why in found.items() if each in under}
 
 
-def _under(tx: Connection, call: Call, account_id: str) -> set[str]:
+def _under(tx: Connection, call: RequestContext, account_id: str) -> set[str]:
     """The ids of an account and of everything under it."""
     return {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, account_id))}

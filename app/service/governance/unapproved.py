@@ -14,7 +14,7 @@ from app.ledger.accounts import Account
 from app.ledger.policies import Policy
 from app.persistence.repositories import accounts
 from app.persistence.repositories.unapproved import Unapproved, find_unapproved
-from app.service.asking.call import Call
+from app.service.auth.request_context import RequestContext
 
 _SUM: Final = Context(prec=60, rounding=ROUND_CEILING)
 
@@ -43,7 +43,7 @@ class Excess:
 
 
 def find_excess(
-    tx: Connection, call: Call, path: Sequence[Account], promised: float, *, raised: str | None = None
+    tx: Connection, call: RequestContext, path: Sequence[Account], promised: float, *, raised: str | None = None
 ) -> Excess | None:
     """Find a bound on runs without approval that a run would pass.
 
@@ -79,7 +79,7 @@ def _bound_at(account: Account) -> float | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _counted(tx: Connection, call: Call, found: Sequence[Unapproved]) -> list[float]:
+def _counted(tx: Connection, call: RequestContext, found: Sequence[Unapproved]) -> list[float]:
     """What runs count for, by what they have spent; balances are read only where the last decision does not tell it."""
     counted = [each.counted(each.spent) for each in found if each.spent is not None]
     unsure = [each for each in found if each.spent is None]

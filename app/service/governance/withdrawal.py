@@ -10,11 +10,13 @@ from app.ledger.accounts import Account, StepEvent
 from app.ledger.reservations import Reservation, has_lapsed
 from app.ledger.withdrawal import ActivePlan, withdrawn_plans
 from app.persistence.repositories import accounts, keeping, locks, reservations
-from app.service.asking.call import Call
-from app.service.pricing import Prepared, quote
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts, cost_steps
 
 
-def withdraw_plans(tx: Connection, call: Call, limited: Account, ready: Prepared) -> list[dict[str, Any]]:
+def withdraw_plans(
+    tx: Connection, call: RequestContext, limited: Account, ready: PrecomputedCosts
+) -> list[dict[str, Any]]:
     """Withdraw the steps of active plans that a lowered limit has no room for.
 
     Nothing is returned yet: a trainer may have executed them before it hears of the new limit (ADR 0026).
@@ -37,7 +39,7 @@ def withdraw_plans(tx: Connection, call: Call, limited: Account, ready: Prepared
     found = reservations.get_many(tx, call.organisation_id, dict.fromkeys(order))
     plans = _plans(tx, call, limited, sorted(found, key=lambda each: order[each.id]))
     events = {item.event for each in found for item in each.items}
-    priced = quote(tx, call.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
+    priced = cost_steps(tx, call.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
     curves = {each.step.event: each.curve for each in priced}
     changed = withdrawn_plans(limited, _under(tx, call, limited, plans), plans, curves)
     if changed:
@@ -47,7 +49,7 @@ def withdraw_plans(tx: Connection, call: Call, limited: Account, ready: Prepared
     return [_facts(before[each.id], each) for each in changed]
 
 
-def _plans(tx: Connection, call: Call, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
+def _plans(tx: Connection, call: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
     """Each plan with its part of the tree: the limited account, and those between it and the run."""
     paths = locks.paths(tx, call.organisation_id, [each.run_id for each in found])
     under = {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, limited.id))}
@@ -57,7 +59,7 @@ def _plans(tx: Connection, call: Call, limited: Account, found: Sequence[Reserva
     ]
 
 
-def _under(tx: Connection, call: Call, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
+def _under(tx: Connection, call: RequestContext, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
     """The accounts of the plans' paths under the limited one, and every part of those that are parallel."""
     wanted = {at for plan in plans for at in plan.path} - {limited.id}
     found = {each.account.id: each.account for each in accounts.read_many(tx, call.organisation_id, sorted(wanted))}

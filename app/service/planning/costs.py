@@ -12,8 +12,8 @@ from app.accounting.solving.trajectory import TrajectoryPoint, epsilon_trajector
 from app.accounting.work import spend
 from app.accounting.zcdp import Concentration, total_concentration
 from app.ledger.accounts import StepEvent, zero_curve
-from app.service.planning.setting import Setting, about_epsilon, about_order, about_size
-from app.service.planning.solving import smallest_adaptive_limit
+from app.service.planning.assumptions import PlanAssumptions, about_epsilon, about_order, about_size
+from app.service.planning.calibration import smallest_adaptive_limit
 
 POINT: Final = 120
 """Microseconds that a point of a trajectory takes at most."""
@@ -78,7 +78,7 @@ class Trajectory:
     warnings: tuple[str, ...]
 
 
-def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: Setting) -> PlanCost:
+def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> PlanCost:
     """The epsilon of a plan.
 
     Args:
@@ -107,7 +107,7 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: Setting) -
     return PlanCost(found.epsilon, delta, order, tuple(warnings), accountants)
 
 
-def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: Setting) -> PlanCost:
+def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssumptions) -> PlanCost:
     """The delta of a plan.
 
     Args:
@@ -139,7 +139,9 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: Setting) -
     return PlanCost(epsilon, found.delta, order, tuple(warnings), accountants)
 
 
-def plan_trajectory(steps: tuple[StepEvent, ...], delta: float, max_points: int, setting: Setting) -> Trajectory:
+def plan_trajectory(
+    steps: tuple[StepEvent, ...], delta: float, max_points: int, setting: PlanAssumptions
+) -> Trajectory:
     """The epsilon of a plan after each of its steps, in the order of its events.
 
     Args:
@@ -166,7 +168,7 @@ def plan_trajectory(steps: tuple[StepEvent, ...], delta: float, max_points: int,
 
 def _unsampled(
     steps: tuple[StepEvent, ...],
-    setting: Setting,
+    setting: PlanAssumptions,
     zcdp: Callable[[Concentration], float],
     exact: Callable[[Concentration], float],
 ) -> list[AccountantReading]:

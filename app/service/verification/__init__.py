@@ -13,27 +13,29 @@ from app.persistence.postgresql import is_id
 from app.persistence.repositories import accounts, acts, checkpoints, entries, parts
 from app.persistence.repositories.accounts import KeptAccount
 from app.persistence.repositories.entries import KeptRun
-from app.service.asking.call import Call
-from app.service.measuring import counters
-from app.service.parts import budget_facts, part_facts
-from app.service.terms import account_facts, run_facts
+from app.service.accounts.partitions import budget_payload, partition_payload
+from app.service.accounts.spec import account_audit_payload, run_audit_payload
+from app.service.auth.request_context import RequestContext
+from app.service.metrics import counters
+from app.service.verification.audit_replay import disagreements, read_acts, skeleton_of
 from app.service.verification.balances import judge
-from app.service.verification.chains import replay
-from app.service.verification.findings import Audit, Balance, Fault, Verification, together
-from app.service.verification.office import office_disagreements
-from app.service.verification.placing import place
-from app.service.verification.prices import read_prices
-from app.service.verification.terms import disagreements, read_acts, skeleton_of
-from app.service.verification.turns import turn
-from app.service.verification.witnesses import Witness, contradictions, document_fault, kept_witness
+from app.service.verification.checkpoints import TrustedCheckpoint, contradictions, document_fault, kept_witness
+from app.service.verification.decision_chains import replay
+from app.service.verification.event_costs import read_prices
+from app.service.verification.governance import office_disagreements
+from app.service.verification.lock import verification_lock
+from app.service.verification.quarantines import place
+from app.service.verification.report import Balance, Discrepancy, VerificationContext, VerificationReport, merge_reports
 
-__all__ = ["Fault", "Verification", "enforce", "together", "verify", "verify_organisation"]
+__all__ = ["Discrepancy", "VerificationReport", "apply_quarantines", "merge_reports", "verify", "verify_organisation"]
 
 ROWS_AT_ONCE = 100
 """How many rows are fetched at a time: one of an account has 22 KB."""
 
 
-def verify(db: Database, organisation_id: str | None = None, witnesses: Collection[Witness] = ()) -> Verification:
+def verify(
+    db: Database, organisation_id: str | None = None, witnesses: Collection[TrustedCheckpoint] = ()
+) -> VerificationReport:
     """Recompute accounts from their charges and compare the bytes; walk each run's chain.
 
     Args:
@@ -47,7 +49,7 @@ def verify(db: Database, organisation_id: str | None = None, witnesses: Collecti
     with db.read(organisation_id or EVERYONE, patient=True) as tx:
         # PostgreSQL's driver would fetch the whole of a result before it gives the first row.
         tx.execution_options(yield_per=ROWS_AT_ONCE)
-        audit = Audit(tx)
+        audit = VerificationContext(tx)
         read_prices(audit, organisation_id)
         _read_acts(audit, organisation_id, witnesses)
         audit.paths = entries.ancestors(tx, organisation_id, audit.report)
@@ -58,7 +60,7 @@ def verify(db: Database, organisation_id: str | None = None, witnesses: Collecti
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
         _judge_accounts(audit, organisation_id)
         quarantined = entries.quarantined(tx, organisation_id, audit.report)
-    return Verification(
+    return VerificationReport(
         accounts=audit.accounts,
         runs=audit.runs,
         decisions=audit.decisions,
@@ -72,7 +74,9 @@ def verify(db: Database, organisation_id: str | None = None, witnesses: Collecti
     )
 
 
-def _read_acts(audit: Audit, organisation_id: str | None, witnesses: Collection[Witness]) -> None:
+def _read_acts(
+    audit: VerificationContext, organisation_id: str | None, witnesses: Collection[TrustedCheckpoint]
+) -> None:
     """Walk the chains of acts, and hold them against the checkpoints that signed them."""
     kept = list(checkpoints.everything(audit.tx, organisation_id, audit.report))
     known = [*map(kept_witness, kept), *witnesses]
@@ -82,10 +86,10 @@ def _read_acts(audit: Audit, organisation_id: str | None, witnesses: Collection[
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
     wrong += office_disagreements(audit, organisation_id)
-    audit.faults += [Fault(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
+    audit.faults += [Discrepancy(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
 
 
-def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
+def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
     """Judge each run as it comes, after the accounts above it; those are judged when every run has been counted."""
     runs = {(run.organisation_id, run.id): run for run in entries.kept_runs(audit.tx, organisation_id, audit.report)}
     missing = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
@@ -113,28 +117,28 @@ def _judge_accounts(audit: Audit, organisation_id: str | None) -> None:
     _name_missing(audit, missing)
 
 
-def _compare(audit: Audit, kept: KeptAccount, run: KeptRun | None) -> None:
+def _compare(audit: VerificationContext, kept: KeptAccount, run: KeptRun | None) -> None:
     """Hold an account against what the acts of its organisation say of it."""
     key = (kept.organisation_id, kept.id)
-    facts = account_facts(kept.account, kept.population)
-    facts |= run_facts(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}
-    facts |= part_facts(audit.attested.get(key), audit.blocks.get(key))
-    facts |= budget_facts(audit.charged.get(key, ()))
+    facts = account_audit_payload(kept.account, kept.population)
+    facts |= run_audit_payload(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}
+    facts |= partition_payload(audit.attested.get(key), audit.blocks.get(key))
+    facts |= budget_payload(audit.charged.get(key, ()))
     told = audit.told.get(key[0])
     for detail in disagreements(kept.record, facts, audit.terms(key), told.house_policy if told else None):
         audit.add(key, detail)
 
 
-def _name_missing(audit: Audit, missing: Mapping[str, Collection[str]]) -> None:
+def _name_missing(audit: VerificationContext, missing: Mapping[str, Collection[str]]) -> None:
     """Name accounts that were opened, and have no row that can be read."""
     for owner, account_ids in missing.items():
         for account_id in sorted(account_ids):
             path = json.loads(audit.told[owner].terms[account_id].facts).get("path")
             detail = f"{path} ({account_id}): it was opened, and its row is missing, or cannot be read."
-            audit.faults.append(Fault(owner, account_id, None, detail))
+            audit.faults.append(Discrepancy(owner, account_id, None, detail))
 
 
-def enforce(db: Database, found: Verification, asker: Asker, now: datetime) -> Verification:
+def apply_quarantines(db: Database, found: VerificationReport, asker: Asker, now: datetime) -> VerificationReport:
     """Stop writes to accounts that are found wrong. Only two persons let them pass again, never a verification.
 
     What was found may be old by now: rows were restored since. So it only names organisations to look at again:
@@ -150,7 +154,7 @@ def enforce(db: Database, found: Verification, asker: Asker, now: datetime) -> V
     Returns:
         What holds now: `found`, or what the second look found.
     """
-    with turn(db):
+    with verification_lock(db):
         with db.read(found.organisation_id or EVERYONE) as tx:
             standing = entries.quarantined(tx, found.organisation_id, lambda _: None)  # it was reported before
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
@@ -161,7 +165,7 @@ def enforce(db: Database, found: Verification, asker: Asker, now: datetime) -> V
     return replace(found, quarantined=standing).revised(again)
 
 
-def verify_organisation(call: Call) -> Verification:
+def verify_organisation(call: RequestContext) -> VerificationReport:
     """Verify the caller's organisation, and stop writes to what is not proven.
 
     Args:
@@ -171,6 +175,6 @@ def verify_organisation(call: Call) -> Verification:
         What was found.
     """
     call.require_everywhere(Permission.VERIFY)
-    found = enforce(call.db, verify(call.db, call.organisation_id), call.asker, call.now)
+    found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.asker, call.now)
     counters.verified(sound=found.sound)
     return found

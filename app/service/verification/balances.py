@@ -12,11 +12,11 @@ from app.ledger.filters import SET_ASIDE, FilterKind, adaptive_weights
 from app.ledger.limits import scaled
 from app.persistence.repositories.entries import Key
 from app.persistence.repositories.events import PriceList
-from app.service.verification.composing import current_of, value_of
-from app.service.verification.findings import Audit, Balance
+from app.service.verification.composition import current_of, value_of
+from app.service.verification.report import Balance, VerificationContext
 
 
-def judge(audit: Audit, key: Key) -> None:
+def judge(audit: VerificationContext, key: Key) -> None:
     """Hold an account against what its rows add up to.
 
     Args:
@@ -45,7 +45,7 @@ def can_be_read(account: Account) -> bool:
     return places and account.weights.within(account.limit.delta)
 
 
-def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
+def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[str]:
     account = balance.account
     value = value_of(audit, key)
     if value is None:
@@ -72,7 +72,7 @@ def _disagreements(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
         yield from _limit_problems(audit, key, balance, value.asked)
 
 
-def _limit_problems(audit: Audit, key: Key, balance: Balance, asked: RdpCurve) -> Iterator[str]:
+def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, asked: RdpCurve) -> Iterator[str]:
     """What is wrong with the filter of an account that was charged, and with what it let through."""
     account = balance.account
     if not account.weights_frozen:
@@ -97,7 +97,7 @@ def _limit_problems(audit: Audit, key: Key, balance: Balance, asked: RdpCurve) -
     yield from _plan_problems(audit, key, balance)
 
 
-def _plan_problems(audit: Audit, key: Key, balance: Balance) -> Iterator[str]:
+def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[str]:
     """What active plans may still take must fit under the limit in force, if that was ever changed (ADR 0026)."""
     if len(audit.stages(key)) == 1:
         return
@@ -111,7 +111,7 @@ def _fits(account: Account, asked: RdpCurve) -> bool:
     return asked.delta <= gate.room and bool(np.any(gate.left(asked) >= 0))
 
 
-def _chosen_by_the_rule(audit: Audit, key: Key) -> bool:
+def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
     """Whether the frozen weights are those of a workload that may have chosen them, or of the limit before."""
     before: Account | None = None
     for stage in audit.stages(key):
@@ -121,7 +121,7 @@ def _chosen_by_the_rule(audit: Audit, key: Key) -> bool:
     return True
 
 
-def _are_due(audit: Audit, key: Key, account: Account, before: Account | None) -> bool:
+def _are_due(audit: VerificationContext, key: Key, account: Account, before: Account | None) -> bool:
     """Whether the weights of an account under one of its limits follow from it, or from those before."""
     if account.weights is None:
         return True
@@ -137,7 +137,7 @@ def _are_due(audit: Audit, key: Key, account: Account, before: Account | None) -
     )
 
 
-def _workloads(audit: Audit, key: Key, balance: Balance) -> Iterator[RdpCurve]:
+def _workloads(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[RdpCurve]:
     """What is planned, or else, also where that costs nothing, every event that was charged or reserved and costs."""
     account = balance.account
     if account.planned:

@@ -1,0 +1,1 @@
+"""Open populations and budgets, and find them."""

@@ -1,0 +1,160 @@
+"""Accounts that are composed of disjoint parts, and what stands beside an account when it is read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.accounting.events import NeighboringRelation
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.composition import MAX_PARTS
+from app.ledger.errors import InvalidInputError
+from app.persistence.repositories import accounts, parts
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.events import PriceBook
+from app.persistence.repositories.parts import Attestation, Block
+from app.service.auth.request_context import RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSpec:
+    """What is said of an account whose children are disjoint parts.
+
+    Args:
+        partitions_per_unit: in how many of them a privacy unit may lie.
+        attestation: why they are disjoint, and chosen independently of the data; None: nothing was said.
+        replaced_units: what becomes of a unit that is replaced; None: nothing was said.
+    """
+
+    partitions_per_unit: int
+    attestation: str | None
+    replaced_units: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountView:
+    """A population or a budget as it is read.
+
+    Args:
+        record: the account.
+        population: the account of its population, which nothing that was lost ever leaves.
+        attestation: why its children are disjoint parts, if they are.
+        block: the data that it stands for, if it is a block.
+    """
+
+    record: AccountRecord
+    population: Account
+    attestation: Attestation | None
+    block: Block | None
+
+
+def partition_payload(said: Attestation | None, block: Block | None) -> dict[str, object]:
+    """What an organisation's acts say of an account's parts, or of it as a part."""
+    facts: dict[str, object] = {}
+    if said is not None:
+        facts["attestation"] = said.text
+        facts["replaced_units"] = said.replaced_units
+        facts["attested_by"] = said.attested_by
+        facts["attested_at"] = said.attested_at.isoformat()
+    if block is not None:
+        facts["block"] = [block.data_from.isoformat(), block.data_to.isoformat(), block.label]
+    return facts
+
+
+def budget_payload(budgets: Sequence[str]) -> dict[str, object]:
+    """What they say of the budgets that a run charges, if there is more than the one that it lies beneath."""
+    return {"budgets": list(budgets)} if len(budgets) > 1 else {}
+
+
+def build_attestation(
+    call: RequestContext, said: ParallelSpec, relation: NeighboringRelation, by: str | None = None
+) -> Attestation:
+    """What is kept of an account whose children are disjoint parts.
+
+    Args:
+        call: who says so, and when.
+        said: of the account.
+        relation: of its population.
+        by: who has said so; None: the caller.
+
+    Returns:
+        The attestation.
+
+    Raises:
+        InvalidInputError: the attestation is missing, or does not say what the relation needs.
+    """
+    if said.attestation is None or not said.attestation.strip():
+        raise InvalidInputError(
+            "`composition` is parallel, so an `attestation` is needed: say why the parts are disjoint and chosen "
+            'independently of the data, such as "each patient is treated at one site; sites were fixed beforehand".'
+        )
+    if relation is NeighboringRelation.REPLACE_ONE:
+        if said.replaced_units is None:
+            raise InvalidInputError(
+                "Under replace_one a replaced unit may leave one part and enter another. Say in `replaced_units` "
+                "either stay_in_their_parts (a unit's place fixes its part, whatever is there) or removal_is_bounded "
+                "(the mechanisms of a part bound what it loses when a unit leaves or enters, too)."
+            )
+    elif said.replaced_units is not None:
+        raise InvalidInputError(f"`replaced_units` is said of the relation replace_one only; this one is {relation}.")
+    return Attestation(said.attestation, said.replaced_units, by or call.caller.actor, call.now)
+
+
+def check_part(tx: Connection, call: RequestContext, parent: Account, block: Block | None) -> None:
+    """Refuse a part too many, and a block that is no part or overlaps another one.
+
+    Args:
+        tx: the transaction in which the budget will be opened.
+        call: who asks.
+        parent: of the budget.
+        block: the data that it stands for, if it is a block.
+
+    Raises:
+        InvalidInputError: it is so.
+    """
+    if parent.partitions_per_unit is None:
+        if block is not None:
+            raise InvalidInputError(
+                f"A block is a part of an account that is composed in parallel, and {parent.path} is not: what its "
+                "children spend adds up. Open the block beneath a parallel population or budget."
+            )
+        return
+    siblings = [record.account for record in accounts.children(tx, call.organisation_id, [parent.id])]
+    if len(siblings) >= MAX_PARTS:
+        raise InvalidInputError(f"{parent.path} has {MAX_PARTS} parts already, the most that an account may have.")
+    if block is None:
+        return
+    taken = parts.blocks_of(tx, call.organisation_id, [sibling.id for sibling in siblings])
+    for sibling in siblings:
+        other = taken.get(sibling.id)
+        if other is not None and other.data_from < block.data_to and block.data_from < other.data_to:
+            raise InvalidInputError(
+                f"The block overlaps {sibling.path}, which has the data from {other.data_from.isoformat()} to "
+                f"{other.data_to.isoformat()}. Blocks of one account are disjoint."
+            )
+
+
+def account_views(tx: Connection, call: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:
+    """Accounts with what stands beside them.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        records: populations and budgets.
+
+    Returns:
+        As many, in the same order.
+    """
+    roots = {each.account.id: each.account for each in records if each.account.kind is AccountKind.POPULATION}
+    missing = {each.account.population_id for each in records} - roots.keys()
+    if missing:
+        found = accounts.find_many(tx, PriceBook(), call.organisation_id, sorted(missing))
+        roots |= {each.account.id: each.account for each in found}
+    composed = [each.account.id for each in records if each.account.partitions_per_unit is not None]
+    said = parts.attested(tx, call.organisation_id, composed) if composed else {}
+    lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
+    blocks = parts.blocks_of(tx, call.organisation_id, lower) if lower else {}
+    return [
+        AccountView(each, roots[each.account.population_id], said.get(each.account.id), blocks.get(each.account.id))
+        for each in records
+    ]

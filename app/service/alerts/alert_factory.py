@@ -1,0 +1,124 @@
+"""What alerts say."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from app.ledger.accounts import Account
+from app.ledger.forecasts import Forecast
+from app.ledger.reservations import Reservation
+from app.persistence.repositories.alerts import Alert, AlertType
+from app.service.ids import new_id
+from app.service.json_numbers import json_finite
+
+
+def thresholds_reached(account: Account, thresholds: Sequence[float], now: datetime) -> list[Alert]:
+    """Alerts of thresholds that an account has reached.
+
+    Args:
+        account: as it stands.
+        thresholds: shares of its limit's epsilon.
+        now: in UTC.
+
+    Returns:
+        One for each; each is told once under one and the same limit.
+    """
+    return [
+        _alert(AlertType.THRESHOLD, account, f"{threshold!r} of {_limit(account)}", {"threshold": threshold}, now)
+        for threshold in thresholds
+    ]
+
+
+def exhausted(account: Account, run: Account, now: datetime) -> Alert:
+    """An alert of an account that a run's last charge has left without room for another one like it."""
+    return _alert(AlertType.EXHAUSTED, account, _limit(account), _of_run(run), now)
+
+
+def forecast_near(account: Account, days: int, found: Forecast, at: datetime, now: datetime) -> Alert:
+    """An alert of an account that will reach its limit soon if it goes on as it has.
+
+    Args:
+        account: as it stands.
+        days: how soon is soon.
+        found: the forecast.
+        at: when it will.
+        now: in UTC.
+    """
+    facts = {
+        "share_of_limit_used": found.share,
+        "share_per_day": found.per_day,
+        "reaches_limit_at": at.isoformat(),
+        "within_days": days,
+    }
+    return _alert(AlertType.FORECAST, account, f"{days} days to {_limit(account)}", facts, now)
+
+
+def trial(webhook_id: str, now: datetime) -> Alert:
+    """An alert of nothing, to try a webhook."""
+    alert_id = new_id("evt", now)
+    return Alert(alert_id, AlertType.TEST, None, alert_id, {"webhook": webhook_id}, now)
+
+
+def overdrawn(run: Account, binding: Account, now: datetime) -> Alert:
+    """An alert of a run that reported more than an account allows.
+
+    Args:
+        run: its own account.
+        binding: the account that is over its limit.
+        now: in UTC.
+    """
+    return _alert(AlertType.OVERDRAWN, run, "overdrawn", {"over_limit": _told(binding)}, now)
+
+
+def silent(run: Account, reservation: Reservation, silent_since: datetime, now: datetime) -> Alert:
+    """An alert of a plan of whose trainer nothing was heard for half its lease."""
+    facts = _of_plan(reservation) | {
+        "silent_since": silent_since.isoformat(),
+        "expires_at": reservation.expires_at.isoformat(),
+    }
+    return _alert(AlertType.SILENT, run, reservation.id, facts, now)
+
+
+def forfeited(run: Account, reservation: Reservation, steps: int, now: datetime, *, lapsed: bool) -> Alert:
+    """An alert of a plan that ended without its trainer's word: what was left of it is charged.
+
+    Args:
+        run: its own account.
+        reservation: as it was while it was active.
+        steps: how many were charged so.
+        now: in UTC.
+        lapsed: whether its lease had run out.
+    """
+    facts = _of_plan(reservation) | {"steps_forfeited": steps, "lapsed": lapsed}
+    return _alert(AlertType.FORFEITED, run, reservation.id, facts, now)
+
+
+def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, Any], now: datetime) -> Alert:
+    return Alert(new_id("evt", now), kind, account.id, occasion, _told(account) | facts, now)
+
+
+def _told(account: Account) -> dict[str, Any]:
+    """An account as an alert tells of it."""
+    told: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
+    if account.limit is not None:
+        told |= json_finite(epsilon=account.epsilon())
+        told |= {"epsilon_limit": account.limit.epsilon, "delta": account.limit.delta}
+    return told
+
+
+def _of_run(run: Account) -> dict[str, Any]:
+    return {"run": run.id, "run_path": run.path}
+
+
+def _of_plan(reservation: Reservation) -> dict[str, Any]:
+    return {
+        "reservation": reservation.id,
+        "lease_seconds": reservation.lease_seconds,
+        "steps_planned": reservation.steps_planned,
+        "steps_used": reservation.steps_used,
+    }
+
+
+def _limit(account: Account) -> str:
+    assert account.limit is not None, "only an account with a limit reaches it"
+    return f"{account.limit.epsilon!r}, {account.limit.delta!r}"

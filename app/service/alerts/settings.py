@@ -1,0 +1,133 @@
+"""What accounts tell, have told, and are expected to do."""
+
+from dataclasses import asdict
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import InvalidInputError, NotFoundError
+from app.ledger.roles import Permission
+from app.ledger.thresholds import check_thresholds, reached
+from app.persistence.repositories import accounts, alerts, tenants
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.alerts import Alert, AlertType, Wanted
+from app.persistence.repositories.tells import Tells, save_tells
+from app.service.accounts.lookup import find_account, require_reach
+from app.service.alerts.alert_factory import thresholds_reached
+from app.service.alerts.forecasts import Outlook, outlook
+from app.service.audit.log import AuditEvent
+from app.service.auth.request_context import RequestContext
+
+
+def list_alerts(
+    call: RequestContext, *, account: str | None, kind: AlertType | None, before: str | None, limit: int
+) -> list[Alert]:
+    """Read what was told, the newest first, of what is within the caller's reach.
+
+    Args:
+        call: needs READ.
+        account: only what is about this account (id, or path of names), or beneath it.
+        kind: only what is of this type.
+        before: only what stands before this id.
+        limit: how many at the most.
+
+    Returns:
+        The alerts.
+
+    Raises:
+        NotFoundError: there is no such account.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        within = call.caller.scope if account is None else find_account(tx, call, account).account.id
+        return alerts.page(tx, call.organisation_id, Wanted(kind, within), before=before, limit=limit)
+
+
+def get_alert_settings(call: RequestContext, account_id: str) -> Tells:
+    """Read of what an account tells.
+
+    Args:
+        call: needs READ.
+        account_id: of any kind of account.
+
+    Returns:
+        Thresholds, and how far ahead.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        return _found(tx, call, account_id).tells
+
+
+def set_alert_settings(call: RequestContext, account_id: str, tells: Tells) -> Tells:
+    """Say of what an account tells; thresholds that it has reached already are told now, if they were not before.
+
+    Args:
+        call: needs WEBHOOKS.
+        account_id: of any kind of account.
+        tells: from now on.
+
+    Returns:
+        As it is now.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
+        InvalidInputError: the thresholds do not increase, are too many, or outside their range.
+    """
+    call.require(Permission.WEBHOOKS)
+    check_thresholds(tells.thresholds)
+
+    def write() -> Tells:
+        with call.db.write(call.organisation_id) as tx:
+            tenants.lock(tx, call.organisation_id)
+            path = accounts.path_of(tx, call.organisation_id, account_id)
+            if not path:
+                raise _missing(account_id)
+            call.require_reach([record.account.id for record in path])
+            account, before = path[-1].account, path[-1].tells
+            save_tells(tx, call.organisation_id, account, tells, call.now)
+            call.record(tx, AuditEvent("account.alerts_set", account_id, asdict(before), asdict(tells)))
+            passed = tells.thresholds[: reached(account, tells.thresholds)]
+            alerts.add(tx, call.organisation_id, thresholds_reached(account, passed, call.now))
+            return tells
+
+    return call.db.retried(write)
+
+
+def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, Outlook]:
+    """Read when an account will reach its limit if it goes on as it has.
+
+    Args:
+        call: needs READ.
+        account_id: of an account with a limit.
+
+    Returns:
+        The account, and the forecast.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: it is out of the caller's reach.
+        InvalidInputError: it is a run without a limit of its own.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        record = _found(tx, call, account_id)
+        if record.account.limit is None:
+            raise InvalidInputError(f"The run {account_id} has no limit of its own; ask for the budget above it.")
+        return record, outlook(tx, call.organisation_id, record, call.now)
+
+
+def _found(tx: Connection, call: RequestContext, account_id: str) -> AccountRecord:
+    found = accounts.find(tx, call.organisation_id, account_id)
+    if found is None:
+        raise _missing(account_id)
+    require_reach(tx, call, account_id)
+    return found
+
+
+def _missing(account_id: str) -> NotFoundError:
+    return NotFoundError(f"There is no account {account_id!r} in your organisation.")

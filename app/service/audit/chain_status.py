@@ -1,0 +1,51 @@
+"""The state of an organisation's chain of acts, without recomputing anything."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.ledger.roles import Permission
+from app.persistence.repositories import acts, checkpoints, entries, paths
+from app.service.auth.request_context import RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHealth:
+    """How long a chain is, what vouches for it, and what a verification has stopped.
+
+    Args:
+        length: how many acts there are.
+        head: the hash of the last of them, hex.
+        signed: how many acts the last checkpoint covers; None: there is none.
+        signed_at: when it was signed, in UTC.
+        stopped: by the ids of quarantined accounts, why.
+        paths: of these, by id.
+    """
+
+    length: int
+    head: str
+    signed: int | None
+    signed_at: datetime | None
+    stopped: dict[str, str]
+    paths: dict[str, str]
+
+
+def read_health(call: RequestContext) -> ChainHealth:
+    """Read the state of the caller's organisation.
+
+    Args:
+        call: needs AUDIT, in the whole organisation.
+    """
+    call.require_everywhere(Permission.AUDIT)
+    with call.db.read(call.organisation_id) as tx:
+        length, head = acts.head(tx, call.organisation_id)
+        last = checkpoints.latest(tx, call.organisation_id)
+        stopped = {account_id: why for (_, account_id), why in entries.quarantined(tx, call.organisation_id).items()}
+        found = paths.paths_of(tx, call.organisation_id, stopped.keys())
+    return ChainHealth(
+        length=length,
+        head=head.hex(),
+        signed=None if last is None else last.acts,
+        signed_at=None if last is None else last.created_at,
+        stopped=stopped,
+        paths=found,
+    )

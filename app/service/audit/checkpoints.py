@@ -1,0 +1,156 @@
+"""Checkpoints: a signature under an organisation's whole history, to be kept where nobody can rewrite it.
+
+The chains of runs are tied to the organisation's chain first: an act names how many decisions each of them has, and its
+head. So one hash stands for everything that was done and decided.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.ledger.audit import SERVICE, Asker, canonical
+from app.ledger.errors import LedgerError
+from app.ledger.roles import Permission
+from app.persistence.engine import EVERYONE, Database, said_by
+from app.persistence.repositories import acts, checkpoints, tenants
+from app.persistence.repositories.checkpoints import Checkpoint
+from app.service.audit.log import AuditEvent, record_event
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts
+from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
+from app.service.metrics import counters
+from app.service.signatures import Signer
+
+RUNS_AN_ACT: Final = 500
+"""How many runs one act ties to the chain."""
+
+LOOK_SECONDS: Final = 30.0
+"""How often it is looked whether a checkpoint is due."""
+
+_logger = logging.getLogger(__name__)
+
+
+def make_checkpoint(
+    call: RequestContext, signer: Signer, identity: IdempotentRequest, render: Callable[[Checkpoint], str]
+) -> StoredResponse:
+    """Sign the organisation's history as it is now.
+
+    Args:
+        call: needs AUDIT, in the whole organisation.
+        signer: has the key.
+        identity: of the request.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+    """
+    call.require_everywhere(Permission.AUDIT)
+
+    def create(tx: Connection, _: PrecomputedCosts) -> str:
+        return render(sign(tx, call.organisation_id, signer, call.asker, call.now))
+
+    return run_idempotent(call, identity, create)
+
+
+def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Checkpoint]:
+    """Read checkpoints in the order of their making.
+
+    Args:
+        call: needs AUDIT, in the whole organisation.
+        after: only those behind this number of acts.
+        limit: how many at the most.
+
+    Returns:
+        The checkpoints.
+    """
+    call.require_everywhere(Permission.AUDIT)
+    with call.db.read(call.organisation_id) as tx:
+        return checkpoints.page(tx, call.organisation_id, after=after, limit=limit)
+
+
+def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Asker, now: datetime) -> Checkpoint:
+    """Tie the runs to the organisation's chain, and sign its head.
+
+    Args:
+        tx: a writer's transaction.
+        organisation_id: whose.
+        signer: has the key.
+        asker: who wants it.
+        now: in UTC.
+
+    Returns:
+        The checkpoint; the latest one, if nothing was done and decided since with this key.
+    """
+    tenants.lock(tx, organisation_id)
+    while moved := checkpoints.unanchored(tx, organisation_id, RUNS_AN_ACT):
+        heads = {run_id: [decisions, head.hex()] for run_id, decisions, head in moved}
+        record_event(
+            tx, organisation_id, asker, AuditEvent("runs.anchored", organisation_id, after={"runs": heads}), now
+        )
+        checkpoints.anchor(tx, organisation_id, moved)
+    count, head = acts.head(tx, organisation_id)
+    last = checkpoints.latest(tx, organisation_id)
+    if last is not None and last.acts == count:
+        signed_by = json.loads(last.document)["signature"]["key_id"]
+        if signed_by == signer.key_id:
+            return last
+        changed = AuditEvent("signing_key.changed", organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id})
+        record_event(tx, organisation_id, asker, changed, now)
+        count, head = acts.head(tx, organisation_id)
+    payload = {
+        "type": "checkpoint",
+        "organisation": organisation_id,
+        "acts": count,
+        "head": head.hex(),
+        "created_at": now.astimezone(UTC).isoformat(timespec="microseconds"),
+    }
+    checkpoint = Checkpoint(organisation_id, count, head, canonical(signer.signed(payload)), now)
+    checkpoints.add(tx, checkpoint)
+    return checkpoint
+
+
+async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
+    """Sign every organisation's history regularly, until cancelled, and write it to the log: another place to keep it.
+
+    Args:
+        db: a ledger's database; a failure is logged, and the next look comes.
+        signer: has the key.
+        seconds: after how long an organisation has another checkpoint, if something happened.
+    """
+    while True:
+        await asyncio.sleep(min(LOOK_SECONDS, seconds))
+        try:
+            await asyncio.to_thread(lambda: sign_due(db, signer, seconds, db.clock.now()))
+            counters.background_done("checkpoints")
+        except (LedgerError, SQLAlchemyError) as error:
+            _logger.warning("No checkpoint could be signed, and it is tried again: %s", said_by(error))
+        except Exception:
+            _logger.exception("No checkpoint could be signed, and it is tried again")
+
+
+def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int:
+    """Sign the history of each organisation whose latest checkpoint is too old; how many were signed."""
+    with db.read(EVERYONE) as tx:
+        owners = sorted(tenants.organisation_ids(tx))
+    signed = 0
+    for owner in owners:
+        with db.read(owner) as tx:
+            last = checkpoints.latest(tx, owner)
+        if last is not None and now - last.created_at < timedelta(seconds=seconds):
+            continue
+
+        def work(owner: str = owner) -> Checkpoint:
+            with db.write(owner) as tx:
+                return sign(tx, owner, signer, SERVICE, now)
+
+        made = db.retried(work)
+        if last is None or made.acts != last.acts:
+            signed += 1
+            _logger.info("Checkpoint: %s", json.dumps(json.loads(made.document)))
+    return signed

@@ -1,0 +1,298 @@
+"""The charges of a run or a population as JSON lines, which anybody can verify without this ledger's database."""
+
+import json
+from base64 import b64encode
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from itertools import chain
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from app.accounting.curves import EXHAUSTED
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.audit import canonical_act, canonical_entry
+from app.ledger.errors import InvalidInputError, NotFoundError
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import accounts, acts, balances, entries, events, tenants
+from app.persistence.repositories.accounts import KeptAccount
+from app.persistence.repositories.entries import KeptReservation, KeptRun
+from app.persistence.tolerant import DamagedCell, refuse
+from app.service.verification.audit_replay import AuditState, Terms, read_acts
+
+Damaged = Mapping[object, DamagedCell]
+"""Cells of accounts that cannot be read, by the account's id and by its path."""
+
+FORMAT: Final = 2
+"""Counts the changes of the lines' form; docs/verification.md describes it."""
+
+
+def export(
+    db: Database,
+    now: datetime,
+    *,
+    run: str | None = None,
+    population: str | None = None,
+    organisation: str | None = None,
+) -> Generator[str, None, None]:
+    """Write out what a stand-alone script needs to recompute every balance and every chain.
+
+    Args:
+        db: the ledger's database.
+        now: in UTC.
+        run: a run's id; its chain and its own account are written, and its ancestors for their limits.
+        population: a population's id or name; everything beneath it is written, and for their limits the other
+            accounts that its runs charge.
+        organisation: an organisation's id or name; None: whichever has the run or the population.
+
+    Yields:
+        JSON objects, one a line: a header, events, prices, accounts, runs, reservations, decisions in the order of
+        their chains, and an end that counts them.
+
+    Raises:
+        InvalidInputError: neither or both of `run` and `population` are given, or several organisations have it.
+        NotFoundError: there is none such.
+        LedgerUnavailableError: an account's row cannot be read.
+    """
+    if (run is None) == (population is None):
+        raise InvalidInputError("Name either a run or a population: --run ID, or --population ID (or its name).")
+    with db.read(EVERYONE, patient=True) as tx:
+        owner = None if organisation is None else _owner(tx, organisation)
+        damaged: dict[object, DamagedCell] = {}
+
+        def note(cell: DamagedCell) -> None:
+            damaged[cell.row["id"]] = damaged[cell.row["path"]] = cell
+
+        kept = list(accounts.everything(tx, owner, note))
+        root = _root(kept, damaged, run, population)
+        written = 0
+        for line in _lines(tx, kept, root, damaged, now):
+            yield _json(line) if isinstance(line, dict) else line
+            written += 1
+        yield _json({"type": "end", "lines": written + 1})
+
+
+def export_from(
+    databases: Iterable[Database],
+    now: datetime,
+    *,
+    run: str | None = None,
+    population: str | None = None,
+    organisation: str | None = None,
+) -> Iterator[str]:
+    """As `export`, from whichever database has it.
+
+    Args:
+        databases: of all placements.
+        now: in UTC.
+        run: as in `export`.
+        population: as in `export`.
+        organisation: as in `export`.
+
+    Returns:
+        The lines.
+
+    Raises:
+        InvalidInputError: as in `export`; or it is on several databases.
+        NotFoundError: it is on none of them.
+        LedgerUnavailableError: an account's row cannot be read.
+    """
+    found: list[tuple[str, Generator[str, None, None]]] = []
+    missing = []
+    for db in databases:
+        lines = export(db, now, run=run, population=population, organisation=organisation)
+        try:
+            found.append((next(lines), lines))
+        except NotFoundError as error:
+            missing.append(error)
+    if not found:
+        raise missing[0]
+    if len(found) > 1:
+        for _, lines in found:
+            lines.close()
+        raise InvalidInputError(f"Several organisations have a population {population!r}. Name one with --org.")
+    header, lines = found[0]
+    return chain([header], lines)
+
+
+def _owner(tx: Connection, organisation: str) -> str:
+    found = tenants.find_organisation(tx, organisation)
+    if found is None:
+        raise NotFoundError(f"There is no organisation {organisation!r}; give its id or its name.")
+    return found
+
+
+def _root(kept: Iterable[KeptAccount], damaged: Damaged, run: str | None, population: str | None) -> KeptAccount:
+    if run is not None:
+        found = [one for one in kept if one.id == run and one.account.kind is AccountKind.RUN]
+    else:
+        found = [one for one in kept if population in {one.id, one.path} and one.account.kind is AccountKind.POPULATION]
+    if not found:
+        _require_readable(damaged, [run or population])
+    wanted = f"run {run!r}" if run is not None else f"population {population!r}"
+    if not found:
+        raise NotFoundError(f"There is no {wanted}; give its id, or a population's name.")
+    if len(found) > 1:
+        owners = ", ".join(sorted(one.organisation_id for one in found))
+        raise InvalidInputError(f"Several organisations have a {wanted}: {owners}. Name one with --org.")
+    return found[0]
+
+
+def _lines(
+    tx: Connection, kept: Iterable[KeptAccount], root: KeptAccount, damaged: Damaged, now: datetime
+) -> Iterator[dict[str, Any] | str]:
+    owner = root.organisation_id
+    paths = {key: [name for name, _ in path] for key, path in entries.ancestors(tx, owner).items()}
+    beneath = {account_id for (_, account_id), path in paths.items() if root.id in path}
+    runs = [run for run in entries.kept_runs(tx, owner) if run.id in beneath]
+    budgets = entries.charged_budgets(tx, owner)
+    above = {account_id for run in runs for account_id in paths[owner, run.id]} - beneath
+    _require_readable(damaged, beneath | above)
+    chosen = [one.account for one in kept if one.organisation_id == owner and one.id in beneath | above]
+    reservations = [one for one in entries.kept_reservations(tx, owner).values() if one.run_id in beneath]
+    whole = root.account.kind is AccountKind.POPULATION
+    yield {
+        "type": "header",
+        "format": FORMAT,
+        "organisation": owner,
+        "scope": "population" if whole else "run",
+        "id": root.id,
+        "exported_at": now.isoformat(timespec="microseconds"),
+        "exhausted": EXHAUSTED,
+    }
+    yield from _events(tx, owner, chosen, runs, reservations)
+    told = read_acts(acts.everything(tx, owner)).get(owner, AuditState())
+    for account in chosen:
+        charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
+        limits = _limits(account, told.terms.get(account.id))
+        tree = {"accounts": paths[owner, account.id], "parents": charged}
+        yield _account(account, tree, limits, complete=account.id in beneath)
+    for run in runs:
+        yield _run(run)
+    for reservation in reservations:
+        reserved = entries.reserved(tx, owner, reservation.id)
+        assert reserved is not None, "one that cannot be read ends the export"
+        yield _reservation(reservation, reserved)
+    if whole:  # the chain is the organisation's: one run's share of it would prove nothing
+        for act in acts.everything(tx, owner):
+            yield f'{{"type":"act","hash":"{act.entry_hash.hex()}","entry":{canonical_act(act.entry)}}}'
+    for run in runs:
+        for entry in entries.entries(tx, owner, run.id):
+            # The very text that was hashed, so that no other way of writing numbers can come between.
+            yield f'{{"type":"decision","hash":"{entry.entry_hash.hex()}","entry":{canonical_entry(entry.entry)}}}'
+
+
+def _require_readable(damaged: Damaged, wanted: Iterable[str | None]) -> None:
+    """Export nothing without an account that belongs to it.
+
+    Raises:
+        LedgerUnavailableError: the row of one cannot be read.
+    """
+    for name in wanted:
+        if name in damaged:
+            refuse(damaged[name])
+
+
+def _events(
+    tx: Connection,
+    owner: str,
+    chosen: Iterable[Account],
+    runs: Iterable[KeptRun],
+    reservations: Iterable[KeptReservation],
+) -> Iterator[dict[str, Any]]:
+    """The events that are mentioned, and their prices under the rules of the accounts."""
+    mentioned = {fingerprint for one in reservations for fingerprint in one.items}
+    for run in runs:
+        mentioned |= entries.mentioned_events(tx, owner, run.id)
+    for _, fingerprint, canonical in sorted(events.descriptions(tx, owner)):
+        if fingerprint in mentioned:
+            yield {"type": "event", "fingerprint": fingerprint, "canonical": canonical.decode()}
+    rules = {(account.relation, account.grid_version) for account in chosen}
+    for price in events.everything(tx, owner):
+        if price.fingerprint in mentioned and (price.prices.relation, price.prices.grid_version) in rules:
+            yield {
+                "type": "price",
+                "fingerprint": price.fingerprint,
+                "neighboring_relation": str(price.prices.relation),
+                "grid_version": price.prices.grid_version,
+                "formula_version": price.formula_version,
+                "curve": _base64(price.curve.to_bytes()),
+                "delta": price.curve.delta,
+            }
+
+
+def _limits(account: Account, terms: Terms | None) -> list[dict[str, float] | None]:
+    """The limits that were in force, in their order, the one that is now last."""
+    before = [] if terms is None else [stage.limit for stage in terms.stages[:-1]]
+    limits = [*before, account.limit]
+    return [None if limit is None else asdict(limit) for limit in limits]
+
+
+def _account(
+    account: Account, tree: dict[str, list[str]], limits: list[dict[str, float] | None], *, complete: bool
+) -> dict[str, Any]:
+    return {
+        "type": "account",
+        "id": account.id,
+        "kind": str(account.kind),
+        "path": account.path,
+        **tree,
+        "composition": "sequential" if account.partitions_per_unit is None else "parallel",
+        "max_partitions_per_unit": account.partitions_per_unit,
+        "complete": complete,
+        "neighboring_relation": str(account.relation),
+        "grid_version": account.grid_version,
+        "limits": limits,
+        "filter": str(account.filter),
+        "weights": balances.weights_facts(account.weights),
+        "spent": _base64(account.spent.to_bytes()),
+        "spent_delta": account.spent.delta,
+        "held": _base64(account.held.to_bytes()),
+        "held_delta": account.held.delta,
+    }
+
+
+def _run(run: KeptRun) -> dict[str, Any]:
+    return {
+        "type": "run",
+        "id": run.id,
+        "status": run.status,
+        "attempt": run.attempt,
+        "attempts": [{"attempt": number, "first_step": run.attempts[number]} for number in sorted(run.attempts)],
+        "next_step": run.next_step,
+        "decisions": run.decisions,
+        "chain_head": run.chain_head.hex(),
+        "reservation": run.reservation_id,
+    }
+
+
+def _reservation(reservation: KeptReservation, reserved: tuple[bytes, int]) -> dict[str, Any]:
+    curve, delta = reserved
+    return {
+        "type": "reservation",
+        "id": reservation.id,
+        "run": reservation.run_id,
+        "attempt": reservation.attempt,
+        "status": reservation.status,
+        "steps_executed": reservation.steps_executed,
+        "reserved": _base64(curve),
+        "reserved_delta": delta,
+        "items": [
+            {
+                "fingerprint": fingerprint,
+                "count": count,
+                "used": used,
+                "withdrawn": reservation.withdrawn.get(fingerprint, 0),
+            }
+            for fingerprint, (count, used) in reservation.items.items()
+        ],
+    }
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _json(line: dict[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,56 @@
+"""What was done with an organisation's budgets, by whom and why: entries of the organisation's own chain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.ledger.audit import ActEntry, Asker, canonical
+from app.persistence.repositories import acts, tenants
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """Something that was done.
+
+    Args:
+        action: what, as "budget.created".
+        subject: the id of what it was done to.
+        before: what was there; None: nothing.
+        after: what is there now; None: nothing.
+        reason: why, in the actor's words.
+    """
+
+    action: str
+    subject: str
+    before: Mapping[str, object] | None = None
+    after: Mapping[str, object] | None = None
+    reason: str | None = None
+
+
+def record_event(tx: Connection, organisation_id: str, asker: Asker, act: AuditEvent, now: datetime) -> None:
+    """Append an act to an organisation's chain, in the transaction that does it.
+
+    Args:
+        tx: a writer's; it has locked no account yet, or the organisation before: organisations are locked first.
+        organisation_id: whose chain.
+        asker: who does it.
+        act: what is done.
+        now: in UTC.
+    """
+    tenants.lock(tx, organisation_id)
+    position, head = acts.head(tx, organisation_id)
+    entry = ActEntry(
+        organisation_id=organisation_id,
+        position=position,
+        actor=asker.actor,
+        action=act.action,
+        subject=act.subject,
+        before=None if act.before is None else canonical(act.before),
+        after=None if act.after is None else canonical(act.after),
+        reason=act.reason,
+        request_id=asker.request_id,
+        created_at=now,
+    )
+    acts.add(tx, entry, head)

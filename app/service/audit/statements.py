@@ -1,0 +1,304 @@
+"""Statements: what a finished model has cost the people whose data it was trained on, and what that number means."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from app.accounting.events import fingerprint
+from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.admission import governing_of, reading_of
+from app.ledger.errors import AccountQuarantinedError
+from app.ledger.experiments import Charged
+from app.ledger.filters import FilterKind
+from app.ledger.roles import Permission
+from app.ledger.room import fits
+from app.ledger.runs import TERMINAL, Run
+from app.persistence.repositories import accounts, acts, experiments, runs, tallies
+from app.persistence.repositories.accounts import AccountRecord
+from app.service.accounts.create import get_account
+from app.service.auth.request_context import RequestContext
+from app.service.experiments import ExperimentRecord, read_all
+from app.service.json_numbers import json_finite
+from app.service.queries.runs import find_path, find_paths
+from app.service.signatures import Signer
+from app.version import VERSION
+
+FORMAT: Final = 1
+MOST_EVENTS: Final = 50
+MOST_RUNS: Final = 200
+
+ADAPTIVE: Final = (
+    "Whatever the trainer chose while it looked at earlier outputs, all that was released under this account is "
+    "(epsilon, delta)-differentially private at its limit: the limit was fixed beforehand, and no step went past it."
+)
+DECLARED: Final = (
+    "All that was released under this account is (epsilon, delta)-differentially private at its limit, provided that "
+    "noise, sampling and number of steps were fixed in advance, as whoever opened the account has declared."
+)
+CHANGED: Final = (
+    "The limit was changed after the account was opened. All that was released under this account is (epsilon, "
+    "delta)-differentially private at any limit that was named beforehand and is at least as large as each that was in "
+    "force"
+)
+EXCEEDED: Final = (
+    "More was released under this account than its limit allows: it was reported after it had happened, or the limit "
+    "was lowered. At the limit nothing is proven. All that was released under this account is (epsilon, "
+    "delta)-differentially private at any limit of this delta that was named beforehand and is at least "
+    "epsilon_by_filter"
+)
+IN_ADVANCE: Final = (
+    ", provided that noise, sampling and number of steps were fixed in advance, as whoever opened the account has "
+    "declared"
+)
+NOT_CHARGED: Final = (
+    "The sweep was not charged as it was declared: neither its trials nor the choice among them are covered."
+)
+COVERED: Final = (
+    "Every step that was asked for or reported here, whether or not its result was used.",
+    "Steps that were set aside for a trainer that fell silent: they count as released.",
+    "Everything that is computed from the released results afterwards.",
+)
+CHOICES: Final = {
+    Charged.EACH_RUN: "Each run of the sweep is charged by itself. Where a model was chosen among them, what counts is "
+    "what all of them have cost together.",
+    Charged.REPEAT_AND_SELECT: "The whole sweep is charged at once, the choice of the best trial included, provided "
+    "that the number of trials was drawn as declared and that nothing but the best was looked at.",
+}
+NOT_COVERED: Final = (
+    "What was released without asking: the ledger knows what it was told.",
+    "The choice among several models, unless they belong to one experiment.",
+    "Whether the trainer clipped, sampled and drew noise as it said.",
+    "Other data about the same people that is not in this population.",
+    "What is true of the people as a group: privacy is about what one of them adds.",
+)
+
+
+def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str, Any]:
+    """What a run has cost, signed.
+
+    Args:
+        call: needs READ.
+        run_id: whose.
+        signer: has the key.
+
+    Returns:
+        Payload and signature.
+
+    Raises:
+        NotFoundError: the organisation has no such run.
+        InsufficientScopeError: it is out of the caller's reach.
+        AccountQuarantinedError: verification found an account of its path wrong.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        path = find_path(tx, call, run_id)
+        _require_proven(path)
+        run = runs.get(tx, call.organisation_id, run_id)
+        events, kinds, steps = tallies.charged_events(tx, call.organisation_id, run_id, MOST_EVENTS)
+        own = path[-1]
+        touched = [record.account for record in path]
+        governing = governing_of(touched)
+        payload = {
+            **_head(call, "run_statement"),
+            "run": {
+                "id": run_id,
+                "name": own.account.name,
+                "path": own.account.path,
+                "status": str(run.status),
+                "final": run.status in TERMINAL,
+                "attempts": run.attempt,
+                "registered_at": own.created_at.isoformat(),
+            },
+            "protected": _protected(path),
+            "mechanisms": [
+                {"event": json.loads(tally.canonical), "fingerprint": tally.fingerprint, "count": tally.count}
+                for tally in events
+            ],
+            "mechanisms_in_all": kinds,
+            "steps": steps,
+            "decisions": tallies.outcomes(tx, call.organisation_id, run_id),
+            "loss": _loss(governing, own.account, reading_of(touched).epsilon),
+            "accounts": [_account(account) for account in touched if account.limit is not None],
+            "experiments": _experiments(tx, call, run_id, {tally.fingerprint for tally in events}),
+            "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, call)},
+        }
+        used = [tally.fingerprint for tally in events]
+        payload["versions"] |= {
+            "grid": own.account.grid_version,
+            "formulas": tallies.formula_versions(tx, call.organisation_id, used),
+        }
+    return signer.signed(payload)
+
+
+def population_statement(call: RequestContext, population_id: str, signer: Signer) -> dict[str, Any]:
+    """What all models trained on a population have cost together, signed.
+
+    Args:
+        call: needs READ.
+        population_id: whose.
+        signer: has the key.
+
+    Returns:
+        Payload and signature.
+
+    Raises:
+        NotFoundError: the organisation has no such population.
+        InsufficientScopeError: it is out of the caller's reach.
+        AccountQuarantinedError: verification found it wrong.
+    """
+    record = get_account(call, AccountKind.POPULATION, population_id).record
+    with call.db.read(call.organisation_id) as tx:
+        [record] = accounts.path_of(tx, call.organisation_id, record.account.id)
+        _require_proven([record])
+        ids, count = tallies.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
+        payload = {
+            **_head(call, "population_statement"),
+            "population": {"id": population_id, "name": record.account.name},
+            "protected": _protected([record]),
+            "loss": _loss(record.account, record.account, record.account.epsilon()),
+            "runs": _trained(tx, call, ids),
+            "runs_in_all": count,
+            "chain": _chain(tx, call),
+        }
+        payload["versions"] |= {"grid": record.account.grid_version}
+    return signer.signed(payload)
+
+
+def _head(call: RequestContext, kind: str) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "format": FORMAT,
+        "organisation": call.organisation_id,
+        "issued_at": call.now.isoformat(),
+        "issued_to": call.caller.actor,
+        "covered": list(COVERED),
+        "not_covered": list(NOT_COVERED),
+        "versions": {"service": VERSION},
+    }
+
+
+def _protected(path: Sequence[AccountRecord]) -> list[dict[str, Any]]:
+    """The people of each population above an account: a run may charge several."""
+    return [
+        {
+            "population": record.account.id,
+            "name": record.account.name,
+            "privacy_unit": record.population.privacy_unit,
+            "neighboring_relation": str(record.population.relation),
+            "size": record.population.size,
+        }
+        for record in path
+        if record.account.kind is AccountKind.POPULATION
+    ]
+
+
+def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any]:
+    """What an account has lost: by the filter that was fixed beforehand, and by the tightest accountant."""
+    assert governing.limit is not None, "it governs by its limit"
+    return {
+        "limit": asdict(governing.limit),
+        "limit_of": governing.id,
+        "limit_revision": governing.limit_revision,
+        "filter": str(governing.filter),
+        "guarantee": _guarantee(governing),
+        "delta": governing.limit.delta,
+        **json_finite(
+            epsilon_by_filter=epsilon,
+            epsilon_if_fixed_in_advance=account.epsilon_declared(governing.limit.delta),
+        ),
+        "own_delta": account.spent.delta_value(),
+    }
+
+
+def _guarantee(governing: Account) -> str:
+    """What is proven of an account: at its limit, if that was fixed beforehand and nothing went past it (ADR 0020)."""
+    adaptive = governing.filter is FilterKind.ADAPTIVE
+    released = replace(governing, held=zero_curve(governing.grid_version))
+    exceeded = not released.spent.is_zero and not fits(released)
+    if exceeded or governing.limit_revision:
+        return (EXCEEDED if exceeded else CHANGED) + ("." if adaptive else f"{IN_ADVANCE}.")
+    return ADAPTIVE if adaptive else DECLARED
+
+
+def _account(account: Account) -> dict[str, Any]:
+    assert account.limit is not None, "it was looked for"
+    return {
+        "id": account.id,
+        "kind": str(account.kind),
+        "path": account.path,
+        "limit": asdict(account.limit),
+        "filter": str(account.filter),
+        **json_finite(epsilon=account.epsilon()),
+    }
+
+
+def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Collection[str]) -> list[dict[str, Any]]:
+    """The sweeps to which a run belongs, and what each of them has cost: that is what a model costs that was chosen.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        run_id: the run.
+        charged: fingerprints of the events that were charged to it.
+    """
+    found = experiments.above(tx, call.organisation_id, run_id)
+    return [
+        {
+            "id": record.experiment.id,
+            "path": record.account.account.path,
+            "runs": record.runs,
+            "charged": str(record.experiment.charged),
+            "choice": CHOICES[record.experiment.charged] if _is_paid(record, charged) else NOT_CHARGED,
+            **json_finite(epsilon=record.reading.epsilon),
+            "delta": record.reading.delta,
+            "epsilon_limit": record.reading.epsilon_limit,
+        }
+        for record in read_all(tx, call, found)
+    ]
+
+
+def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
+    """Whether a sweep that is paid at once is paid: a pending one is not, nor one whose run did another thing."""
+    return record.run is None or (record.run.event is not None and fingerprint(record.run.event) in charged)
+
+
+def _trained(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Runs with what they have cost, read together however many there are."""
+    states = {run.account_id: run for run in runs.get_many(tx, call.organisation_id, run_ids)}
+    paths = find_paths(tx, call, run_ids)
+    return [
+        _trained_one(states[run_id], [record.account for record in path])
+        for run_id, path in zip(run_ids, paths, strict=True)
+    ]
+
+
+def _trained_one(run: Run, path: Sequence[Account]) -> dict[str, Any]:
+    reading = reading_of(path)
+    return {
+        "id": run.account_id,
+        "path": path[-1].path,
+        "status": str(run.status),
+        **json_finite(epsilon=reading.epsilon),
+        "delta": reading.delta,
+        "decisions": run.decisions,
+        "head": run.chain_head.hex(),
+    }
+
+
+def _chain(tx: Connection, call: RequestContext) -> dict[str, Any]:
+    count, head = acts.head(tx, call.organisation_id)
+    return {"acts": count, "acts_head": head.hex()}
+
+
+def _require_proven(path: Sequence[AccountRecord]) -> None:
+    for record in path:
+        if record.quarantine is not None:
+            raise AccountQuarantinedError(
+                f"No statement is made about {record.account.path}: verification found that its balance does not "
+                "follow from its charges. Two persons lift that: "
+                f"POST /v1/accounts/{record.account.id}/quarantine/lift.",
+                account=record.account.id,
+            )

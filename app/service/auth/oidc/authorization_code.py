@@ -1,0 +1,273 @@
+"""Signing in at an OpenID Connect provider: authorization code and PKCE (OpenID Connect Core, 3.1; RFC 7636, 9700)."""
+
+import base64
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hmac import compare_digest
+from pathlib import Path
+from threading import BoundedSemaphore, Lock
+from time import monotonic
+from typing import Final
+from urllib.error import HTTPError
+from urllib.parse import quote_plus, urlencode
+from urllib.request import Request
+
+from app.ledger.errors import AuthenticationError, InvalidInputError, LedgerUnavailableError
+from app.service.auth.oidc.config import OidcConfig, check_url
+from app.service.auth.oidc.http_json import FAILURES, fetched, said
+from app.service.auth.oidc.jwks import configuration_of
+from app.service.foreign_json import read_object
+
+CONFIGURED_SECONDS: Final = 3600.0
+"""How long it is believed where the provider says that people sign in."""
+
+MOST_AT_ONCE: Final = 8
+"""Requests to the provider: one that is silent must not take every thread."""
+
+MOST_CHARACTERS: Final = 4000
+"""Of what a browser or a provider hands over."""
+
+_DOWN: Final = "The identity provider does not answer. Try again in a moment, or sign in with a key."
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoginState:
+    """One sign-in under way; the browser that began it keeps this, and nobody else has it.
+
+    Args:
+        state: comes back with the answer: so it is known to be that of this browser.
+        nonce: comes back in the token: so it is known to be made for this sign-in.
+        verifier: proves to the provider that the code was asked for by whoever redeems it.
+        target: the page to which it leads.
+        silent: whether the provider was asked to show nothing.
+    """
+
+    state: str
+    nonce: str
+    verifier: str
+    target: str
+    silent: bool
+
+    def written(self) -> str:
+        """As a cookie keeps it."""
+        return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class OidcClientConfig:
+    """This service, as a provider knows it.
+
+    Args:
+        id: by which it is registered.
+        secret: by which it proves that it is; None: it has none.
+        scopes: what it asks for.
+    """
+
+    id: str
+    secret: str | None
+    scopes: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoints:
+    authorization: str
+    token: str
+    secret_in_body: bool
+    names_itself: bool
+    read_at: float
+
+
+def new_login_state(target: str, *, silent: bool) -> LoginState:
+    """A sign-in that begins.
+
+    Args:
+        target: a page of this service.
+        silent: whether the provider is to show nothing.
+    """
+    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+    return LoginState(state, nonce, verifier, target, silent)
+
+
+def read_login_state(cookie: str | None) -> LoginState | None:
+    """The sign-in that a browser has begun; None: none that could be read."""
+    if not cookie or len(cookie) > MOST_CHARACTERS:
+        return None
+    try:
+        kept = read_object(base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)))
+    except ValueError:
+        return None
+    names = ("state", "nonce", "verifier", "target")
+    texts = {name: text for name in names if isinstance(text := kept.get(name), str) and text}
+    silent = kept.get("silent")
+    if kept.keys() != {*names, "silent"} or len(texts) < len(names) or not isinstance(silent, bool):
+        return None
+    return LoginState(**texts, silent=silent)
+
+
+def secret_in(file: str) -> str:
+    """The secret that a file holds, without white space around it.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or holds nothing.
+    """
+    try:
+        secret = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE cannot be read: {error}") from None
+    if not secret:
+        raise InvalidInputError("The file that EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE names is empty.")
+    return secret
+
+
+class OidcClient:
+    """The way of people to the provider and back; any thread may ask that may wait for a network.
+
+    Args:
+        terms: what is agreed with the provider.
+        client: what it knows of this service.
+    """
+
+    def __init__(self, terms: OidcConfig, client: OidcClientConfig) -> None:
+        self.issuer: Final = terms.issuer
+        self.client_id: Final = client.id
+        self._terms = terms
+        self._client = client
+        self._endpoints: _Endpoints | None = None
+        self._reading = Lock()
+        self._asking = BoundedSemaphore(MOST_AT_ONCE)
+
+    def address(self, flow: LoginState, return_to: str) -> str:
+        """Where a browser is sent to sign in.
+
+        Args:
+            flow: which begins.
+            return_to: where the provider sends it back.
+
+        Raises:
+            LedgerUnavailableError: the provider does not say where.
+        """
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).decode().rstrip("=")
+        asked = {
+            "response_type": "code",
+            "client_id": self._client.id,
+            "redirect_uri": return_to,
+            "scope": self._client.scopes,
+            "state": flow.state,
+            "nonce": flow.nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        if flow.silent:
+            asked["prompt"] = "none"
+        address = self._read().authorization
+        return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}"
+
+    def require_ours(self, flow: LoginState | None, answer: Mapping[str, str]) -> LoginState:
+        """Take only the provider's answer to what this very browser has asked.
+
+        Args:
+            flow: that the browser has begun; None: it has not.
+            answer: the parameters with which it comes back.
+
+        Raises:
+            AuthenticationError: it is another answer, or from another provider (RFC 9207).
+            LedgerUnavailableError: the provider does not say whether it names itself.
+        """
+        state = answer.get("state", "")
+        if flow is None or not compare_digest(flow.state.encode(), state.encode()):
+            raise AuthenticationError("This sign-in was not begun in this browser, or too long ago; begin again.")
+        named = answer.get("iss")
+        if named != self.issuer and (named is not None or self._read().names_itself):
+            raise AuthenticationError("The answer is from another identity provider than this service asked.")
+        return flow
+
+    def redeem(self, code: str, flow: LoginState, return_to: str) -> str:
+        """Get the token for a code.
+
+        Args:
+            code: that the browser came back with.
+            flow: that it has begun.
+            return_to: where the provider has sent it.
+
+        Returns:
+            The ID token, not yet looked at.
+
+        Raises:
+            AuthenticationError: the provider does not take the code.
+            LedgerUnavailableError: it does not answer as it should.
+        """
+        endpoints = self._read()
+        fields = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": return_to,
+            "code_verifier": flow.verifier,
+            "client_id": self._client.id,
+        }
+        headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
+        if self._client.secret is not None and endpoints.secret_in_body:
+            fields["client_secret"] = self._client.secret
+        elif self._client.secret is not None:
+            pair = f"{quote_plus(self._client.id)}:{quote_plus(self._client.secret)}"  # RFC 6749, 2.3.1
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        request = Request(endpoints.token, urlencode(fields).encode(), headers)  # noqa: S310 - it was checked
+        token = self._asked(request).get("id_token")
+        if not isinstance(token, str):
+            raise AuthenticationError("The identity provider answered without an ID token; is `openid` a scope?")
+        return token
+
+    def _asked(self, request: Request) -> dict[str, object]:
+        if not self._asking.acquire(blocking=False):
+            raise LedgerUnavailableError(_DOWN)
+        try:
+            return fetched(request)
+        except HTTPError as error:
+            why = said(error)
+            _logger.warning("The identity provider did not take a code: %s", why)
+            if error.code in {400, 401, 403}:
+                raise AuthenticationError("The identity provider did not take its own code; begin again.") from None
+            raise LedgerUnavailableError(_DOWN) from None
+        except FAILURES as error:
+            _logger.warning("The identity provider did not answer a code: %s", said(error))
+            raise LedgerUnavailableError(_DOWN) from None
+        finally:
+            self._asking.release()
+
+    def _read(self) -> _Endpoints:
+        """Where the provider is asked; one request at a time looks, and the others do not wait."""
+        current = self._endpoints
+        if current is not None and monotonic() - current.read_at < CONFIGURED_SECONDS:
+            return current
+        if not self._reading.acquire(blocking=False):
+            if current is not None:
+                return current
+            raise LedgerUnavailableError(_DOWN)
+        try:
+            self._endpoints = _endpoints(self._terms)
+        except FAILURES as error:
+            _logger.warning("The identity provider did not say where people sign in: %s", said(error))
+            if current is None:
+                raise LedgerUnavailableError(_DOWN) from None
+            return current
+        else:
+            return self._endpoints
+        finally:
+            self._reading.release()
+
+
+def _endpoints(terms: OidcConfig) -> _Endpoints:
+    told = configuration_of(terms)
+    methods = told.get("token_endpoint_auth_methods_supported")
+    basic = not isinstance(methods, list) or "client_secret_basic" in methods
+    return _Endpoints(
+        authorization=check_url(str(told.get("authorization_endpoint")), by_http=terms.by_http),
+        token=check_url(str(told.get("token_endpoint")), by_http=terms.by_http),
+        secret_in_body=not basic,
+        names_itself=told.get("authorization_response_iss_parameter_supported") is True,
+        read_at=monotonic(),
+    )

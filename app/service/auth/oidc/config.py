@@ -1,0 +1,177 @@
+"""What is agreed with an OpenID Connect provider: whom it vouches for, and what its groups may do here."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from app.ledger.roles import PERMISSIONS, Role
+
+RIGHT: Final = 'write {"GROUP": {"role": "privacy_officer"}, "ANOTHER": {"role": "trainer", "scope": "mimic/icu-team"}}'
+
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMapping:
+    """What the members of a group may do.
+
+    Args:
+        role: what.
+        scope: the account (id, or path of names) on or beneath which; None: everywhere in the organisation.
+    """
+
+    role: Role
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OidcConfig:
+    """What is agreed with a provider.
+
+    Args:
+        issuer: its URL, exactly as tokens name it.
+        audience: what tokens for this service are made out to.
+        organisation: id or name of the one whose people it knows; None: a claim names it.
+        organisation_claim: which claim; None: there is but one organisation.
+        roles: by group, in the order of configuration.
+        jwks_url: where its keys are; None: where its configuration says.
+        groups_claim: the claim that lists a person's groups.
+        subject_claim: the claim that names a person, and never another one.
+    """
+
+    issuer: str
+    audience: str
+    organisation: str | None
+    organisation_claim: str | None
+    roles: Mapping[str, RoleMapping]
+    jwks_url: str | None = None
+    groups_claim: str = "groups"
+    subject_claim: str = "sub"
+
+    @property
+    def by_http(self) -> bool:
+        """Whether the provider may be asked without TLS: it is on this machine, for a try."""
+        return urlsplit(self.issuer).hostname in _LOCAL
+
+
+def granted(terms: OidcConfig, groups: list[str]) -> RoleMapping | None:
+    """What somebody may do who is in these groups.
+
+    Of the roles for the whole organisation the one with most permissions; if there is none, the first of the others.
+    Among equals the first by the order of configuration counts.
+
+    Args:
+        terms: what each group may do.
+        groups: in any order.
+    """
+    member = set(groups)
+    held = [grant for group, grant in terms.roles.items() if group in member]
+    everywhere = [grant for grant in held if grant.scope is None]
+    if everywhere:
+        return max(everywhere, key=lambda grant: len(PERMISSIONS[grant.role]))
+    return held[0] if held else None
+
+
+def check_url(url: str, *, by_http: bool) -> str:
+    """Refuse an address that one should not ask for keys.
+
+    Args:
+        url: as given.
+        by_http: whether it may be without TLS.
+
+    Returns:
+        The same address.
+
+    Raises:
+        ValueError: it is no https address of a host, or holds a password or a fragment.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("it is no URL") from None
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("a URL has printable ASCII characters only, and no space")
+    if parts.scheme not in ({"https", "http"} if by_http else {"https"}) or not parts.hostname:
+        raise ValueError("it must begin with https://HOST; without TLS only a provider on localhost is asked")
+    if parts.fragment or parts.username is not None or parts.password is not None:
+        raise ValueError("it must hold no user, password or fragment")
+    return url
+
+
+def check_issuer(url: str) -> str:
+    """Refuse an issuer that could not be one.
+
+    Raises:
+        ValueError: it is no https address (on this machine also http), or holds more than an address.
+    """
+    check_url(url, by_http=_host(url) in _LOCAL)
+    if urlsplit(url).query:
+        raise ValueError("an issuer has no query")
+    return url
+
+
+def check_origin(url: str) -> str:
+    """Refuse what is no address of a whole host.
+
+    Returns:
+        The same, without a slash at its end.
+
+    Raises:
+        ValueError: it is no https address (on this machine also http), or holds more than a host and a port.
+    """
+    check_url(url, by_http=_host(url) in _LOCAL)
+    parts = urlsplit(url)
+    if parts.query or parts.path not in {"", "/"}:
+        raise ValueError("it must hold a host and no path")
+    return url.rstrip("/")
+
+
+def read_roles(given: object) -> object:
+    """The roles of groups, out of a JSON object in which every name stands once.
+
+    Args:
+        given: text as configured; anything else is left as it is.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    if not isinstance(given, str):
+        return given
+    try:
+        groups = json.loads(given, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError(f"it is too deep; {RIGHT}") from None
+    except json.JSONDecodeError:
+        raise ValueError(f"it is no JSON; {RIGHT}") from None
+    if not isinstance(groups, dict) or not groups:
+        raise ValueError(f"it is no JSON object of groups; {RIGHT}")
+    return {group: _grant(group, terms) for group, terms in groups.items()}
+
+
+def _grant(group: str, terms: object) -> RoleMapping:
+    if not isinstance(terms, dict) or not {"role"} <= terms.keys() <= {"role", "scope"}:
+        raise ValueError(f"the group {group!a} needs a role, may have a scope, and has nothing else; {RIGHT}")
+    if terms["role"] not in list(Role):
+        raise ValueError(f"the group {group!a} has a role that is none; there are {', '.join(Role)}")
+    scope = terms.get("scope")
+    if scope is not None and (not isinstance(scope, str) or not scope):
+        raise ValueError(f"the scope of the group {group!a} is the id or the path of an account")
+    return RoleMapping(Role(terms["role"]), scope)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    if twice:
+        raise ValueError(f"{twice[0]!a} stands there twice")
+    return dict(pairs)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

@@ -1,0 +1,199 @@
+"""Who a person with a token is here: in which organisation, with which role, and where."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.ledger.errors import LedgerError, LedgerUnavailableError
+from app.persistence.engine import EVERYONE, said_by
+from app.persistence.repositories import accounts, tenants
+from app.service.auth.authentication import Principal
+from app.service.auth.circuit_breaker import CircuitBreakers
+from app.service.auth.failed_attempts import FailedAttempt, FailedAttemptLog
+from app.service.auth.oidc import tokens
+from app.service.auth.oidc.config import OidcConfig, RoleMapping, granted
+from app.service.auth.oidc.jwks import JwksCache
+from app.service.auth.oidc.tokens import TokenRefusedError
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OidcIdentity:
+    """Somebody whom the provider vouches for.
+
+    Args:
+        caller: who they are here.
+        thumbprint: of the key that signed their token.
+    """
+
+    caller: Principal
+    thumbprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    placement: str
+    organisation_id: str
+
+
+class OidcAuthenticator:
+    """Who is known by a token.
+
+    Args:
+        terms: what is agreed with the provider.
+        doors: the ways to the databases.
+        failures: where it is noted that a token opened nothing.
+    """
+
+    def __init__(self, terms: OidcConfig, doors: CircuitBreakers, failures: FailedAttemptLog) -> None:
+        self._terms = terms
+        self._doors = doors
+        self._failures = failures
+        self._provider = JwksCache(terms)
+
+    def authenticate(self, token: str, request_id: str | None = None) -> OidcIdentity:
+        """Find out who asks; it may take a look at the provider, and one into a database.
+
+        Args:
+            token: as it was sent.
+            request_id: of the HTTP request, for the record of a token that opens nothing.
+
+        Raises:
+            AuthenticationError: the token opens nothing.
+            LedgerUnavailableError: the provider, or a database, does not answer.
+            SQLAlchemyError: as before.
+        """
+        found = tokens.verify_token(token, self._provider)
+        try:
+            return OidcIdentity(self._caller(found.claims, self._doors.now(), self._terms), found.thumbprint)
+        except TokenRefusedError as error:
+            self._note(error, request_id)
+            raise
+
+    def signed_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
+        """Find out who has signed in; it may take a look at the provider, and one into a database.
+
+        Args:
+            token: the ID token that the provider answered with.
+            client_id: as the provider knows this service.
+            nonce: that this sign-in sent.
+            request_id: of the HTTP request.
+
+        Raises:
+            AuthenticationError: the token opens nothing.
+            LedgerUnavailableError: the provider, or a database, does not answer.
+            SQLAlchemyError: as before.
+        """
+        found = tokens.verify_token(token, self._provider, tokens.ID_TYPES)
+        terms = replace(self._terms, audience=client_id)
+        try:
+            caller = self._caller(found.claims, self._doors.now(), terms)
+            tokens.check_sign_in(found.claims, client_id, nonce)
+        except TokenRefusedError as error:
+            self._note(error, request_id)
+            raise
+        return OidcIdentity(caller, found.thumbprint)
+
+    def still_known(self, person: OidcIdentity) -> bool:
+        """Whether a token holds that was found good before; asks nobody."""
+        ends = person.caller.expires_at
+        return self._provider.publishes(person.thumbprint) and (ends is None or self._doors.now() < ends)
+
+    def publishes(self, thumbprint: str) -> bool:
+        """Whether the provider publishes a key, as far as is known; asks nobody."""
+        return self._provider.publishes(thumbprint)
+
+    def renew(self) -> None:
+        """Fetch the provider's keys if it is time to."""
+        self._provider.renew()
+
+    def _caller(self, claims: Mapping[str, object], now: datetime, terms: OidcConfig) -> Principal:
+        ends = tokens.validate_claims(terms, claims, now)
+        actor = tokens.actor(terms, claims)
+        if actor is None:
+            raise TokenRefusedError("malformed", f"The token's `{terms.subject_claim}` names nobody.", claims)
+        grant = granted(terms, _groups(terms, claims))
+        if grant is None:
+            raise TokenRefusedError(
+                "no_role",
+                f"None of the groups in the token's `{terms.groups_claim}` has a role in this service; ask whoever "
+                "runs it, or the provider, for one.",
+                claims,
+            )
+        home = self._home(claims)
+        if home is None:
+            raise TokenRefusedError("no_organisation", "The token is of no organisation in this service.", claims)
+        scope = self._scope(home, grant, claims)
+        return Principal(home.organisation_id, actor, grant.role, home.placement, scope, ends)
+
+    def _home(self, claims: Mapping[str, object]) -> _Home | None:
+        """Where the organisation is of which a token is."""
+        terms = self._terms
+        named = terms.organisation if terms.organisation_claim is None else claims.get(terms.organisation_claim)
+        # No id and no name holds what is not printable, and PostgreSQL takes no NUL.
+        if not isinstance(named, str) or not named or not named.isprintable():
+            return None
+        failure: Exception | None = None
+        for placement in self._doors.in_order():
+            try:
+                with self._doors[placement].passed() as db, db.read(EVERYONE) as tx:
+                    organisation_id = tenants.find_organisation(tx, named)
+            except (SQLAlchemyError, LedgerUnavailableError) as error:
+                failure = error  # it may be there
+                continue
+            if organisation_id is not None:
+                return _Home(placement, organisation_id)
+        if failure is not None:
+            raise failure
+        return None
+
+    def _scope(self, home: _Home, grant: RoleMapping, claims: Mapping[str, object]) -> str | None:
+        """The id of the account to which a role is bound; None: to none."""
+        if grant.scope is None:
+            return None
+        with self._doors[home.placement].passed() as db, db.read(home.organisation_id) as tx:
+            found = accounts.find(tx, home.organisation_id, grant.scope) or accounts.find_by_path(
+                tx, home.organisation_id, grant.scope
+            )
+        if found is None:
+            raise TokenRefusedError(
+                "no_scope", f"Your role is bound to the account {grant.scope!r}, which is not there.", claims
+            )
+        return found.account.id
+
+    def _note(self, error: TokenRefusedError, request_id: str | None) -> None:
+        """Note that a token opened nothing; the provider signed it, so only whom it knows can fill the chain."""
+        try:
+            home = self._home(error.claims)
+        except (SQLAlchemyError, LedgerError) as failure:
+            _logger.warning("A token.refused could not be noted (%s): %s", error.why, said_by(failure))
+            return
+        if home is not None:
+            subject = tokens.actor(self._terms, error.claims) or tokens.ACTOR_PREFIX
+            tried = FailedAttempt("token.refused", home.organisation_id, subject, {"issuer": self._terms.issuer})
+            self._failures.note(self._doors[home.placement].db, tried, error.why, request_id)
+
+
+def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
+    """The groups that a token lists."""
+    listed = claims.get(terms.groups_claim)
+    if listed is None and terms.groups_claim in _elsewhere(claims):
+        raise TokenRefusedError(
+            "too_many_groups",
+            "The provider left your groups out of the token, for there are too many; let it list only those that are "
+            "assigned to this service.",
+            claims,
+        )
+    if isinstance(listed, str):
+        return [listed]
+    return [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+
+
+def _elsewhere(claims: Mapping[str, object]) -> Mapping[str, object]:
+    """The claims that a provider keeps elsewhere, as Entra does from 200 groups on (OpenID Connect Core, 5.6.2)."""
+    names = claims.get("_claim_names")
+    return names if isinstance(names, dict) else {}

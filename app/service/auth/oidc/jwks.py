@@ -1,0 +1,201 @@
+"""The keys of an OpenID Connect provider: fetched seldom, bounded, and kept while it is down."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
+
+from app.ledger.errors import LedgerUnavailableError
+from app.service.auth.oidc.config import OidcConfig, check_url
+from app.service.auth.oidc.http_json import FAILURES, fetched_from, said
+
+RENEWED_SECONDS: Final = 300.0
+"""How often the keys are fetched anew, beside all requests: so long a key that was withdrawn may still open."""
+
+RETRIED_SECONDS: Final = 10.0
+"""How soon they are fetched again if there are none at all."""
+
+PROVOKED_SECONDS: Final = 60.0
+"""How often a token with an unknown key may cause a fetch: anybody can make up such tokens."""
+
+KEPT_SECONDS: Final = 86_400.0
+"""How long keys are believed while the provider does not answer."""
+
+MOST_KEYS: Final = 1000
+
+LEAST_RSA_BITS: Final = 2048
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A key by which a provider signs.
+
+    Args:
+        key: its public part.
+        algorithm: the only one that it is for; None: any that suits its kind.
+        thumbprint: names it, whatever it is called.
+    """
+
+    key: Key
+    algorithm: str | None
+    thumbprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    by_id: Mapping[str, tuple[SigningKey, ...]]
+    fetched_at: float
+
+    @property
+    def thumbprints(self) -> frozenset[str]:
+        return frozenset(each.thumbprint for keys in self.by_id.values() for each in keys)
+
+
+class JwksCache:
+    """The keys of a provider; any thread may ask, and only those that may wait for a network should.
+
+    Args:
+        terms: where it is.
+    """
+
+    def __init__(self, terms: OidcConfig) -> None:
+        self._terms = terms
+        self._keys: _Keys | None = None
+        self._tried_at = float("-inf")
+        self._provoked_at = float("-inf")
+        self._failed = False
+        self._fetching = Lock()
+
+    def find(self, key_id: str) -> tuple[SigningKey, ...]:
+        """The keys of this name; none if the provider has none such.
+
+        Raises:
+            LedgerUnavailableError: the provider does not answer, so nobody knows; or another request asks it already.
+        """
+        current = self._current()
+        if current is not None and key_id in current.by_id:
+            return current.by_id[key_id]
+        if current is None:
+            self.renew()
+        elif monotonic() - self._provoked_at >= PROVOKED_SECONDS:
+            self._fetch(provoked=True)
+        asking = self._fetching.locked()  # before what it found is looked at
+        current = self._current()
+        found = () if current is None else current.by_id.get(key_id, ())
+        if not found and (current is None or self._failed or asking):
+            raise LedgerUnavailableError(
+                "The keys of the identity provider cannot be had at this moment. Repeat the request in a moment."
+            )
+        return found
+
+    def publishes(self, thumbprint: str) -> bool:
+        """Whether a key is among the provider's, as far as is known; asks nobody."""
+        current = self._current()
+        return current is not None and thumbprint in current.thumbprints
+
+    def renew(self) -> None:
+        """Fetch the keys if it is time to."""
+        pause = RENEWED_SECONDS if self._current() is not None else RETRIED_SECONDS
+        if monotonic() - self._tried_at >= pause:
+            self._fetch()
+
+    def _current(self) -> _Keys | None:
+        keys = self._keys
+        return None if keys is None or monotonic() - keys.fetched_at >= KEPT_SECONDS else keys
+
+    def _fetch(self, *, provoked: bool = False) -> None:
+        """Fetch the keys.
+
+        Args:
+            provoked: a token with an unknown key is the cause.
+
+        Raises:
+            LedgerUnavailableError: somebody does so already. To wait would let a silent provider take every thread.
+        """
+        if not self._fetching.acquire(blocking=False):
+            raise LedgerUnavailableError(
+                "The keys of the identity provider are being fetched. Repeat the request in a moment."
+            )
+        try:
+            self._tried_at = asked = monotonic()
+            if provoked:
+                self._provoked_at = asked
+            self._keys = _Keys(_signing_keys(fetched_from(self._jwks_url())), asked)
+            self._failed = False
+        except FAILURES as error:
+            self._failed = True
+            _logger.warning("The keys of the identity provider could not be fetched: %s", said(error))
+        finally:
+            self._fetching.release()
+
+    def _jwks_url(self) -> str:
+        terms = self._terms
+        if terms.jwks_url is not None:
+            return terms.jwks_url
+        return check_url(str(configuration_of(terms).get("jwks_uri")), by_http=terms.by_http)
+
+
+def configuration_of(terms: OidcConfig) -> dict[str, object]:
+    """What a provider says about itself (OpenID Connect Discovery, 4).
+
+    Args:
+        terms: where it is.
+
+    Raises:
+        HTTPError, OSError, HTTPException, ValueError: it says nothing, or that it is another one.
+    """
+    told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
+    if told.get("issuer") != terms.issuer:
+        raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OPENID_ISSUER")
+    return told
+
+
+@dataclass(slots=True)
+class _Collected:
+    by_id: dict[str, tuple[SigningKey, ...]] = field(default_factory=dict)
+
+    def add(self, told: dict[str, object]) -> None:
+        key_id, algorithm = told.get("kid"), told.get("alg")
+        if not isinstance(key_id, str) or told.get("use", "sig") != "sig":
+            return
+        key = _public(told)
+        if key is not None:
+            named = algorithm if isinstance(algorithm, str) else None
+            self.by_id[key_id] = (*self.by_id.get(key_id, ()), SigningKey(key, named, key.thumbprint()))
+
+
+def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
+    """The keys of a set that may sign tokens; the others are left out, as RFC 7517 asks."""
+    listed = told.get("keys")
+    if not isinstance(listed, list) or len(listed) > MOST_KEYS:
+        raise ValueError(f"its key set has no list `keys`, or one of more than {MOST_KEYS}")
+    collected = _Collected()
+    for each in listed:
+        if isinstance(each, dict):
+            collected.add(each)
+    if not collected.by_id:
+        raise ValueError("its key set has no key with a `kid` that could sign")
+    return collected.by_id
+
+
+def _public(told: dict[str, object]) -> Key | None:
+    """A public key of a kind that signs; None: it is something else, or broken."""
+    if told.get("kty") not in {"RSA", "EC", "OKP"} or "d" in told:
+        return None
+    given = {name: told.get(name) for name in ("kty", "n", "e", "crv", "x", "y")}
+    if given["kty"] == "RSA" and len(str(given["n"])) * 6 < LEAST_RSA_BITS:
+        return None  # the library would warn of it
+    try:
+        key = import_key({name: value for name, value in given.items() if isinstance(value, str)})
+        if isinstance(key, RSAKey):
+            return key if key.public_key.key_size >= LEAST_RSA_BITS else None
+        return key if isinstance(key, ECKey | OKPKey) else None
+    except (JoseError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,234 @@
+"""People who are signed in with a browser.
+
+The cookie is a credential like a key: an id and a random secret. What a session of a key may do is looked up with the
+key each time, so a withdrawn key ends its sessions. A person's role and scope are those that the identity provider
+vouched for, until the session ends. The database keeps a hash of the secret together with all of this: a row of which
+anything was changed opens nothing.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.audit import Asker, canonical, digest
+from app.ledger.errors import AuthenticationError
+from app.ledger.roles import Role
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import keys, sessions
+from app.persistence.repositories.keys import KeyRecord
+from app.persistence.repositories.sessions import SessionRecord
+from app.service.audit.log import AuditEvent, record_event
+from app.service.auth.authentication import Principal, principal_of, secret_hash
+from app.service.ids import new_id
+
+SCHEME: Final = "\N{LOCK}Session"
+"""Before a cookie's value, where credentials of all kinds are handled alike. No header of a request holds it, for they
+are Latin-1: so a session is shown by its cookie alone, with all that keeps other sites from using it."""
+
+MOST_SESSIONS: Final = 200
+"""Of one key or person at a time; who signs in once more is signed out where they have signed in first."""
+
+ENDED: Final = "You are not signed in any more; sign in again."
+
+
+@dataclass(frozen=True, slots=True)
+class SignedInSession:
+    """Who is signed in.
+
+    Args:
+        session: as it is stored.
+        caller: who asks, until the session or the key ends.
+    """
+
+    session: SessionRecord
+    caller: Principal
+
+
+def open_session(
+    db: Database,
+    caller: Principal,
+    now: datetime,
+    *,
+    lasting: timedelta,
+    request_id: str | None = None,
+    thumbprint: str | None = None,
+) -> str:
+    """Sign somebody in who has just shown who they are.
+
+    Args:
+        db: of the caller's placement.
+        caller: with a key, or a person.
+        now: in UTC.
+        lasting: how long at the most.
+        request_id: of the HTTP request.
+        thumbprint: of the provider's key that vouched for a person; None: it is a key.
+
+    Returns:
+        The cookie's value; it is known nowhere else.
+    """
+    ends = now + lasting if caller.expires_at is None else min(now + lasting, caller.expires_at)
+    secret = secrets.token_urlsafe(32)
+    person = thumbprint is not None
+    session = SessionRecord(
+        id=new_id("ses", now),
+        organisation_id=caller.organisation_id,
+        secret_hash=b"",
+        actor=caller.actor,
+        role=str(caller.role) if person else None,
+        scope=caller.scope if person else None,
+        thumbprint=thumbprint,
+        created_at=now,
+        expires_at=ends,
+    )
+    session = replace(session, secret_hash=_bound_hash(secret, session))
+
+    def write() -> None:
+        with db.write(caller.organisation_id) as tx:
+            there = sessions.of_actor(tx, caller.organisation_id, caller.actor)
+            for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
+                _end(tx, first, caller, now, request_id)
+            sessions.add(tx, session)
+            act = AuditEvent("session.opened", session.id, after=_facts(session))
+            record_event(tx, caller.organisation_id, Asker(caller.actor, request_id), act, now)
+
+    db.retried(write)
+    return f"{session.id}.{secret}"
+
+
+def end_session(db: Database, cookie: str, caller: Principal, now: datetime, request_id: str | None = None) -> None:
+    """Sign somebody out; on other replicas they are so within a second.
+
+    Args:
+        db: of the caller's placement.
+        cookie: its value.
+        caller: whose session it is.
+        now: in UTC.
+        request_id: of the HTTP request.
+    """
+    session_id, _, _ = cookie.partition(".")
+
+    def write() -> None:
+        with db.write(caller.organisation_id) as tx:
+            _end(tx, session_id, caller, now, request_id)
+
+    db.retried(write)
+
+
+def end_every_session(db: Database, caller: Principal, now: datetime, request_id: str | None = None) -> None:
+    """Sign a key or a person out wherever they have signed in; on other replicas they are so within a second.
+
+    Args:
+        db: of the caller's placement.
+        caller: whose sessions they are.
+        now: in UTC.
+        request_id: of the HTTP request.
+    """
+
+    def write() -> None:
+        with db.write(caller.organisation_id) as tx:
+            for session_id in sessions.of_actor(tx, caller.organisation_id, caller.actor):
+                _end(tx, session_id, caller, now, request_id)
+
+    db.retried(write)
+
+
+def cookie_in(credential: str | None) -> str | None:
+    """The cookie's value that a credential holds; None: it is a key, a token, or nothing."""
+    scheme, _, cookie = (credential or "").partition(" ")
+    return cookie if scheme == SCHEME and cookie else None
+
+
+def csrf_token(cookie: str) -> str:
+    """What only pages of this service know of a session: a request that changes something has to show it.
+
+    Args:
+        cookie: its value.
+    """
+    return hashlib.sha256(f"csrf {cookie}".encode()).hexdigest()
+
+
+def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> SignedInSession:
+    """Find out who is signed in.
+
+    Args:
+        db: a ledger's database.
+        cookie: its value.
+        now: in UTC.
+        placement: the database's name.
+
+    Raises:
+        AuthenticationError: the session is not known here, or has ended, or its key opens nothing any more.
+    """
+    session_id, _, secret = cookie.partition(".")
+    with db.read(EVERYONE) as tx:
+        found = look_up(tx, [session_id], placement, now).get(session_id)
+    if found is None or not hmac.compare_digest(found.session.secret_hash, _bound_hash(secret, found.session)):
+        raise AuthenticationError(ENDED)
+    return found
+
+
+def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetime) -> Mapping[str, SignedInSession]:
+    """Those of some sessions that hold, by id.
+
+    Args:
+        tx: a transaction that sees every organisation.
+        session_ids: of sessions of any organisations.
+        placement: the database's name.
+        now: in UTC.
+    """
+    if not session_ids:
+        return {}
+    stored = sessions.find_many(tx, session_ids)
+    opened_by = {each.actor for each in stored.values() if each.role is None}
+    known = keys.find_many(tx, opened_by) if opened_by else {}
+    callers = {each.id: _caller(each, known.get(each.actor), placement, now) for each in stored.values()}
+    return {
+        session_id: SignedInSession(stored[session_id], caller)
+        for session_id, caller in callers.items()
+        if caller is not None
+    }
+
+
+def _bound_hash(secret: str, session: SessionRecord) -> bytes:
+    """The hash of a cookie's secret together with whom and what it opens: no change of a row opens anything else."""
+    bound = (session.id, session.organisation_id, session.actor, session.role, session.scope, session.thumbprint)
+    times = (session.created_at.isoformat(), session.expires_at.isoformat())
+    return secret_hash(f"{secret} {canonical([*bound, *times])}")
+
+
+def _facts(session: SessionRecord) -> dict[str, object]:
+    """What the chain keeps of a session; who opened it is the entry's actor."""
+    return {
+        "role": session.role,
+        "scope": session.scope,
+        "thumbprint": session.thumbprint,
+        "secret_sha256": digest(session.secret_hash),
+        "expires_at": session.expires_at.isoformat(),
+    }
+
+
+def _end(tx: Connection, session_id: str, caller: Principal, now: datetime, request_id: str | None) -> None:
+    if sessions.remove(tx, caller.organisation_id, session_id):
+        asker = Asker(caller.actor, request_id)
+        record_event(tx, caller.organisation_id, asker, AuditEvent("session.ended", session_id), now)
+
+
+def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: datetime) -> Principal | None:
+    if now >= session.expires_at:
+        return None
+    if session.role is not None:
+        if session.role not in set(map(str, Role)):
+            return None
+        role, ends = Role(session.role), session.expires_at
+        return Principal(session.organisation_id, session.actor, role, placement, session.scope, ends)
+    if key is None or key.organisation_id != session.organisation_id or key.trouble(now) is not None:
+        return None
+    ends = session.expires_at if key.expires_at is None else min(key.expires_at, session.expires_at)
+    caller = principal_of(key, placement)
+    return Principal(caller.organisation_id, caller.actor, caller.role, placement, caller.scope, ends)

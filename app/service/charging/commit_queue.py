@@ -1,0 +1,208 @@
+"""Commands of many requests, written in groups: whoever comes while a group is written is in the next one."""
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+from opentelemetry.trace import SpanContext
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
+
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.roles import Permission
+from app.persistence.engine import Database, WriterBusyError, said_by
+from app.service.auth.request_context import RequestContext
+from app.service.charging.cache import LedgerCache
+from app.service.charging.group import CommandResult, commit_group, preview
+from app.service.charging.requests import StepCommand, StepRequest, StepResult
+from app.service.charging.withdrawn import end_withdrawn
+from app.service.costing import CostNotReadyError, PrecomputedCosts
+from app.service.metrics import counters
+from app.service.metrics.tracing import TRACES
+
+MOST_WAITING = 2048
+MOST_OF_A_LANE = 1024
+"""Commands that wait at the most, in all and in one lane; further ones are told to come again."""
+
+MOST_GROUPS = 8
+"""Groups that are written at once, where the database takes several."""
+
+MOST_COMMANDS = 256
+MOST_ITEMS = 4000
+"""What one transaction takes at the most: commands, and step events in them."""
+
+_CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
+
+_NOBODYS_FAULT = (LedgerUnavailableError, OperationalError, InterfaceError, TimeoutError)
+"""The database's state, which no command of a group has caused: to try each by itself would only take longer."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    command: StepCommand
+    answer: "asyncio.Future[CommandResult | Exception]"
+    span: SpanContext | None = field(default_factory=TRACES.here)
+
+    def tell(self, outcome: CommandResult | Exception) -> None:
+        """Answer, unless that was done; its request may have been cancelled, and what was decided stays."""
+        if not self.answer.done():
+            self.answer.set_result(outcome)
+
+
+@dataclass
+class CommitQueue:
+    """The way to charge a database; one for each database and process, used from one event loop.
+
+    Args:
+        db: the database.
+        memory: what this process remembers of it.
+    """
+
+    db: Database
+    memory: LedgerCache = field(default_factory=LedgerCache)
+    _lanes: dict[str, deque[_Waiting]] = field(default_factory=dict)
+    _writers: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST_GROUPS, "group"))
+
+    async def take_steps(self, call: RequestContext, request: StepRequest) -> StepResult:
+        """Decide about a run's next steps, and record the decision.
+
+        Args:
+            call: needs CHARGE.
+            request: whose steps, and what they cost.
+
+        Returns:
+            The decision, durable; the first one if these steps, or this key, were answered before.
+
+        Raises:
+            LedgerUnavailableError: too many commands wait, or others kept the database busy; nothing was changed.
+            LedgerError: as `decide`.
+            AccountingError: as `decide`.
+            SQLAlchemyError: the database failed; it is safe to ask again.
+        """
+        command = _command(call, request)
+        command.end_plan = partial(end_withdrawn, self.db, call, request.run_id)
+        asked_at = perf_counter()
+        while True:
+            with TRACES.span("admission"):
+                outcome = await self._submit(command)
+            if isinstance(outcome, StepResult):
+                counters.observe_admission(perf_counter() - asked_at)
+                return outcome
+            if not isinstance(outcome, CostNotReadyError):
+                raise outcome
+            await outcome.computed(call.organisation_id)
+
+    async def preview(self, call: RequestContext, request: StepRequest) -> StepResult:
+        """Decide as `take_steps` would, and record nothing.
+
+        Args:
+            call: needs CHARGE.
+            request: whose steps, and what they cost.
+
+        Returns:
+            The decision.
+
+        Raises:
+            LedgerError: as `decide`.
+            AccountingError: as `decide`.
+            SQLAlchemyError: the database failed.
+        """
+        command = _command(call, request)
+        while True:
+            try:
+                return await asyncio.to_thread(preview, self.db, self.memory, command)
+            except CostNotReadyError as missing:
+                await missing.computed(call.organisation_id)
+
+    @property
+    def waiting(self) -> int:
+        """How many commands wait for their turn."""
+        return sum(map(len, self._lanes.values()))
+
+    async def close(self) -> None:
+        """Write what still waits, and end."""
+        await asyncio.gather(*self._writers.values())
+        self._threads.shutdown()
+
+    async def _submit(self, command: StepCommand) -> CommandResult | Exception:
+        # SQLite has one writer. PostgreSQL has many: an organisation whose rows are locked delays no other one.
+        name = "" if self.db.dialect == "sqlite" else command.organisation_id
+        lane = self._lanes.get(name, ())
+        if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
+            raise LedgerUnavailableError("Too many requests wait to be written. Repeat the request in a moment.")
+        waiting = _Waiting(command, asyncio.get_running_loop().create_future())
+        self._lanes.setdefault(name, deque()).append(waiting)
+        if name not in self._writers:
+            self._writers[name] = asyncio.create_task(self._write(name))
+        return await waiting.answer
+
+    async def _write(self, name: str) -> None:
+        """Write group after group of a lane until nobody waits in it."""
+        lane = self._lanes[name]
+        group: list[_Waiting] = []
+        try:
+            while lane:
+                size = -1
+                while size != len(lane):  # who is being read joins; a lone request waits one turn of the loop
+                    size = len(lane)
+                    await asyncio.sleep(0)
+                group = _next_group(lane)
+                with TRACES.shared("commit", [waiting.span for waiting in group]):
+                    outcomes = await self._committed([waiting.command for waiting in group])
+                for waiting, outcome in zip(group, outcomes, strict=True):
+                    waiting.tell(outcome)
+        finally:  # whatever becomes of the writer, nobody waits for ever
+            del self._lanes[name], self._writers[name]
+            for waiting in (*group, *lane):
+                waiting.tell(LedgerUnavailableError(_CRASHED))
+
+    async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
+        """Commit a group; if it fails by what may be one command's fault, each command by itself."""
+        began_at = perf_counter()
+        try:
+            outcomes = await self._tried(commands)
+        except Exception as error:
+            foreseen = isinstance(error, _NOBODYS_FAULT)
+            counters.group_failed(foreseen=foreseen)
+            why = said_by(error)
+            # Traces of a database that is down would bury everything else in the log.
+            _logger.exception(
+                "A group of %d commands could not be written: %s", len(commands), why, exc_info=not foreseen
+            )
+            if len(commands) == 1 or foreseen:
+                return [error] * len(commands)
+        else:
+            counters.group_written(len(commands), perf_counter() - began_at)
+            counters.decided(outcomes)
+            return outcomes
+        return [(await self._committed([command]))[0] for command in commands]
+
+    async def _tried(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
+        if self.db.dialect == "sqlite":
+            # On this thread: handing a group to another one of this interpreter takes longer than writing it.
+            try:
+                return list(commit_group(self.db, self.memory, commands, wait=False))
+            except WriterBusyError:
+                pass
+        work = partial(commit_group, self.db, self.memory, commands)
+        return list(await asyncio.get_running_loop().run_in_executor(self._threads, self.db.retried, work))
+
+
+def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
+    group: list[_Waiting] = []
+    items = 0
+    while lane and len(group) < MOST_COMMANDS and items < MOST_ITEMS:
+        group.append(lane.popleft())
+        items += len(group[-1].command.request.items)
+    return group
+
+
+def _command(call: RequestContext, request: StepRequest) -> StepCommand:
+    call.require(Permission.CHARGE)
+    return StepCommand(call, request, PrecomputedCosts())

@@ -1,0 +1,275 @@
+"""One command, decided on what its transaction has read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.ledger.accounts import Account, StepEvent, total_cost
+from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
+from app.ledger.composition import require_bounded_on_removal
+from app.ledger.errors import SequenceConflictError
+from app.ledger.reservations import (
+    Reservation,
+    Shortfall,
+    first_covered,
+    has_lapsed,
+    is_exact,
+    is_withdrawn,
+    take,
+    taken_out,
+)
+from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
+from app.ledger.windows import require_open
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.alerts.alert_factory import exhausted, overdrawn
+from app.service.charging.refusing import refusal_details, with_limit_change
+from app.service.charging.requests import Mode, OnExceed, StepCommand, StepResult
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.charging.watching import require_allowed, require_no_sweep, with_deviations
+from app.service.costing import CostNotReadyError
+from app.service.idempotency import key_reused_error
+from app.service.worker_pool.pool import Job
+
+
+def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
+    """Decide about a run's next steps, and note what is to be written.
+
+    Args:
+        work: what the transaction has read; it is left as it was if an error is raised.
+        command: whose steps, and what they cost.
+
+    Returns:
+        The decision; the first one if these steps, or this key, were answered before.
+
+    Raises:
+        NotFoundError: the organisation has no such run.
+        InsufficientScopeError: it is out of the caller's reach.
+        InvalidInputError: neither the request nor the run says what a step costs.
+        UnsupportedEventError: an event has no sound bound under the population's relation.
+        IdempotencyKeyReusedError: the key was used for another request.
+        SequenceConflictError: these steps were admitted before with another content.
+        SequenceGapError: the steps do not follow the last admitted one.
+        AttemptSupersededError: another attempt of the run has begun.
+        RunStateConflictError: the run is not active.
+        BudgetWindowError: an account of the path is not open.
+        AccountQuarantinedError: verification found an account of the path wrong.
+        PolicyViolationError: a policy of the path does not allow it.
+        UnpreparedError: something is to be done before the command is decided.
+    """
+    request = command.request
+    run = work.run(command.organisation_id, request.run_id)
+    command.call.require_reach(work.paths[command.organisation_id, request.run_id])
+    steps = request.steps_of(run)
+    asked = request.fingerprint(steps)
+    earlier = _earlier(work, command, run, asked)
+    if earlier is not None:
+        return StepResult(earlier, replayed=True)
+    if request.mode is Mode.AUTHORIZE:
+        require_attempt(run, request.attempt)
+        require_active(run)
+        if not command.charges_sweep:
+            require_no_sweep(work, command.organisation_id, run)
+    elif request.first_step is not None:  # what has happened is recorded whoever tells it, but not in another's place
+        require_attempt(run, request.attempt)
+    require_no_gap(run, request.first_step)
+    path = work.path(command.organisation_id, request.run_id)
+    taken, covered = _taken(work, command, steps)
+    if taken is not None:
+        decision = _under_reservation(work, command, run, taken, covered, asked)
+    elif path is None:
+        raise CostNotReadyError(Job(command.ask_for_path, ()))
+    else:
+        decision = _by_the_accounts(work, command, run, path, steps, asked)
+    return StepResult(decision, replayed=False)
+
+
+def _earlier(work: UnitOfWork, command: StepCommand, run: Run, asked: str) -> Decision | None:
+    """The first answer to the same request: by its key, or by the number of its first step."""
+    organisation_id, request = command.organisation_id, command.request
+    if request.idempotency_key is not None:
+        key = (organisation_id, request.idempotency_key)
+        pinned = work.pinned.get(key)
+        if pinned is not None:
+            # Another attempt does not get an old admission to release by; whoever tells a report tells the same.
+            same_teller = pinned.attempt == request.attempt or request.mode is Mode.REPORT
+            same_place = request.first_step in {None, pinned.first_step}
+            if pinned.request_fingerprint != asked or not (same_teller and same_place):
+                raise key_reused_error(request.idempotency_key)
+            return pinned
+        if key in work.reused:
+            raise key_reused_error(request.idempotency_key)
+    current = request.attempt == run.attempt
+    if request.first_step is None or (current and request.first_step >= run.next_step):
+        return None
+    admitted = work.taken_at(organisation_id, run.account_id, request.attempt, request.first_step)
+    if admitted is not None and admitted.request_fingerprint == asked:
+        return admitted
+    if not current:
+        return None
+    which = ""
+    if admitted is not None:
+        last = admitted.next_step - 1
+        which = f" (steps {admitted.first_step} to {last})" if last > admitted.first_step else " (that step alone)"
+    raise SequenceConflictError(
+        f"Step {request.first_step} was admitted before, as part of another request{which}. "
+        f"The next step is {run.next_step}.",
+        next_step=run.next_step,
+    )
+
+
+def _taken(
+    work: UnitOfWork, command: StepCommand, steps: tuple[StepEvent, ...]
+) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
+    """The run's reservation with these steps taken out of its plan, if it covers all of them; and the steps.
+
+    Raises:
+        UnpreparedError: a lowered limit has withdrawn them, and the plan is to be ended first.
+    """
+    reservation = _usable(work, command)
+    taken = None if reservation is None else take(reservation, steps, command.call.lapsed_by)
+    if isinstance(taken, Shortfall) and reservation is not None and reservation.steps_withdrawn:
+        covered = first_covered(reservation, steps)
+        if not covered and is_withdrawn(reservation, steps[0]) and command.end_plan is not None:
+            raise CostNotReadyError(Job(command.end_plan, (reservation.id,)))
+        if covered and command.request.on_exceed is OnExceed.TRUNCATE:
+            steps = _first(steps, covered)
+            taken = take(reservation, steps, command.call.lapsed_by)
+    return (None if isinstance(taken, Shortfall) else taken), steps
+
+
+def _usable(work: UnitOfWork, command: StepCommand) -> Reservation | None:
+    """The run's reservation, if steps may be taken out of its plan."""
+    reservation = work.reservations.get((command.organisation_id, command.request.run_id))
+    if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.call.lapsed_by):
+        return None
+    return reservation
+
+
+def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
+    """A refusal that names the change of the limit, and counts the steps that a plan still covers."""
+    reservation = _usable(work, command)
+    if reservation is not None and reservation.steps_withdrawn:
+        covered = first_covered(reservation, steps)
+        refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
+    return with_limit_change(work.tx, command.organisation_id, refusal)
+
+
+def _under_reservation(
+    work: UnitOfWork, command: StepCommand, run: Run, taken: Reservation, steps: tuple[StepEvent, ...], asked: str
+) -> Decision:
+    """Charge what was set aside: only the run's own account moves, from held to spent."""
+    organisation_id = command.organisation_id
+    path = work.ancestors(organisation_id, run.account_id)
+    require_open(path, command.now)
+    own = path[-1]
+    priced = work.quote(organisation_id, own, steps, command.ready)
+    cost = total_cost(priced)
+    left = [StepEvent(item.event, 1) for item in taken.items if item.unused]
+    exact = is_exact(own.held, (work.quote(organisation_id, own, [each], command.ready)[0].curve for each in left))
+    held = taken_out(own.held, cost) if exact else work.held_by(organisation_id, taken, own, command.ready)
+    after = own.settled(cost, held)
+    remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
+    outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
+    decision = replace(_decision(command, run, steps, asked, outcome), reservation_id=taken.id)
+    work.take(organisation_id, taken)
+    if exact:
+        work.charge(organisation_id, (after,), priced, command.now, from_held=True)
+    else:
+        work.change(organisation_id, (after,), command.now)
+    return work.append(organisation_id, with_deviations(work, command, run, steps), decision)
+
+
+def _by_the_accounts(
+    work: UnitOfWork,
+    command: StepCommand,
+    run: Run,
+    path: tuple[Account, ...],
+    steps: tuple[StepEvent, ...],
+    asked: str,
+) -> Decision:
+    """Ask every account of the path."""
+    organisation_id, request, ready = command.organisation_id, command.request, command.ready
+    require_allowed(work, command, run, path, steps)
+    require_bounded_on_removal(path, [step.event for step in steps])
+    if request.mode is Mode.AUTHORIZE:  # what has happened is recorded whenever it is told
+        require_open(path, command.now)
+    for account in path:
+        if not account.weights_frozen:  # only accounts of an early release still have to price their plan
+            ready.require(account, [step.event for step in account.planned])
+    priced = work.quote(organisation_id, path[0], steps, ready)
+    outcome: Admission | Refusal
+    if request.mode is Mode.REPORT:
+        outcome = record(path, priced)
+    else:
+        fitting = first_that_fit(path, priced) if request.on_exceed is OnExceed.TRUNCATE else 0
+        if fitting:
+            steps = _first(steps, fitting)
+            priced = work.quote(organisation_id, path[0], steps, ready)
+        outcome = admit(path, priced, ready.noise_that_fits)
+        if isinstance(outcome, Refusal):
+            outcome = _explained(work, command, outcome, steps)
+    decision = _decision(command, run, steps, asked, outcome)
+    if isinstance(outcome, Refusal):
+        work.remember_events(organisation_id, steps)
+        return work.append(organisation_id, run, decision)
+    work.remember_prices(organisation_id, path[0], priced)
+    work.charge(organisation_id, outcome.accounts, priced, command.now)
+    _tell(work, command, run, outcome)
+    if outcome.overdrawn and run.status not in TERMINAL:
+        run = replace(run, status=RunStatus.OVERDRAWN)
+    return work.append(organisation_id, with_deviations(work, command, run, steps), decision)
+
+
+def _tell(work: UnitOfWork, command: StepCommand, run: Run, charged: Admission) -> None:
+    """Tell of a run that is overdrawn now, and of an account that has no room for another charge like this one."""
+    own = charged.accounts[-1]
+    if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
+        used_up = exhausted(charged.binding, own, command.now)
+        work.tell(command.organisation_id, [overdrawn(own, charged.binding, command.now), used_up])
+    elif not charged.overdrawn and not charged.steps_remaining:
+        work.tell(command.organisation_id, [exhausted(charged.binding, own, command.now)])
+
+
+def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
+    """The first steps, so many in all."""
+    kept = []
+    for step in steps:
+        if count <= 0:
+            break
+        kept.append(StepEvent(step.event, min(step.count, count)))
+        count -= step.count
+    return tuple(kept)
+
+
+def _decision(
+    command: StepCommand, run: Run, steps: tuple[StepEvent, ...], asked: str, outcome: Admission | Refusal
+) -> Decision:
+    """What is decided, as it will be kept; its hash is not known yet."""
+    request = command.request
+    facts, remaining = None, None
+    kind = Outcome.REPORTED if request.mode is Mode.REPORT else Outcome.ADMITTED
+    if isinstance(outcome, Refusal):
+        kind, facts = Outcome.REFUSED, json.dumps(refusal_details(outcome))
+    elif not outcome.overdrawn:
+        remaining = outcome.steps_remaining
+    return Decision(
+        run_id=run.account_id,
+        position=run.decisions,
+        attempt=run.attempt,
+        outcome=kind,
+        steps=steps,
+        first_step=run.next_step,
+        step_count=sum(step.count for step in steps),
+        requested_count=sum(count for _, count in request.items),
+        reading=outcome.reading,
+        steps_remaining=remaining,
+        binding_account_id=outcome.binding.id,
+        binding_account_path=outcome.binding.path,
+        refusal=facts,
+        request_fingerprint=asked,
+        idempotency_key=request.idempotency_key,
+        reservation_id=None,
+        created_at=command.now,
+        asker=command.call.asker,
+        opens_attempt=run.next_step == run.attempt_first_step,
+    )

@@ -1,0 +1,254 @@
+"""What one transaction has read of the ledger, as it stands after the decisions made so far."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, fingerprint
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.composition import exposed
+from app.ledger.errors import AccountQuarantinedError, NotFoundError
+from app.ledger.reservations import Reservation, remaining_items
+from app.ledger.runs import Run
+from app.persistence.repositories import accounts, balances, decisions
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.alerts import Alert
+from app.persistence.repositories.balances import Since
+from app.persistence.repositories.decisions import Decision, sealed
+from app.persistence.repositories.events import PriceList
+from app.service.charging.cache import Key, LedgerCache
+from app.service.costing import PrecomputedCosts
+
+
+@dataclass
+class UnitOfWork:
+    """The rows that a group of commands needs, and what is to be written.
+
+    Args:
+        tx: the transaction.
+        memory: of this process.
+        paths: of each run that exists, by depth and id.
+        accounts: those that were read; all of them locked if the transaction writes.
+        parts: the ids of the parts of each account of them that is composed of such.
+        beside: those of these parts that were not locked: they stay as they are while the whole is locked.
+        stopped: paths of accounts in quarantine that were not locked.
+        runs: by key.
+        reservations: the active one of a run.
+        pinned: decisions by organisation and idempotency key.
+        reused: idempotency keys that belong to requests of other kinds.
+        taken: places of a run's plan out of which something was taken.
+        decided: what is to be appended.
+        changed: accounts to be written.
+        moved: runs to be written.
+        listed: curves of the ledger's price list.
+        prices: curves that are new to it.
+        mentioned: events of refusals, which are remembered without a price.
+        told: alerts to be written, by organisation.
+    """
+
+    tx: Connection
+    memory: LedgerCache
+    paths: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+    accounts: dict[Key, AccountRecord] = field(default_factory=dict)
+    parts: dict[Key, list[str]] = field(default_factory=dict)
+    beside: dict[Key, AccountRecord] = field(default_factory=dict)
+    stopped: dict[Key, str] = field(default_factory=dict)
+    runs: dict[Key, Run] = field(default_factory=dict)
+    reservations: dict[Key, Reservation] = field(default_factory=dict)
+    pinned: dict[Key, Decision] = field(default_factory=dict)
+    reused: set[Key] = field(default_factory=set)
+    taken: dict[Key, set[int]] = field(default_factory=dict)
+    decided: list[tuple[str, Decision]] = field(default_factory=list)
+    changed: set[Key] = field(default_factory=set)
+    moved: set[Key] = field(default_factory=set)
+    listed: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    prices: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    mentioned: dict[str, set[DpEvent]] = field(default_factory=dict)
+    told: dict[str, list[Alert]] = field(default_factory=dict)
+
+    def run(self, organisation_id: str, run_id: str) -> Run:
+        """A run as it stands.
+
+        Raises:
+            NotFoundError: the organisation has none such.
+        """
+        found = self.runs.get((organisation_id, run_id))
+        if found is None:
+            raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
+        return found
+
+    def record(self, organisation_id: str, account_id: str) -> AccountRecord:
+        """An account that was read, as it stands."""
+        key = (organisation_id, account_id)
+        return self.accounts.get(key) or self.beside[key]
+
+    def path(self, organisation_id: str, run_id: str) -> tuple[Account, ...] | None:
+        """A run's account and its ancestors as they stand, by depth and id; None where only the run's own was locked.
+
+        Raises:
+            AccountQuarantinedError: verification found one of them wrong, or a part of one of them.
+        """
+        path = self.paths[organisation_id, run_id]
+        found = [self.accounts.get((organisation_id, at)) for at in path]
+        for at, record in zip(path, found, strict=True):
+            stopped = self.stopped.get((organisation_id, at))
+            if record is not None and record.quarantine is not None:
+                stopped = record.account.path
+            if stopped is not None:
+                raise _quarantined(stopped, at)
+        whole = [record.account for record in found if record is not None]
+        if len(whole) != len(found):
+            return None
+        return exposed(whole, self._parts_of(organisation_id, path)) if self.parts else tuple(whole)
+
+    def _parts_of(self, organisation_id: str, path: Sequence[str]) -> Iterator[Account]:
+        """The parts of all accounts of a path that are composed of such."""
+        for at in path:
+            for part in self.parts.get((organisation_id, at), ()):
+                record = self.record(organisation_id, part)
+                if record.quarantine is not None:  # what the whole has spent is not proven either
+                    raise _quarantined(record.account.path, part)
+                yield record.account
+
+    def ancestors(self, organisation_id: str, run_id: str) -> tuple[Account, ...]:
+        """A run's account as it stands, below the accounts above it, which are only looked at for their limits."""
+        path = self.paths[organisation_id, run_id]
+        unlocked = [at for at in path if (organisation_id, at) not in self.accounts]
+        seen = {at: self.memory.accounts.get((organisation_id, at)) for at in unlocked}
+        # Nobody vouches for these: a filter that was not frozen when it was seen may be by now.
+        unknown = [at for at, record in seen.items() if record is None or not record.account.weights_frozen]
+        if unknown:
+            for record in accounts.find_many(self.tx, self.memory.prices, organisation_id, unknown):
+                seen[record.account.id] = record
+                self.memory.accounts.put((organisation_id, record.account.id), record)
+        records = [self.accounts.get((organisation_id, at)) or seen[at] for at in path]
+        return tuple(record.account for record in records if record is not None)
+
+    def taken_at(self, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
+        """The decision that admitted the steps which begin here."""
+        for owner, decision in self.decided:
+            if (owner, decision.run_id, decision.attempt, decision.first_step) == (
+                organisation_id,
+                run_id,
+                attempt,
+                first_step,
+            ) and decision.admitted:
+                return decision
+        return decisions.find_admitted(self.tx, organisation_id, run_id, attempt, first_step)
+
+    def held_by(
+        self, organisation_id: str, reservation: Reservation, account: Account, ready: PrecomputedCosts
+    ) -> RdpCurve:
+        """What a run's own account holds for what is left of its reservation's plan, added up anew."""
+        left = remaining_items(reservation)
+        if not left:
+            return zero_curve(account.grid_version)
+        return total_cost(self.quote(organisation_id, account, left, ready))
+
+    def quote(
+        self, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts
+    ) -> list[PricedStep]:
+        """Price step events by the ledger's price list, or by what was computed for it.
+
+        Raises:
+            UnpreparedError: neither the list nor `ready` has an event.
+        """
+        kept = PriceList(organisation_id, account.relation, account.grid_version)
+        listed = self.listed.setdefault(kept, {})
+        new = self.prices.get(kept, {})
+        unknown = {fingerprint(event): event for event in {step.event for step in steps} - listed.keys() - new.keys()}
+        if unknown:
+            found = self.memory.prices.find(self.tx, kept, unknown)
+            listed.update((unknown[key], curve) for key, curve in found.items())
+            ready.require(account, [event for key, event in unknown.items() if key not in found])
+        return [
+            PricedStep(step, listed.get(step.event) or new.get(step.event) or ready.curve(account, step.event))
+            for step in steps
+        ]
+
+    def remember_prices(self, organisation_id: str, account: Account, steps: Iterable[PricedStep]) -> None:
+        """Have those prices appended to the ledger's list that it lacks."""
+        kept = PriceList(organisation_id, account.relation, account.grid_version)
+        listed = self.listed.get(kept, {})
+        new = {priced.step.event: priced.curve for priced in steps if priced.step.event not in listed}
+        if new:
+            self.prices.setdefault(kept, {}).update(new)
+
+    def remember_events(self, organisation_id: str, steps: Iterable[StepEvent]) -> None:
+        """Have events appended to those that the organisation has used."""
+        self.mentioned.setdefault(organisation_id, set()).update(step.event for step in steps)
+
+    def take(self, organisation_id: str, taken: Reservation) -> None:
+        """Put a run's reservation in the place of what it was before steps were taken out of its plan."""
+        key = (organisation_id, taken.run_id)
+        before = self.reservations[key]
+        places = {place for place, item in enumerate(taken.items) if item is not before.items[place]}
+        self.taken[key] = self.taken.get(key, set()) | places
+        self.reservations[key] = taken
+
+    def charge(
+        self,
+        organisation_id: str,
+        charged: Iterable[Account],
+        steps: Sequence[PricedStep],
+        now: datetime,
+        *,
+        from_held: bool = False,
+    ) -> None:
+        """Put accounts in the place of what they were before these steps were charged, maybe out of what was held."""
+        for account in charged:
+            before = self.accounts[organisation_id, account.id]
+            since = before.since
+            if account.exposure is None:
+                since = balances.charged(since, steps, from_held=from_held)
+            elif (account.spent, account.held) != (before.account.spent, before.account.held):
+                since = None  # a largest one of parts is no sum of events
+            self._put(organisation_id, account, since, now)
+
+    def change(self, organisation_id: str, changed: Iterable[Account], now: datetime) -> None:
+        """Put accounts in the place of what they were; their curves are written whole."""
+        for account in changed:
+            self._put(organisation_id, account, None, now)
+
+    def _put(self, organisation_id: str, account: Account, since: Since | None, now: datetime) -> None:
+        key = (organisation_id, account.id)
+        if account.exposure is not None:  # it holds for one run only
+            account = replace(account, exposure=None)
+        self.accounts[key] = self.accounts[key].changed_to(account, now, since)
+        self.changed.add(key)
+
+    def append(self, organisation_id: str, run: Run, decision: Decision) -> Decision:
+        """Append a decision to its run's chain, with the hash that it gets there; the run goes on behind it."""
+        whole = sealed(organisation_id, decision, run.chain_head)
+        self.decided.append((organisation_id, whole))
+        if whole.idempotency_key is not None:
+            self.pinned[organisation_id, whole.idempotency_key] = whole
+        self.move(
+            organisation_id,
+            replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash),
+        )
+        return whole
+
+    def tell(self, organisation_id: str, alerts: Iterable[Alert]) -> None:
+        """Have something told, if all of this becomes durable."""
+        new = list(alerts)
+        if new:
+            self.told.setdefault(organisation_id, []).extend(new)
+
+    def move(self, organisation_id: str, run: Run) -> None:
+        """Put a run in the place of what it was."""
+        key = (organisation_id, run.account_id)
+        self.runs[key] = run
+        self.moved.add(key)
+
+
+def _quarantined(path: str, account_id: str) -> AccountQuarantinedError:
+    return AccountQuarantinedError(
+        f"Nothing is charged to {path}: verification found that its balance does not follow "
+        "from its charges. Run `epsilon-ledger verify`, restore the rows that it names, and let two persons lift the "
+        f"quarantine: POST /v1/accounts/{account_id}/quarantine/lift.",
+        account=account_id,
+    )

@@ -1,0 +1,305 @@
+"""API keys: issued, changed for another, withdrawn; by whom, and what for."""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.names import check_name
+from app.ledger.roles import ISSUES, Permission, Role
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories import acts, keys, tenants
+from app.persistence.repositories.keys import KeyRecord
+from app.service.accounts.lookup import find_account, require_every_budget, require_reach
+from app.service.audit.log import AuditEvent
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.auth.request_context import RequestContext, cli_context
+from app.service.costing import PrecomputedCosts
+from app.service.governance.key_generation import IssuedKey, KeyTerms, add_key, generate_key, key_audit_payload
+from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, require_no_key, run_idempotent
+
+MOST_OVERLAP_SECONDS = 30 * 86_400
+"""How long an old key may still open beside the new one."""
+
+MOST_ROTATIONS: Final = 1_000_000
+"""How often one key may have been changed for others while it still opened; nobody is that fast."""
+
+_IF_LOST = "withdraw the key that nobody has and ask again"
+
+
+def create_key(
+    db: Database, organisation: str, asked: Role | KeyTerms, now: datetime, everywhere: Collection[Database] = ()
+) -> IssuedKey:
+    """Issue a key from the command line.
+
+    Args:
+        db: the database on which the organisation lives.
+        organisation: its id or its name.
+        asked: what the key may do; or all its terms.
+        now: in UTC.
+        everywhere: the databases of all placements, if there are several.
+
+    Returns:
+        The key, `<key id>.<secret of 256 random bits>`; only the secret's hash is stored.
+
+    Raises:
+        NotFoundError: there is no such organisation, or no such account.
+        InvalidInputError: the key would have expired already, or its name cannot be read.
+    """
+    terms = asked if isinstance(asked, KeyTerms) else KeyTerms(asked)
+    _require_future(terms, now)
+    if terms.name is not None:
+        check_name(terms.name)
+    others = [other for other in everywhere if other is not db]
+
+    def is_taken(key_id: str) -> bool:
+        for other in others:
+            with other.read(EVERYONE) as look:
+                if keys.find(look, key_id) is not None:
+                    return True
+        return False
+
+    def create() -> IssuedKey:
+        with db.write(EVERYONE) as tx:
+            organisation_id = tenants.find_organisation(tx, organisation)
+            if organisation_id is None:
+                raise NotFoundError(
+                    f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`."
+                )
+            whole = terms
+            if terms.scope is not None:
+                call = cli_context(db, organisation_id, now)
+                whole = replace(terms, scope=find_account(tx, call, terms.scope).account.id)
+            issued = generate_key(organisation_id, whole, CLI_ACTOR.actor, now)
+            while is_taken(issued.id):
+                issued = generate_key(organisation_id, whole, CLI_ACTOR.actor, now)
+            add_key(tx, issued, CLI_ACTOR, now)
+        return issued
+
+    return db.retried(create)
+
+
+def issue_key(
+    call: RequestContext, terms: KeyTerms, identity: IdempotentRequest, render: Callable[[IssuedKey], str]
+) -> StoredResponse:
+    """Issue a key.
+
+    Args:
+        call: needs KEYS, and a role that may lend the one that is asked for.
+        terms: name, role, scope, end.
+        identity: of the request; its reply is not kept, for the key is in it.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        InsufficientScopeError: the role, or the scope, is not the caller's to lend.
+        NotFoundError: there is no such account.
+        InvalidInputError: the key would have expired already, or would outlive the caller's own, or the request carries
+            an idempotency key.
+    """
+    call.require(Permission.KEYS)
+    require_no_key(identity, _IF_LOST)
+    _require_future(terms, call.now)
+
+    def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
+        scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
+        _require_lendable(tx, call, terms.role, scope)
+        _require_no_longer(tx, call, terms.expires_at)
+        issued = generate_key(call.organisation_id, replace(terms, scope=scope), call.caller.actor, call.now)
+        add_key(tx, issued, call.asker, call.now)
+        return render(issued)
+
+    return run_idempotent(call, identity, create)
+
+
+def rotate_key(
+    call: RequestContext,
+    key_id: str,
+    overlap_seconds: int,
+    identity: IdempotentRequest,
+    render: Callable[[IssuedKey], str],
+) -> StoredResponse:
+    """Issue a key for the same as another one, which opens for a while beside it and then no more.
+
+    Args:
+        call: needs KEYS, or is the key itself.
+        key_id: of the key that is to end.
+        overlap_seconds: how long it opens still, 0 to 30 days.
+        identity: of the request; its reply is not kept, for the key is in it.
+        render: makes the reply's body.
+
+    Returns:
+        The reply.
+
+    Raises:
+        NotFoundError: the organisation has no such key.
+        InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
+        InvalidInputError: the key is withdrawn or expired, or the request carries an idempotency key.
+    """
+    if call.caller.actor != key_id:
+        call.require(Permission.KEYS)
+    require_no_key(identity, _IF_LOST)
+
+    def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
+        old = _found(tx, call, key_id)
+        trouble = old.trouble(call.now)
+        if trouble is not None:
+            raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
+        if call.caller.actor != key_id:
+            _require_lendable(tx, call, Role(old.role), old.scope)
+        ends = call.now + timedelta(seconds=overlap_seconds)
+        ends = ends if old.expires_at is None else min(ends, old.expires_at)
+        terms = KeyTerms(Role(old.role), old.name, old.scope, old.expires_at)
+        issued = generate_key(call.organisation_id, terms, call.caller.actor, call.now)
+        add_key(tx, issued, call.asker, call.now)
+        keys.change(tx, old, expires_at=ends)
+        after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
+        call.record(tx, AuditEvent("key.rotated", old.id, before=key_audit_payload(old), after=after))
+        return render(issued)
+
+    return run_idempotent(call, identity, create)
+
+
+def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_heirs: bool = False) -> KeyRecord:
+    """Withdraw a key: within a second it opens nothing, on every replica.
+
+    Args:
+        call: needs KEYS, or is the key itself.
+        key_id: its id.
+        reason: why.
+        with_heirs: whether the keys for which it was changed are withdrawn, too: who has stolen a key may rotate it.
+
+    Returns:
+        The key afterwards; it stays as it is if it was withdrawn before.
+
+    Raises:
+        NotFoundError: the organisation has no such key.
+        InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
+    """
+    if call.caller.actor != key_id:
+        call.require(Permission.KEYS)
+
+    def revoke() -> KeyRecord:
+        with call.db.write(call.organisation_id) as tx:
+            tenants.lock(tx, call.organisation_id)
+            old = _found(tx, call, key_id)
+            if call.caller.actor != key_id:
+                _require_lendable(tx, call, Role(old.role), old.scope)
+            for heir in sorted(rotation_lineage(tx, call.organisation_id, {key_id}) - {key_id}) if with_heirs else ():
+                _revoke(tx, call, _found(tx, call, heir), reason)
+            return _revoke(tx, call, old, reason)
+
+    return call.db.retried(revoke)
+
+
+def _revoke(tx: Connection, call: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:
+    if old.revoked_at is not None:
+        return old
+    keys.change(tx, old, revoked_at=call.now)
+    now = replace(old, revoked_at=call.now)
+    call.record(tx, AuditEvent("key.revoked", old.id, key_audit_payload(old), key_audit_payload(now), reason))
+    return now
+
+
+def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> set[str]:
+    """Actors, and the keys for which theirs were changed, whoever changed them."""
+    found, waiting = set(actors), list(actors)
+    while waiting:
+        rotated = acts.Wanted(action="key.rotated", subject=waiting.pop())
+        for kept in acts.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
+            heir = json.loads(kept.entry.after or "{}").get("replaced_by")
+            if heir is not None and heir not in found:
+                found.add(heir)
+                waiting.append(heir)
+    return found
+
+
+def get_key(call: RequestContext, key_id: str) -> KeyRecord:
+    """Read what is known of a key.
+
+    Args:
+        call: needs KEYS, or is the key itself.
+        key_id: its id.
+
+    Returns:
+        The key.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        InsufficientScopeError: the key's scope lies elsewhere than the caller's.
+    """
+    if call.caller.actor != key_id:
+        call.require(Permission.KEYS)
+    with call.db.read(call.organisation_id) as tx:
+        found = _found(tx, call, key_id)
+        if call.caller.actor != key_id:
+            _require_in_reach(tx, call, found.scope)
+        return found
+
+
+def list_keys(call: RequestContext, *, after: str | None, limit: int) -> list[KeyRecord]:
+    """Read the organisation's keys, or those bound to the caller's scope, in the order of their making.
+
+    Args:
+        call: needs KEYS.
+        after: only those after this id.
+        limit: how many at the most.
+
+    Returns:
+        The keys.
+    """
+    call.require(Permission.KEYS)
+    with call.db.read(call.organisation_id) as tx:
+        return keys.page(tx, call.organisation_id, scope=call.caller.scope, after=after, limit=limit)
+
+
+def _found(tx: Connection, call: RequestContext, key_id: str) -> KeyRecord:
+    found = keys.find(tx, key_id)
+    if found is None or found.organisation_id != call.organisation_id:
+        raise NotFoundError(f"There is no key {key_id!r} in your organisation.")
+    return found
+
+
+def _require_future(terms: KeyTerms, now: datetime) -> None:
+    if terms.expires_at is not None and terms.expires_at <= now:
+        raise InvalidInputError("`expires_at` lies in the past; a key that opens nothing is of no use.")
+
+
+def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetime | None) -> None:
+    """Let a key issue none that outlives it; a person's token ends within the hour, and the person does not.
+
+    Raises:
+        InvalidInputError: it would.
+    """
+    own = keys.find(tx, call.caller.actor)
+    ends = None if own is None else own.expires_at
+    if ends is not None and (expires_at is None or expires_at > ends):
+        raise InvalidInputError(
+            f"Your own key ends at {ends.isoformat()}, and issues none that outlives it: send an `expires_at` that is "
+            "not later."
+        )
+
+
+def _require_lendable(tx: Connection, call: RequestContext, role: Role, scope: str | None) -> None:
+    lendable = ISSUES[call.caller.role]
+    if role not in lendable:
+        named = ", ".join(sorted(lendable))
+        raise InsufficientScopeError(
+            f"The role {call.caller.role} issues and withdraws keys of {named}; not of {role}.",
+            required_permission=str(Permission.KEYS),
+        )
+    _require_in_reach(tx, call, scope)
+
+
+def _require_in_reach(tx: Connection, call: RequestContext, scope: str | None) -> None:
+    if scope is None:
+        call.require_reach([])
+    else:
+        require_reach(tx, call, scope)
+        require_every_budget(tx, call, scope)

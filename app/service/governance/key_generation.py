@@ -1,0 +1,89 @@
+"""A new API key: what it is for, its secret, and what the chain keeps of it."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.audit import Asker, digest
+from app.ledger.roles import Role
+from app.persistence.repositories import keys
+from app.persistence.repositories.keys import KeyRecord
+from app.service.audit.log import AuditEvent, record_event
+from app.service.auth.authentication import secret_hash
+from app.service.ids import new_id
+
+SECRET_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A new key; `key` is shown this once and stored nowhere."""
+
+    record: KeyRecord
+    key: str
+
+    @property
+    def id(self) -> str:
+        """Of the key; it is no secret."""
+        return self.record.id
+
+    @property
+    def role(self) -> Role:
+        """What it may do."""
+        return Role(self.record.role)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """What a key is issued for.
+
+    Args:
+        role: what it may do.
+        name: what its owner calls it.
+        scope: the account (id, or path of names) on or beneath which it may; None: everywhere in the organisation.
+        expires_at: in UTC; None: never.
+    """
+
+    role: Role
+    name: str | None = None
+    scope: str | None = None
+    expires_at: datetime | None = None
+
+
+def generate_key(organisation_id: str, terms: KeyTerms, issuer: str, now: datetime) -> IssuedKey:
+    """A key with a secret of its own; nothing is stored."""
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    record = KeyRecord(
+        id=new_id("key", now),
+        organisation_id=organisation_id,
+        name=terms.name,
+        role=str(terms.role),
+        scope=terms.scope,
+        secret_hash=secret_hash(secret),
+        created_by=issuer,
+        created_at=now,
+        expires_at=terms.expires_at,
+    )
+    return IssuedKey(record, f"{record.id}.{secret}")
+
+
+def add_key(tx: Connection, issued: IssuedKey, asker: Asker, now: datetime) -> None:
+    """Store a new key, and say so in the chain."""
+    keys.add(tx, issued.record)
+    act = AuditEvent("key.created", issued.id, after=key_audit_payload(issued.record))
+    record_event(tx, issued.record.organisation_id, asker, act, now)
+
+
+def key_audit_payload(key: KeyRecord) -> dict[str, object]:
+    """What the chain keeps of a key."""
+    ends = {"expires_at": key.expires_at, "revoked_at": key.revoked_at}
+    return {
+        "name": key.name,
+        "role": key.role,
+        "scope": key.scope,
+        "secret_sha256": digest(key.secret_hash),
+        **{name: moment and moment.isoformat() for name, moment in ends.items()},
+    }

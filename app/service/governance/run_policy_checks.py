@@ -1,0 +1,132 @@
+"""Does a new run conform to the policies above it, and does it need another person's word?"""
+
+from collections.abc import Sequence
+from math import inf
+
+from sqlalchemy import Connection
+
+from app.accounting.conversion import epsilon_of_curve
+from app.accounting.events import DpEvent
+from app.accounting.orders import orders
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
+from app.ledger.composition import budgets_of, require_bounded_on_removal
+from app.ledger.conformity import Size, require_run, require_steps, sources_of
+from app.ledger.errors import VersionConflictError
+from app.ledger.policies import effective
+from app.persistence.repositories.accounts import Population
+from app.persistence.repositories.proposals import Kind, Proposal
+from app.service.accounts.spec import require_dates
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts
+from app.service.governance.proposing import propose
+from app.service.governance.unapproved import Excess
+
+
+def require_policy_compliance(
+    path: Sequence[Account], population: Population, event: DpEvent | None, plan: Sequence[StepEvent]
+) -> None:
+    """Let a run be registered whose limit and steps every policy above it allows.
+
+    Args:
+        path: its ancestors, root first, and its own account.
+        population: at a root.
+        event: what a step costs unless the request says otherwise.
+        plan: what is to be set aside for it.
+
+    Raises:
+        PolicyViolationError: it is not allowed.
+        UnsupportedEventError: an event has no bound where units may leave their parts.
+    """
+    require_dates(path, population)
+    declared = [step.event for step in plan] if event is None else [event, *(step.event for step in plan)]
+    require_steps(sources_of(path), population.relation, declared)
+    require_bounded_on_removal(path, declared)
+
+
+def largest(sizes: Sequence[Size]) -> Size:
+    """How much a run may spend of the budget that lets it spend most."""
+    return max(sizes, key=lambda size: (size.epsilon, size.delta))
+
+
+def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: PrecomputedCosts) -> Size:
+    """How much a run may spend: by its own limit, else by its plan, else by the nearest limit above it.
+
+    A plan's epsilon is the one of a plan that was fixed beforehand, at the delta of the limit that governs the run.
+    """
+    own = path[-1]
+    if own.limit is not None:
+        return Size(own.limit.epsilon, own.limit.delta)
+    governing = next(account.limit for account in reversed(path) if account.limit is not None)
+    if not planned:
+        return Size(governing.epsilon, governing.delta)
+    ready.require(own, [step.event for step in planned])
+    curve = total_cost([PricedStep(step, ready.curve(own, step.event)) for step in planned])
+    return Size(epsilon_of_curve(orders(own.grid_version), curve, governing.delta).epsilon, governing.delta)
+
+
+def needs_approval(path: Sequence[Account], size: Size) -> bool:
+    """Whether a run of this size takes no steps before another person approves it."""
+    most = effective(sources_of(path)).approval_above_epsilon
+    return most is not None and size.epsilon > most
+
+
+def propose_run(
+    tx: Connection, call: RequestContext, path: Sequence[Account], size: Size, excess: Excess | None, *, planned: bool
+) -> None:
+    """Let a registration wait for another person's word.
+
+    Args:
+        tx: the transaction that registers it.
+        call: who registers it.
+        path: its ancestors, root first, and its own account.
+        size: how much it may spend.
+        excess: a bound on runs without approval that it would pass; None: it is above the threshold of single runs.
+        planned: whether it says what it plans.
+    """
+    own, most = path[-1], effective(sources_of(path)).approval_above_epsilon
+    facts: dict[str, object] = {
+        "epsilon": None if size.epsilon == inf else size.epsilon,
+        "delta": size.delta,
+        "limited": own.limit is not None,
+        "planned": planned,
+        "approval_above_epsilon": most,
+    }
+    if excess is None:
+        does = "plans to" if planned and own.limit is None else "may"
+        told = f"{own.path} {does} spend {_epsilon(size.epsilon)}; above {most:g} another person has to approve it."
+    else:
+        facts["unapproved"] = excess.facts()
+        told = (
+            f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} that nobody has "
+            f"approved have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
+        )
+    propose(tx, call, Kind.RUN, own.id, facts, told)
+
+
+def _epsilon(number: float) -> str:
+    return "an unbounded epsilon" if number == inf else f"epsilon {number:.4g}"
+
+
+def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
+    """Let a run that waited be approved only as it was proposed, and if the policies that hold now allow it.
+
+    Args:
+        path: its ancestors, root first, and its own account.
+        proposal: of the run.
+
+    Raises:
+        VersionConflictError: a limit was raised since, and the run may spend more than was proposed.
+        PolicyViolationError: the policies do not allow it.
+    """
+    facts = proposal.proposed
+    size = Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"])
+    limits = [account.limit for account in (path[-1:] if facts["limited"] else budgets_of(path))]
+    epsilon = max(limit.epsilon for limit in limits if limit is not None)
+    measured_by_limit = facts["limited"] or not facts["planned"]
+    if measured_by_limit and epsilon > size.epsilon:
+        raise VersionConflictError(
+            f"The run was proposed with epsilon {size.epsilon:.4g}, and a limit was raised since: it may spend "
+            f"{epsilon:.4g}. Reject the proposal, and let the run be registered anew.",
+            epsilon=epsilon,
+        )
+    require_run(sources_of(path), size, limited=facts["limited"], planned=facts["planned"])

@@ -1,0 +1,1 @@
+"""Periodic jobs, and copies of a ledger."""

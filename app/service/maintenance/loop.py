@@ -1,0 +1,103 @@
+"""What a ledger needs from time to time, whoever asks or does not ask."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from time import monotonic
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.ledger.audit import SERVICE
+from app.ledger.errors import LedgerError
+from app.ledger.reservations import forfeit, has_lapsed
+from app.persistence.engine import EVERYONE, Database, said_by
+from app.persistence.repositories import reservations
+from app.persistence.repositories.reservations import Lapsed
+from app.service.alerts.forecasts import take_readings
+from app.service.charging.loading import load_run
+from app.service.charging.saving import save
+from app.service.maintenance.stale_reservations import tell_silent
+from app.service.metrics import counters
+from app.service.reservations.ending import close_reservation
+
+LOOK_SECONDS = 5.0
+PAGE = 100
+"""How often lapsed reservations are looked for, and how many are read at once."""
+
+READING_SECONDS = 300.0
+"""How often accounts are looked for whose use is to be read."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def run_maintenance(db: Database) -> None:
+    """Forfeit lapsed reservations, tell of silent ones, read accounts, keep statistics, until cancelled.
+
+    Args:
+        db: a ledger's database; a failure is logged, and the next look comes.
+    """
+    work: tuple[Callable[[], object], ...] = (
+        lambda: expire_reservations(db, db.clock.moment().earliest),
+        lambda: tell_silent(db, db.clock.moment().earliest),
+        db.learn_sizes,
+    )
+    read_at = monotonic()
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        due = monotonic() - read_at >= READING_SECONDS
+        if due:
+            read_at = monotonic()
+        for each in (*work, lambda: take_readings(db, db.clock.now())) if due else work:
+            try:
+                await asyncio.to_thread(each)
+                counters.background_done("upkeep")
+            except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every few seconds: one line
+                why = said_by(error)
+                _logger.warning("The regular upkeep of a database failed, and is tried again: %s", why)
+            except Exception:
+                _logger.exception("The regular upkeep of a database failed, and is tried again")
+
+
+def expire_reservations(db: Database, now: datetime) -> int:
+    """Forfeit what is left of reservations whose lease has run out: their trainers may have released it.
+
+    Args:
+        db: a ledger's database.
+        now: in UTC.
+
+    Returns:
+        How many ended so.
+    """
+
+    def lapse(found: Lapsed) -> bool:
+        with db.write(found.organisation_id) as tx:
+            work = load_run(tx, found.organisation_id, found.run_id)
+            active = work.reservations.get((found.organisation_id, found.run_id))
+            if active is None or not has_lapsed(active, now):
+                return False
+            close_reservation(work, found.organisation_id, active, forfeit(active), SERVICE, now)
+            save(work)
+            return True
+
+    ended = 0
+    for found in _lapsed(db, now):
+        try:
+            ended += db.retried(partial(lapse, found))
+        except LedgerError as reason:  # an account in doubt: the others end all the same
+            _logger.warning("Reservation %s has lapsed and is still held: %s", found.id, reason.detail)
+        except Exception:
+            _logger.exception("Reservation %s has lapsed and is still held", found.id)
+    return ended
+
+
+def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
+    """Page by page: those that cannot be ended now must not stand before those that can."""
+    page: list[Lapsed] = []
+    while not page or len(page) == PAGE:
+        with db.read(EVERYONE) as tx:
+            page = reservations.lapsed(tx, now, PAGE, after=page[-1] if page else None)
+        yield from page
+        if not page:
+            return

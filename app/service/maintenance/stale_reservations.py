@@ -1,0 +1,46 @@
+"""Trainers that hold a plan and say nothing."""
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from app.persistence.engine import EVERYONE, Database
+from app.persistence.repositories.silence import silent as silent_ones
+from app.service.alerts.alert_factory import silent
+from app.service.charging.loading import load_run
+from app.service.charging.saving import save
+
+SILENT_SHARE: Final = 0.5
+"""Of its lease, after which a trainer that was not heard of counts as silent."""
+
+PAGE: Final = 100
+
+
+def tell_silent(db: Database, now: datetime) -> int:
+    """Tell of trainers that were silent for half of their lease, once a reservation.
+
+    Args:
+        db: a ledger's database.
+        now: in UTC.
+
+    Returns:
+        Of how many was told.
+    """
+    with db.read(EVERYONE) as tx:
+        found = silent_ones(tx, now, SILENT_SHARE, PAGE)
+    for organisation_id, run_id in found:
+        db.retried(partial(_tell, db, organisation_id, run_id, now))
+    return len(found)
+
+
+def _tell(db: Database, organisation_id: str, run_id: str, now: datetime) -> None:
+    with db.write(organisation_id) as tx:
+        work = load_run(tx, organisation_id, run_id)
+        reservation, own = work.reservations.get((organisation_id, run_id)), work.accounts[organisation_id, run_id]
+        if reservation is None or now >= reservation.expires_at:
+            return
+        lease = timedelta(seconds=reservation.lease_seconds)
+        heard = max(reservation.expires_at - lease, own.updated_at)
+        if now - heard > lease * SILENT_SHARE:
+            work.tell(organisation_id, [silent(own.account, reservation, heard, now)])
+            save(work)

@@ -1,0 +1,172 @@
+"""What the ledgers say when operators ask: read beside the requests, and believed for some seconds."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from time import monotonic
+from typing import Final
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.ledger.accounts import AccountKind
+from app.ledger.errors import LedgerError
+from app.ledger.forecasts import share_used
+from app.persistence.engine import EVERYONE, said_by
+from app.persistence.rehearsal import READABLE, Fault
+from app.persistence.repositories import glances, watched
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.glances import Outline
+from app.persistence.repositories.watched import Backlog, Signing
+from app.service.placements import Placement
+from app.service.queries.damaged_rows import read_tolerating_damage
+
+BELIEVED_SECONDS: Final = 10.0
+"""For how long what was read is told again: two scrapers, or a hurried one, cost no more than one."""
+
+MOST_READ: Final = 500
+"""Accounts whose balances are read in one look; the others are in the next ones, those known longest first."""
+
+PAGE: Final = 50
+"""Accounts that are read in one statement: each has 22 KB."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """How far an account has used its limit.
+
+    Args:
+        organisation_id: whose.
+        kind: population or budget.
+        path: its path of names.
+        epsilon: its epsilon by the limit's epsilon.
+        share: as its filter counts; nothing is admitted from 1 on.
+    """
+
+    organisation_id: str
+    kind: AccountKind
+    path: str
+    epsilon: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStats:
+    """What was read of one placement.
+
+    Args:
+        uses: of populations and budgets.
+        unread: how many populations and budgets have changed since they were read.
+        organisations: how many live there.
+        runs: by state.
+        backlog: of webhooks.
+        signing: how far the history is signed; None: the service signs nothing.
+    """
+
+    uses: Sequence[Utilisation]
+    unread: int
+    organisations: int
+    runs: dict[str, int]
+    backlog: Backlog
+    signing: Signing | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSnapshot:
+    """How one placement is.
+
+    Args:
+        trouble: why nothing can be decided there; None: it can.
+        found: what was read; None: nothing could be.
+    """
+
+    trouble: str | None
+    found: LedgerStats | None = None
+
+
+class DatabaseCollector:
+    """Looks at the ledgers of every placement, when somebody asks, and no more often than needed.
+
+    Args:
+        placements: of the service.
+        signs: whether it signs checkpoints.
+    """
+
+    def __init__(self, placements: Iterable[Placement], *, signs: bool) -> None:
+        self._watches = [_Watch(placement, signs=signs) for placement in placements]
+        self._looked: dict[str, PlacementSnapshot] = {}
+        self._looked_at = -BELIEVED_SECONDS
+        self._turn = asyncio.Lock()
+
+    async def look(self) -> dict[str, PlacementSnapshot]:
+        """What every placement's ledger says, by the placement's name; at most some seconds old."""
+        async with self._turn:
+            if monotonic() - self._looked_at >= BELIEVED_SECONDS:
+                found = await asyncio.gather(*(watch.seen() for watch in self._watches))
+                self._looked = {watch.placement.name: each for watch, each in zip(self._watches, found, strict=True)}
+                self._looked_at = monotonic()
+            return self._looked
+
+
+class _Watch:
+    """One placement, and what need not be read again of it."""
+
+    def __init__(self, placement: Placement, *, signs: bool) -> None:
+        self.placement = placement
+        self._signs = signs
+        self._uses: dict[tuple[str, str], tuple[object, Utilisation | None]] = {}
+
+    async def seen(self) -> PlacementSnapshot:
+        """Read what has changed; what cannot be read is no reason to say nothing of the rest of the service."""
+        trouble = await self.placement.readiness.trouble()
+        if trouble is not None and trouble not in READABLE:
+            return PlacementSnapshot(trouble)
+        try:
+            return PlacementSnapshot(trouble, await asyncio.to_thread(self.look))
+        except (SQLAlchemyError, LedgerError) as error:
+            _logger.warning("The placement %s cannot be measured: %s", self.placement.name, said_by(error))
+            return PlacementSnapshot(trouble or Fault.SILENT)
+
+    def look(self) -> LedgerStats:
+        """Read what has changed."""
+        with self.placement.database.read(EVERYONE) as tx:
+            unread = self._read(tx, glances.outlines(tx, None))
+            return LedgerStats(
+                uses=[use for _, use in self._uses.values() if use],
+                unread=unread,
+                organisations=watched.organisations_of(tx),
+                runs=watched.runs_by_status(tx),
+                backlog=watched.backlog(tx),
+                signing=watched.signing(tx) if self._signs else None,
+            )
+
+    def _read(self, tx: Connection, every: Sequence[Outline]) -> int:
+        """Read accounts that have changed, as many as one look may; how many are left."""
+        known = self._uses
+        self._uses = {each.key: known[each.key] for each in every if each.key in known}
+        changed = [each for each in every if each.key not in known or known[each.key][0] != each.mark]
+        changed.sort(key=lambda each: (each.key in known, each.organisation_id))
+        for organisation_id, group in groupby(changed[:MOST_READ], attrgetter("organisation_id")):
+            theirs = list(group)
+            for start in range(0, len(theirs), PAGE):
+                self._read_page(tx, organisation_id, theirs[start : start + PAGE])
+        return max(0, len(changed) - MOST_READ)
+
+    def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[Outline]) -> None:
+        marks = {each.id: each.mark for each in page}
+        uses, damaged = read_tolerating_damage(tx, organisation_id, list(marks), partial(_use_of, organisation_id))
+        for account_id, use in (uses | dict.fromkeys(damaged)).items():
+            self._uses[organisation_id, account_id] = (marks[account_id], use)
+
+
+def _use_of(organisation_id: str, record: AccountRecord) -> Utilisation:
+    account = record.account
+    assert account.limit is not None, "populations and budgets have one"
+    epsilon = account.epsilon() / account.limit.epsilon
+    return Utilisation(organisation_id, account.kind, account.path, epsilon, share_used(account))

@@ -1,0 +1,99 @@
+"""What is so at one moment of a process: looked at every second, so that a scrape by another worker knows it too."""
+
+import asyncio
+from collections.abc import Iterable
+from time import monotonic
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+from prometheus_client.process_collector import ProcessCollector
+
+from app.service.metrics.counters import REGISTRY
+from app.service.placements import Placement
+
+LOOK_SECONDS: Final = 1.0
+
+_WAITING = Gauge(
+    "epsilon_ledger_waiting_commands",
+    "Requests for steps that wait to be written.",
+    ["placement"],
+    registry=REGISTRY,
+    multiprocess_mode="livesum",
+)
+_CONNECTIONS = Gauge(
+    "epsilon_ledger_database_connections",
+    "Connections to the database, by what they are doing.",
+    ["placement", "state"],
+    registry=REGISTRY,
+    multiprocess_mode="livesum",
+)
+_CLOCK = Gauge(
+    "epsilon_ledger_clock_ahead_seconds",
+    "By how much this machine's clock is ahead of the database's; below 0: behind.",
+    ["placement"],
+    registry=REGISTRY,
+    multiprocess_mode="livemostrecent",
+)
+_LAG = Gauge(
+    "epsilon_ledger_event_loop_lag_seconds",
+    "By how much the event loop of the slowest worker woke too late.",
+    registry=REGISTRY,
+    multiprocess_mode="livemax",
+)
+_WORKERS = Gauge(
+    "epsilon_ledger_workers",
+    "Worker processes at work on this port.",
+    registry=REGISTRY,
+    multiprocess_mode="livesum",
+)
+_CPU = Counter("process_cpu_seconds", "Processor time of all workers.", registry=REGISTRY)
+_OF_PROCESS = {
+    name: Gauge(name, f"{what}, by worker.", registry=REGISTRY, multiprocess_mode="liveall")
+    for name, what in {
+        "process_resident_memory_bytes": "Resident memory",
+        "process_virtual_memory_bytes": "Virtual memory",
+        "process_start_time_seconds": "When it started, since 1970",
+        "process_open_fds": "Open file descriptors",
+        "process_max_fds": "File descriptors that it may open",
+    }.items()
+}
+_PROCESS = ProcessCollector(registry=None)
+
+
+class Sampler:
+    """Looks at this process.
+
+    Args:
+        placements: whose queues and connections are counted.
+    """
+
+    def __init__(self, placements: Iterable[Placement]) -> None:
+        self._placements = placements
+        self._cpu = 0.0
+
+    def sample(self) -> None:
+        """Look once."""
+        _WORKERS.set(1)
+        for placement in self._placements:
+            _WAITING.labels(placement.name).set(placement.charges.waiting)
+            used, kept = placement.database.connections()
+            _CONNECTIONS.labels(placement.name, "used").set(used)
+            _CONNECTIONS.labels(placement.name, "idle").set(kept)
+            ahead = placement.database.clock.own_is_ahead()
+            if ahead is not None:
+                _CLOCK.labels(placement.name).set(ahead)
+        for metric in _PROCESS.collect():
+            for sample in metric.samples:
+                if sample.name in _OF_PROCESS:
+                    _OF_PROCESS[sample.name].set(sample.value)
+                elif sample.name == "process_cpu_seconds_total":
+                    _CPU.inc(max(0.0, sample.value - self._cpu))
+                    self._cpu = sample.value
+
+    async def keep_looking(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            self.sample()
+            asleep = monotonic()
+            await asyncio.sleep(LOOK_SECONDS)
+            _LAG.set(monotonic() - asleep - LOOK_SECONDS)

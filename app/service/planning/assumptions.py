@@ -1,0 +1,206 @@
+"""What every question about a plan says besides, and what a careful reader would want to know of the answer."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from math import inf
+
+from app.accounting.conversion import EpsilonAtOrder
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
+from app.accounting.orders import GRID_VERSION, HIGHEST, orders
+from app.accounting.rdp import event_curve
+from app.ledger.accounts import StepEvent, zero_curve
+from app.ledger.filters import FilterKind, Limit, smallest_useful_epsilon
+
+VACUOUS_EPSILON = 20.0
+"""Above this, e^epsilon is over 4.8e8: the guarantee says next to nothing."""
+
+
+ORDERS_OF_NOISE = 1
+"""The grid without the order that stands for infinity, where Gaussian noise proves nothing."""
+
+
+class Batches(StrEnum):
+    """How a trainer really draws its batches."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    SHUFFLED = "shuffled"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAssumptions:
+    """What holds for all of a plan.
+
+    Args:
+        relation: which data sets are neighbours.
+        population_size: number of privacy units, if known.
+        batches: how the trainer really draws them.
+    """
+
+    relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    population_size: int | None = None
+    batches: Batches = Batches.POISSON
+
+    def curve(self, steps: Iterable[StepEvent]) -> RdpCurve:
+        """What step events cost together.
+
+        Args:
+            steps: any number of them.
+
+        Returns:
+            The exact sum over the newest grid.
+
+        Raises:
+            UnsupportedEventError: an event has no sound bound under the relation.
+        """
+        counts: Counter[DpEvent] = Counter()
+        for step in steps:
+            counts[step.event] += step.count
+        total = zero_curve()
+        for event, count in counts.items():
+            total = total + event_curve(event, self.relation, GRID_VERSION).times(count)
+        return total
+
+    def warnings(self, events: Collection[DpEvent], delta: float) -> list[str]:
+        """What is to be said of a plan, whatever it costs.
+
+        Args:
+            events: of the plan.
+            delta: asked for, or found.
+
+        Returns:
+            Sentences.
+        """
+        found = []
+        if self.population_size is not None and delta * self.population_size >= 1:
+            found.append(
+                f"delta {delta:.4g} is not below 1/{self.population_size} = {1 / self.population_size:.3g}: it would "
+                "allow one whole record of this population to be published."
+            )
+        if self.batches is not Batches.POISSON and any(_is_poisson_sampled(event) for event in events):
+            found.append(
+                f"The batches are {_DRAWN[self.batches]}, but poisson_sampled events are accounted as Poisson samples, "
+                "in which every record is taken independently: this epsilon does not hold for such batches."
+            )
+        if self.batches is Batches.SHUFFLED and any(_is_drawn_anew(event) for event in events):
+            found.append(
+                "The batches are taken in turn from shuffled data, but sampled_without_replacement events are "
+                "accounted as batches drawn anew at every step: this epsilon does not hold for such batches."
+            )
+        return found
+
+
+_DRAWN = {Batches.FIXED: "of a fixed size", Batches.SHUFFLED: "taken in turn from shuffled data"}
+
+
+def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[str]:
+    """What is to be said of an epsilon.
+
+    Args:
+        found: the epsilon and its order.
+        total: the curve that it was read from.
+        delta: at which it was read.
+
+    Returns:
+        Sentences.
+    """
+    if found.epsilon == inf:
+        if total.delta_value() >= delta:
+            return [f"The events' own deltas, {total.delta_value():.4g} together, leave nothing of delta {delta:g}."]
+        return ["Every order is exhausted: this plan protects nobody."]
+    return about_order(found.order, found.epsilon > 0) + about_size(found.epsilon)
+
+
+def about_size(epsilon: float) -> list[str]:
+    """What is to be said of an epsilon's size.
+
+    Args:
+        epsilon: nats, finite.
+
+    Returns:
+        A sentence, or none.
+    """
+    if epsilon <= VACUOUS_EPSILON:
+        return []
+    return [f"An epsilon above {VACUOUS_EPSILON:g} is vacuous: it protects next to nobody."]
+
+
+def about_loss(epsilon: float, limit: float) -> list[str]:
+    """What is to be said of what was lost.
+
+    Args:
+        epsilon: of an account, as its filter reads it; may be infinite.
+        limit: that governs it.
+
+    Returns:
+        A sentence, or none.
+    """
+    if epsilon <= limit:
+        return []
+    warning = (
+        f"It has lost epsilon {epsilon:.4g}, more than its limit of {limit:g}: by what was reported, or since the "
+        "limit was lowered."
+    )
+    return [warning]
+
+
+def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
+    """What is to be said of a limit.
+
+    Args:
+        limit: of an account.
+        kind: its filter.
+
+    Returns:
+        Sentences.
+    """
+    smallest = smallest_useful_epsilon(limit.delta, kind, ORDERS_OF_NOISE)
+    if limit.epsilon > smallest:
+        return about_size(limit.epsilon)
+    warning = (
+        f"With delta {limit.delta:g} Gaussian noise is admitted above epsilon {smallest:.4g} only: this limit holds "
+        "nothing but mechanisms whose loss is bounded, such as Laplace noise."
+    )
+    return [warning]
+
+
+def about_order(order: float, something_lost: bool) -> list[str]:  # noqa: FBT001 - the second of two facts
+    """What is to be said of an optimal order.
+
+    Args:
+        order: on the newest grid.
+        something_lost: whether the bound found there could be smaller at all.
+
+    Returns:
+        A sentence, or none.
+    """
+    lowest = orders(GRID_VERSION)[0]
+    if not something_lost or order not in {lowest, HIGHEST}:
+        return []
+    edges = f"{lowest:g} to {HIGHEST:g}"
+    return [f"The optimal order {order:g} is at the edge of the grid ({edges}): the true value may be smaller."]
+
+
+def _with_parts(event: DpEvent) -> Iterator[DpEvent]:
+    """An event and every event within it."""
+    yield event
+    values = [getattr(event, field.name) for field in fields(event)]
+    for part in (part for value in values for part in (value if isinstance(value, tuple) else (value,))):
+        if isinstance(part, DpEvent):
+            yield from _with_parts(part)
+
+
+def _is_poisson_sampled(event: DpEvent) -> bool:
+    """Whether a Poisson sample amplifies anything in an event."""
+    return any(isinstance(part, PoissonSampled) and part.sampling_probability < 1 for part in _with_parts(event))
+
+
+def _is_drawn_anew(event: DpEvent) -> bool:
+    """Whether a batch of fixed size amplifies anything in an event."""
+    return any(
+        isinstance(part, SampledWithoutReplacement) and part.sample_size < part.source_dataset_size
+        for part in _with_parts(event)
+    )

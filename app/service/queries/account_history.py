@@ -1,0 +1,235 @@
+"""What an account has spent over time, and through which of its children."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+from sqlalchemy import Connection
+
+from app.accounting.curves import EXHAUSTED
+from app.accounting.orders import orders
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.errors import NotFoundError
+from app.ledger.filters import Limit
+from app.ledger.roles import Permission
+from app.persistence.recent import Recent
+from app.persistence.repositories import acts, events, glances, samples
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.repositories.events import PriceList
+from app.persistence.repositories.samples import Sample
+from app.service.accounts.lookup import find_account
+from app.service.auth.request_context import RequestContext
+from app.service.queries.run_history import spread
+from app.service.queries.spend_series import SpendSeries, curve_at, spend_series
+
+SAMPLES: Final = 4_000
+"""Decisions that are read for one history: of a thousand runs with a million steps, a tenth of a second."""
+
+EVENTS: Final = 4
+"""Events of one decision that are looked at."""
+
+MOST_CHILDREN: Final = 7
+"""Children that are told apart; what went through the others is one sum."""
+
+REMEMBERED: Final = 500
+CHANGES: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ChildShare:
+    """What went through a child of an account.
+
+    Args:
+        account_id: the child's; None: all children that are not told apart.
+        path: of names.
+        kind: budget or run.
+        shares: at each moment, the part of the account's threshold that it took, at the order of the history.
+    """
+
+    account_id: str | None
+    path: str
+    kind: AccountKind | None
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """Another limit, since when."""
+
+    at: datetime
+    before: Limit
+    after: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class AccountHistory:
+    """An account's epsilon over time.
+
+    Args:
+        account: as it stands.
+        moments: when something was charged, evenly thinned out; the opening of the account comes first.
+        epsilons: at each moment, by the account's filter as it is now, at its delta.
+        order: where the account's filter decides; at it, what children have taken adds up. None: nothing was spent.
+        children: those that have taken most first, at the last moment.
+        changes: of the limit.
+        decisions: how many there are beneath the account.
+        read: how many of them the history was made from.
+        exact: whether it follows from all charges; otherwise it is exact at its end, and between what was read the
+            charges of a run are taken to be evenly spread.
+    """
+
+    account: Account
+    moments: tuple[datetime, ...]
+    epsilons: tuple[float, ...]
+    order: float | None
+    children: tuple[ChildShare, ...]
+    changes: tuple[LimitChange, ...]
+    decisions: int
+    read: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """What of a history follows from charges alone."""
+
+    moments: tuple[datetime, ...]
+    epsilons: tuple[float, ...]
+    order: float | None
+    children: tuple[ChildShare, ...]
+    decisions: int
+    read: int
+    exact: bool
+
+
+class AccountHistoryCache:
+    """Histories that were made lately; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._known: Recent[tuple[str, str, int], tuple[tuple[object, ...], _Curve]] = Recent(REMEMBERED)
+
+    def read(self, call: RequestContext, account_id: str, max_points: int) -> AccountHistory:
+        """Read how an account's epsilon has grown.
+
+        Args:
+            call: needs READ.
+            account_id: of a population or a budget.
+            max_points: how many moments at the most, at least 2.
+
+        Raises:
+            NotFoundError: the organisation has no population or budget with this id.
+            InsufficientScopeError: it is out of the caller's reach.
+        """
+        call.require(Permission.READ)
+        with call.db.read(call.organisation_id) as tx:
+            record = find_account(tx, call, account_id)
+            if record.account.kind is AccountKind.RUN:
+                raise NotFoundError(f"{account_id} is a run; its history is at /v1/runs/{account_id}/history.")
+            return self.read_in(tx, call, record, max_points)
+
+    def read_in(self, tx: Connection, call: RequestContext, record: AccountRecord, max_points: int) -> AccountHistory:
+        """The same in a transaction, of an account that the caller may read."""
+        account = record.account
+        key = (call.organisation_id, account.id, max_points)
+        mark = (account.version, record.updated_at, account.limit_revision, account.path)
+        kept = self._known.get(key)
+        if kept is None or kept[0] != mark:
+            kept = (mark, _made(tx, call.organisation_id, record, max_points))
+            self._known.put(key, kept)
+        curve = kept[1]
+        return AccountHistory(
+            account=account,
+            moments=curve.moments,
+            epsilons=curve.epsilons,
+            order=curve.order,
+            children=curve.children,
+            changes=_changes(tx, call.organisation_id, account),
+            decisions=curve.decisions,
+            read=curve.read,
+            exact=curve.exact,
+        )
+
+
+def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_points: int) -> _Curve:
+    account = record.account
+    parts = samples.parts_beneath(tx, organisation_id, account.id)
+    decisions = sum(part.decisions for part in parts)
+    each = max(1, SAMPLES // max(1, len(parts)))
+    found = [one for one in samples.spread_over(tx, organisation_id, account.id, each) if one.charged]
+    if not found or account.spent.is_zero:
+        return _Curve((), (), None, (), decisions, len(found), exact=True)
+    told = samples.events_of(tx, organisation_id, account.id, each, EVENTS)
+    prices = PriceList(organisation_id, account.relation, account.grid_version)
+    keys = {key for one in found for key, _ in told.get((one.run_id, one.position), ())}
+    moments = _moments(record, found, max_points)
+    whole = all(part.decisions <= each for part in parts)
+    grown = spend_series(
+        found,
+        told,
+        {part.run_id: part.child_id for part in parts},
+        events.find_curves(tx, prices, keys),
+        moments,
+        whole=whole,
+    )
+    most = account.parts_that_count
+    exact = whole and grown.ends_with(account.spent, most)
+    if not exact:
+        grown = grown.scaled(account.spent, most)
+    curves, deltas = grown.total(most)
+    spent = [curve_at(values, float(delta)) for values, delta in zip(curves[:-1], deltas[:-1], strict=True)]
+    order, children = _shares(tx, organisation_id, account, grown)
+    return _Curve(
+        moments=tuple(moments),
+        epsilons=(*(account.epsilon(curve) for curve in spent), account.epsilon()),
+        order=order,
+        children=children,
+        decisions=decisions,
+        read=sum(min(part.decisions, each) for part in parts),
+        exact=exact,
+    )
+
+
+def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) -> list[datetime]:
+    """The opening of the account, and when something was charged."""
+    times = sorted({one.at for one in found})
+    return [min(record.created_at, times[0]), *(times[at] for at in spread(0, len(times), max_points - 1))]
+
+
+def _shares(
+    tx: Connection, organisation_id: str, account: Account, grown: SpendSeries
+) -> tuple[float | None, tuple[ChildShare, ...]]:
+    """What went through each child at the order that admits longest, as parts of the threshold there."""
+    gate = account.gate(account.spent.delta)
+    spent = account.spent.values[gate.places]
+    usable = (gate.bounds > 0) & (spent < EXHAUSTED)
+    if not usable.any():
+        return None, ()
+    chosen = int(np.argmin(np.where(usable, spent / np.maximum(gate.bounds, 1), np.inf)))
+    place = int(np.arange(orders(account.grid_version).size)[gate.places][chosen])
+    bound = float(gate.bounds[chosen])
+    shares = {child: grown.through(child, place) / bound for child in grown.counts}
+    ranked = sorted(shares, key=lambda child: (-float(shares[child][-1]), child))
+    named = ranked[:MOST_CHILDREN] if len(ranked) > MOST_CHILDREN + 1 else ranked
+    names = glances.names_of(tx, organisation_id, named)
+    told = [ChildShare(child, names[child].path, names[child].kind, tuple(shares[child].tolist())) for child in named]
+    others = ranked[len(named) :]
+    if others:
+        rest = np.sum([shares[child] for child in others], axis=0)
+        told.append(ChildShare(None, f"{len(others)} others", None, tuple(rest.tolist())))
+    return float(orders(account.grid_version)[place]), tuple(told)
+
+
+def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
+    wanted = acts.Wanted(action=f"{account.kind}.limit_changed", subject=account.id)
+    found = acts.page(tx, organisation_id, wanted, after=-1, limit=CHANGES)
+    return tuple(
+        LimitChange(each.entry.created_at, _limit(each.entry.before), _limit(each.entry.after)) for each in found
+    )
+
+
+def _limit(facts: str | None) -> Limit:
+    told = json.loads(facts or "{}")["limit"]
+    return Limit(told["epsilon"], told["delta"])

@@ -1,0 +1,36 @@
+"""Accounts that are read although the rows of others among them are damaged."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from app.persistence.repositories import accounts
+from app.persistence.repositories.accounts import AccountRecord
+from app.persistence.tolerant import DAMAGED
+
+T = TypeVar("T")
+
+
+def read_tolerating_damage(
+    tx: Connection, organisation_id: str, ids: Sequence[str], make: Callable[[AccountRecord], T]
+) -> tuple[dict[str, T], list[str]]:
+    """What is made of some accounts, and of which nothing can be, as `verify` tells of them.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose.
+        ids: of accounts.
+        make: is given an account that was read; it may find that its numbers mean nothing.
+
+    Returns:
+        By id what was made; and the ids of those that are damaged.
+    """
+    try:
+        return {each.account.id: make(each) for each in accounts.read_many(tx, organisation_id, ids)}, []
+    except DAMAGED:
+        if len(ids) <= 1:
+            return {}, list(ids)
+    middle = len(ids) // 2
+    first, second = (read_tolerating_damage(tx, organisation_id, half, make) for half in (ids[:middle], ids[middle:]))
+    return first[0] | second[0], first[1] + second[1]

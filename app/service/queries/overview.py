@@ -1,0 +1,179 @@
+"""An organisation at a glance: its trees by urgency, what runs now, and what was refused last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.ledger.accounts import AccountKind
+from app.ledger.roles import Permission
+from app.persistence.repositories import decided, glances
+from app.persistence.repositories.decided import Decided
+from app.persistence.repositories.decisions import Outcome
+from app.persistence.repositories.glances import RunOutline
+from app.service.auth.request_context import RequestContext
+from app.service.queries.account_status import AccountStatus, AccountStatusCache, ancestors, with_burn_rate
+
+POPULATIONS: Final = 100
+BUDGETS: Final = 150
+"""The most urgent ones that are shown; of the others it is said how many there are."""
+
+RUNS: Final = 10
+REFUSALS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AccountTree:
+    """An account and what is shown beneath it.
+
+    Args:
+        standing: of the account.
+        children: the most urgent first.
+        hidden: how many accounts beneath it are not shown.
+    """
+
+    standing: AccountStatus
+    children: tuple["AccountTree", ...]
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """An organisation, or a part of it, at a glance.
+
+    Args:
+        trees: the most urgent first.
+        populations: how many trees there are.
+        budgets: how many budgets there are in all of them.
+        levels: how many accounts there are of each level of urgency.
+        runs: those that did something last of those that have not ended.
+        unfinished: how many there are of these, by status.
+        refusals: the latest decisions that refused something.
+    """
+
+    trees: tuple[AccountTree, ...]
+    populations: int
+    budgets: int
+    levels: dict[str, int]
+    runs: list[RunOutline]
+    unfinished: dict[str, int]
+    refusals: list[Decided]
+
+
+def read_change_token(call: RequestContext) -> tuple[object, ...]:
+    """What changes whenever something happens that an organisation's pages show, but for the passing of time.
+
+    Args:
+        call: needs READ.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        return glances.stamp(tx, call.organisation_id)
+
+
+def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted: str = "") -> Overview:
+    """Read what is most urgent of all that is within the caller's reach.
+
+    Args:
+        call: needs READ.
+        standings: what is remembered of accounts.
+        wanted: only trees that have an account whose path holds this text; in any case.
+
+    Returns:
+        At most POPULATIONS trees, and BUDGETS budgets in them.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        everything = standings.read(tx, call)
+        found = _matching(everything, wanted)
+        chosen = with_burn_rate(tx, call, _chosen(found))
+        unfinished, numbers = glances.unfinished_runs(tx, call.organisation_id, beneath=call.caller.scope, limit=RUNS)
+        refused = decided.Wanted(outcome=Outcome.REFUSED, beneath=call.caller.scope)
+        refusals = decided.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS)
+    levels: dict[str, int] = {}
+    for each in found:
+        levels[each.level] = levels.get(each.level, 0) + 1
+    return Overview(
+        trees=trees_of(chosen, found),
+        populations=sum(each.kind is AccountKind.POPULATION for each in found),
+        budgets=sum(each.kind is AccountKind.BUDGET for each in found),
+        levels=levels,
+        runs=unfinished,
+        unfinished=numbers,
+        refusals=refusals,
+    )
+
+
+def find_accounts(
+    call: RequestContext, standings: AccountStatusCache, *, wanted: str, most: int
+) -> tuple[list[AccountStatus], int]:
+    """Populations and budgets within the caller's reach, by a part of their path; none whose row is damaged.
+
+    Args:
+        call: needs READ.
+        standings: what is remembered of accounts.
+        wanted: what the path holds, in any case; empty: anything.
+        most: how many.
+
+    Returns:
+        The first ones by their paths, and how many more there are.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        everything = standings.read(tx, call)
+    found = sorted(
+        (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
+        key=lambda each: each.path,
+    )
+    return found[:most], max(0, len(found) - most)
+
+
+def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:
+    """Accounts as trees, the most urgent first at every level; a tree is as urgent as its most urgent account.
+
+    Args:
+        shown: accounts of which each parent is among them, unless it is out of reach.
+        everything: these, and those that are not shown.
+    """
+    ids = {each.id for each in shown}
+    beneath: dict[str | None, list[AccountStatus]] = {}
+    for each in shown:
+        beneath.setdefault(each.parent_id if each.parent_id in ids else None, []).append(each)
+    hidden: dict[str, int] = {}
+    parents = {each.id: each.parent_id for each in everything}
+    for each in everything:
+        at = each.parent_id
+        while each.id not in ids and at is not None:
+            hidden[at] = hidden.get(at, 0) + 1
+            at = None if at in ids else parents.get(at)
+
+    def grow(standing: AccountStatus) -> AccountTree:
+        children = sorted(map(grow, beneath.get(standing.id, [])), key=_urgency)
+        return AccountTree(standing, tuple(children), hidden.get(standing.id, 0))
+
+    return tuple(sorted(map(grow, beneath.get(None, [])), key=_urgency))
+
+
+def _urgency(tree: AccountTree) -> tuple[int, float, str]:
+    return min([tree.standing.urgency, *map(_urgency, tree.children)])
+
+
+def _matching(everything: list[AccountStatus], wanted: str) -> list[AccountStatus]:
+    if not wanted.strip():
+        return everything
+    roots = {each.population_id for each in everything if wanted.strip().casefold() in each.path.casefold()}
+    return [each for each in everything if each.population_id in roots]
+
+
+def _chosen(found: Sequence[AccountStatus]) -> list[AccountStatus]:
+    """The most urgent of many accounts, and all above them."""
+    by_urgency = sorted(found, key=lambda each: each.urgency)
+    roots = [each for each in by_urgency if each.parent_id is None or each.kind is AccountKind.POPULATION]
+    if not roots:  # the caller is bound to a budget
+        roots = [each for each in by_urgency if each.depth == min(other.depth for other in found)]
+    first: dict[str, None] = {}
+    for each in by_urgency:  # a tree with an urgent budget stands before one whose root is more urgent than that
+        first.setdefault(each.population_id)
+    kept = set(list(first)[:POPULATIONS])
+    budgets = [each.id for each in by_urgency if each.kind is AccountKind.BUDGET and each.population_id in kept]
+    ids = ancestors(found, [*(each.id for each in roots if each.population_id in kept), *budgets[:BUDGETS]])
+    return [each for each in found if each.id in ids]

@@ -1,0 +1,124 @@
+"""A run at a glance: what it has spent, what it was told, where it goes, and what it has set aside."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.admission import governing_of
+from app.ledger.plans import MAX_COUNT
+from app.ledger.reservations import Reservation
+from app.ledger.roles import Permission
+from app.persistence.repositories import acts, decided, decisions, glances, reservations
+from app.persistence.repositories.decided import Decided
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.repositories.glances import Attempt
+from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
+from app.service.queries.run_history import EVENTS_ROOM, spread
+from app.service.queries.runs import RunRecord, read_run
+
+POINTS: Final = 200
+"""Decisions that a chart shows; of more, so many evenly spread ones."""
+
+LATEST: Final = 20
+"""Refusals, attempts and reservations that are listed."""
+
+AHEAD: Final = 3
+"""A projection goes at most so many times as far as the run has gone: beyond, the past could not be seen. That of a run
+that has not begun goes to its end."""
+
+_PROJECTED: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetail:
+    """What people look at of a run.
+
+    Args:
+        record: the run as it is read.
+        points: its decisions, evenly thinned out.
+        refusals: the latest ones.
+        attempts: the newest first.
+        reservations: the newest first.
+        registered_by: who registered it; None: a version that did not keep it.
+        governing: the account whose limit governs it: its own, or the nearest above.
+        projected: steps from now on, and the run's epsilon after so many more of its default event; empty without one.
+    """
+
+    record: RunRecord
+    points: tuple[Decision, ...]
+    refusals: tuple[Decision, ...]
+    attempts: tuple[Attempt, ...]
+    reservations: tuple[Reservation, ...]
+    registered_by: str | None
+    governing: Account
+    projected: tuple[tuple[int, float], ...]
+
+
+def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
+    """What changes whenever something happens that the page of a run shows, but for the passing of time.
+
+    Args:
+        call: needs READ.
+        run_id: its id.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        return glances.path_stamp(tx, call.organisation_id, run_id)
+
+
+def get_run_detail(call: RequestContext, run_id: str) -> RunDetail:
+    """Read what people look at of a run.
+
+    Args:
+        call: needs READ.
+        run_id: its id.
+
+    Raises:
+        NotFoundError: the organisation has no such run.
+        InsufficientScopeError: it is out of the caller's reach.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        return run_with_costs(call.organisation_id, lambda ready: _seen(tx, call, run_id, ready))
+
+
+def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunDetail:
+    organisation_id = call.organisation_id
+    record = read_run(tx, call, run_id, ready)
+    wanted = spread(0, record.run.decisions, POINTS)
+    refused = decided.Wanted(run_id=run_id, outcome=Outcome.REFUSED)
+    found: list[Decided] = decided.page(tx, organisation_id, refused, before=None, limit=LATEST)
+    registered = acts.page(tx, organisation_id, acts.Wanted(action="run.registered", subject=run_id), after=-1, limit=1)
+    return RunDetail(
+        record=record,
+        points=tuple(decisions.at_positions(tx, organisation_id, run_id, wanted, EVENTS_ROOM)),
+        refusals=tuple(each.decision for each in found),
+        attempts=tuple(glances.newest_attempts(tx, organisation_id, run_id, LATEST)),
+        reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
+        registered_by=registered[0].entry.actor if registered else None,
+        governing=governing_of([each.account for each in record.path]),
+        projected=_projected(tx, call, record, ready),
+    )
+
+
+def _projected(
+    tx: Connection, call: RequestContext, record: RunRecord, ready: PrecomputedCosts
+) -> tuple[tuple[int, float], ...]:
+    """How epsilon would grow with the default event, up to where something refuses it, or as far as can be shown."""
+    if record.run.event is None or not record.steps_remaining:
+        return ()
+    path = [each.account for each in record.path]
+    [one] = cost_steps(tx, call.organisation_id, path[0], [StepEvent(record.run.event, 1)], ready)
+    taken = record.run.next_step
+    last = min(record.steps_remaining, AHEAD * taken if taken else MAX_COUNT)
+    # Epsilon rises most with the first steps: these are looked at more closely.
+    steps = {*spread(0, last + 1, _PROJECTED), *(2**power for power in range(last.bit_length()))}
+    return tuple((further, _after(path, one, further)) for further in sorted(steps))
+
+
+def _after(path: list[Account], one: PricedStep, further: int) -> float:
+    governing = governing_of([account.prepared_for([one]) for account in path])
+    return governing.epsilon(path[-1].spent + one.curve.times(further))

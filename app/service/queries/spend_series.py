@@ -1,0 +1,181 @@
+"""How what is charged to an account has grown, by the children through which it was charged."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.persistence.repositories.samples import Sample
+
+Counts = NDArray[np.float64]
+Events = Mapping[tuple[str, int], Sequence[tuple[str, int]]]
+
+FEWEST: Final = 1e-300
+
+
+BLOCK: Final = 64
+"""Orders, or events, that are looked at at once: so nothing grows with all children at all moments and all orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpendSeries:
+    """What was charged through each child, at some moments.
+
+    Args:
+        counts: by child and event: (n_moments,) how often it was charged, never decreasing.
+        prices: by event: (n_orders,) units of 2^-44 nats.
+        deltas: by child: (n_moments,) units of 2^-62.
+        factors: (n_orders,) by what everything is stretched at each order.
+    """
+
+    counts: dict[str, dict[str, Counts]]
+    prices: Mapping[str, NDArray[np.float64]]
+    deltas: dict[str, Counts]
+    factors: NDArray[np.float64]
+
+    def total(self, most: int | None) -> tuple[NDArray[np.float64], Counts]:
+        """What all children make of it, (n_moments, n_orders), and of delta, (n_moments,).
+
+        Args:
+            most: how many of them count at every order, those that have lost most; None: they add up.
+        """
+        deltas = np.stack(list(self.deltas.values()))
+        if most is None or most >= len(self.counts):
+            return self._sum() * self.factors, deltas.sum(axis=0)
+        blocks = []
+        for start in range(0, self.factors.size, BLOCK):
+            places = slice(start, start + BLOCK)
+            curves = np.stack([self._at(child, places) for child in self.counts])
+            blocks.append(np.sort(curves, axis=0)[-most:].sum(axis=0))
+        return np.concatenate(blocks, axis=1), np.sort(deltas, axis=0)[-most:].sum(axis=0)
+
+    def through(self, child: str, place: int) -> Counts:
+        """What went through a child, (n_moments,), at one order."""
+        return self._at(child, slice(place, place + 1))[:, 0]
+
+    def scaled(self, end: RdpCurve, most: int | None) -> "SpendSeries":
+        """The same, stretched at every order so that it ends with what is known to be spent."""
+        curves, deltas = self.total(most)
+        factors = np.where(curves[-1] > 0, end.values / np.maximum(curves[-1], FEWEST), 1.0)
+        share = end.delta / max(float(deltas[-1]), FEWEST) if deltas[-1] > 0 else 1.0
+        stretched = {child: delta * share for child, delta in self.deltas.items()}
+        return SpendSeries(self.counts, self.prices, stretched, self.factors * factors)
+
+    def ends_with(self, end: RdpCurve, most: int | None) -> bool:
+        """Whether it ends with what is known to be spent, but for the rounding of what lies beyond 2^53 units."""
+        curves, deltas = self.total(most)
+        last = np.minimum(curves[-1], float(EXHAUSTED))
+        return bool(np.allclose(last, end.values, rtol=_ROUNDING, atol=0.5)) and round(deltas[-1]) == end.delta
+
+    def _sum(self) -> NDArray[np.float64]:
+        """What all children add up to, unstretched: events that are the same are priced once."""
+        merged: dict[str, Counts] = {}
+        for mine in self.counts.values():
+            for key, times in mine.items():
+                merged[key] = merged[key] + times if key in merged else times
+        known = list(merged)
+        total = np.zeros((len(next(iter(self.deltas.values()))), self.factors.size))
+        for start in range(0, len(known), BLOCK):
+            keys = known[start : start + BLOCK]
+            total += np.stack([merged[key] for key in keys], axis=1) @ np.stack([self.prices[key] for key in keys])
+        return total
+
+    def _at(self, child: str, places: slice) -> NDArray[np.float64]:
+        """What went through a child at some orders."""
+        mine = self.counts[child]
+        times = np.stack(list(mine.values()), axis=1)
+        prices: NDArray[np.float64] = times @ np.stack([self.prices[key][places] for key in mine])
+        return prices * self.factors[places]
+
+
+_ROUNDING: Final = 1e-9
+
+
+def curve_at(values: NDArray[np.float64], delta: float) -> RdpCurve:
+    """A curve of whole units again, rounded up."""
+    whole = np.ceil(values - 1e-6)  # sums of products of whole numbers: what differs is their last bits
+    fits = whole < EXHAUSTED
+    return RdpCurve(np.where(fits, np.where(fits, whole, 0.0).astype(np.int64), EXHAUSTED), round(delta))
+
+
+def spend_series(
+    samples: Iterable[Sample],
+    events: Events,
+    children: Mapping[str, str],
+    curves: Mapping[str, RdpCurve],
+    moments: Sequence[datetime],
+    *,
+    whole: bool,
+) -> SpendSeries:
+    """Add up what runs were charged.
+
+    Args:
+        samples: charged decisions, by run and position.
+        events: of these, fingerprints and counts.
+        children: by run, the child through which it charges.
+        curves: prices, by fingerprint.
+        moments: at which the growth is told, increasing.
+        whole: whether these are all decisions; otherwise those between two of them are taken to be like the second one,
+            evenly spread over the time between them.
+
+    Returns:
+        The growth.
+    """
+    counts: dict[str, dict[str, Counts]] = {}
+    places = np.array([moment.timestamp() for moment in moments])
+    for run_id, found in groupby(samples, attrgetter("run_id")):
+        mine = counts.setdefault(children[run_id], {})
+        for key, (at, cumulated) in _by_event(list(found), events).items():
+            if whole:
+                further = np.concatenate(([0.0], cumulated))[[bisect_right(at, place) for place in places.tolist()]]
+            else:
+                further = np.interp(places, [places[0], *at], [0.0, *cumulated])
+            mine[key] = mine[key] + further if key in mine else further
+    prices = {key: curve.values.astype(np.float64) for key, curve in curves.items()}
+    known = {child: {key: times for key, times in mine.items() if key in prices} for child, mine in counts.items()}
+    return SpendSeries(
+        known,
+        prices,
+        {child: _deltas(mine, curves, len(places)) for child, mine in known.items()},
+        np.ones(next(iter(prices.values())).size),
+    )
+
+
+def _by_event(found: list[Sample], events: Events) -> dict[str, tuple[list[float], list[float]]]:
+    """Of a run: for each event the moments of its charges, and how often it was charged until then."""
+    kept: dict[str, tuple[list[float], list[float]]] = {}
+    before: Sample | None = None
+    for each in found:
+        told = events.get((each.run_id, each.position), ())
+        asked = sum(count for _, count in told)
+        weight = _steps_since(before, each) / asked if asked else 0.0
+        for key, count in told:
+            at, cumulated = kept.setdefault(key, ([], []))
+            at.append(each.at.timestamp())
+            cumulated.append((cumulated[-1] if cumulated else 0.0) + count * weight)
+        before = each
+    return kept
+
+
+def _steps_since(before: Sample | None, each: Sample) -> int:
+    """How many steps a run has taken with a decision and those that were left out before it."""
+    start = -1 if before is None else before.position
+    if each.position == start + 1:
+        return each.steps
+    since = 0 if before is None else before.reached
+    same = each.attempt == (1 if before is None else before.attempt)
+    return each.reached - since if same and each.reached > since else each.steps * (each.position - start)
+
+
+def _deltas(counts: Mapping[str, Counts], curves: Mapping[str, RdpCurve], moments: int) -> Counts:
+    total = np.zeros(moments)
+    for key, times in counts.items():
+        total = total + times * curves[key].delta
+    return total

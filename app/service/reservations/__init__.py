@@ -1,0 +1,1 @@
+"""Hold plans for runs, and close them."""

@@ -1,0 +1,189 @@
+"""Reservations and their ends: by the trainer's word, or by its silence."""
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from app.ledger.errors import NotFoundError, ReservationConflictError
+from app.ledger.reservations import Closing, Reservation, commit, extend, forfeit, has_lapsed, void
+from app.ledger.roles import Permission
+from app.persistence.repositories import reservations
+from app.service.accounts.lookup import require_reach
+from app.service.auth.request_context import RequestContext
+from app.service.charging.loading import load_for
+from app.service.charging.saving import save
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.reservations.ending import close_reservation
+
+
+def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
+    """Read a reservation.
+
+    Args:
+        call: needs READ.
+        reservation_id: its id.
+
+    Returns:
+        The reservation.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+    """
+    call.require(Permission.READ)
+    with call.db.read(call.organisation_id) as tx:
+        found = _found(tx, call.organisation_id, reservation_id)
+        require_reach(tx, call, found.run_id)
+        return found
+
+
+def commit_reservation(call: RequestContext, reservation_id: str, steps_executed: int) -> Reservation:
+    """End a reservation with the trainer's word on how many steps were executed.
+
+    Args:
+        call: needs CHARGE.
+        reservation_id: its id.
+        steps_executed: all steps of the plan that were executed, authorised or not.
+
+    Returns:
+        The reservation afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        ReservationTerminalError: it ended in another way, or its lease has run out.
+        InvalidInputError: fewer steps than were authorised, or more than were planned.
+    """
+    return _ended(call, reservation_id, lambda reservation: commit(reservation, steps_executed))
+
+
+def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
+    """End a reservation of which nothing was used.
+
+    Args:
+        call: needs CHARGE.
+        reservation_id: its id.
+
+    Returns:
+        The reservation afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        ReservationTerminalError: it ended in another way, or its lease has run out.
+        ReservationConflictError: steps were authorised under it.
+    """
+    return _ended(call, reservation_id, void)
+
+
+def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
+    """Answer a heartbeat: the whole lease begins anew.
+
+    Args:
+        call: needs CHARGE.
+        reservation_id: its id.
+
+    Returns:
+        The reservation afterwards.
+
+    Raises:
+        NotFoundError: the organisation has none such.
+        ReservationTerminalError: it has ended, or its lease has run out.
+    """
+    call.require(Permission.CHARGE)
+
+    def renew() -> Reservation:
+        with call.db.write(call.organisation_id) as tx:
+            found = _found(tx, call.organisation_id, reservation_id)
+            work = load_for(tx, call, found.run_id)
+            active = _as_it_stands(work, call.organisation_id, found)
+            renewed = extend(active, call.now, call.lapsed_by)
+            reservations.save_lease(tx, call.organisation_id, renewed)
+            return renewed
+
+    return call.db.retried(renew)
+
+
+def end_with_the_run(
+    work: UnitOfWork, call: RequestContext, run_id: str, steps_executed: int | None, *, attested_only: bool
+) -> None:
+    """End a run's reservation, if it has an active one, before the run itself ends or begins anew.
+
+    Args:
+        work: has the run's whole path, locked.
+        call: who asks, and when.
+        run_id: whose.
+        steps_executed: the trainer's word; None: what is left is forfeited.
+        attested_only: whether the trainer's word is needed.
+
+    Raises:
+        ReservationConflictError: the word is needed and missing, or given where nothing is reserved.
+        InvalidInputError: fewer steps than were authorised, or more than were planned.
+    """
+    active = work.reservations.get((call.organisation_id, run_id))
+    if active is None:
+        # A plan may have ended before: with the step that a lowered limit refused (ADR 0026), or by the same word.
+        if steps_executed not in {None, reservations.last_attested(work.tx, call.organisation_id, run_id)}:
+            raise ReservationConflictError(
+                "The run has no active reservation; leave out `steps_executed`, its steps were charged one by one."
+            )
+        return
+    if has_lapsed(active, call.lapsed_by):
+        close_reservation(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
+    elif steps_executed is not None:
+        close_reservation(work, call.organisation_id, active, commit(active, steps_executed), call.asker, call.now)
+    elif attested_only:
+        raise ReservationConflictError(
+            f"The run has the active reservation {active.id}: say in `steps_executed` how many of its steps were "
+            f"executed ({active.steps_used} were authorised), or commit or void it first.",
+            reservation=active.id,
+            steps_authorized=active.steps_used,
+        )
+    else:
+        close_reservation(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
+
+
+def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, steps_executed: int) -> None:
+    """Refuse another word than the one with which a run's last reservation was committed.
+
+    Args:
+        tx: the caller's transaction.
+        call: who asks.
+        run_id: a run that has ended.
+        steps_executed: the trainer's word now.
+
+    Raises:
+        ReservationConflictError: it was another one, or none.
+    """
+    attested = reservations.last_attested(tx, call.organisation_id, run_id)
+    if attested != steps_executed:
+        told = "no word on its steps" if attested is None else f"{attested} steps executed"
+        raise ReservationConflictError(f"The run has ended before, with {told}, and stays so.", steps_executed=attested)
+
+
+def _ended(call: RequestContext, reservation_id: str, how: Callable[[Reservation], Closing]) -> Reservation:
+    call.require(Permission.CHARGE)
+
+    def close() -> Reservation:
+        with call.db.write(call.organisation_id) as tx:
+            found = _found(tx, call.organisation_id, reservation_id)
+            work = load_for(tx, call, found.run_id)
+            reservation = _as_it_stands(work, call.organisation_id, found)
+            lapsed = has_lapsed(reservation, call.lapsed_by)
+            closing = forfeit(reservation) if lapsed else how(reservation)
+            if not closing.replayed:
+                close_reservation(work, call.organisation_id, reservation, closing, call.asker, call.now)
+                save(work)
+        return how(closing.reservation).reservation if lapsed else closing.reservation
+
+    return call.db.retried(close)
+
+
+def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation:
+    found = reservations.find(tx, organisation_id, reservation_id)
+    if found is None:
+        raise NotFoundError(f"There is no reservation {reservation_id!r} in your organisation.")
+    return found
+
+
+def _as_it_stands(work: UnitOfWork, organisation_id: str, found: Reservation) -> Reservation:
+    """The reservation under the lock of its run's account: it may have moved since it was found."""
+    active = work.reservations.get((organisation_id, found.run_id))
+    return active if active is not None and active.id == found.id else _found(work.tx, organisation_id, found.id)

@@ -1,0 +1,218 @@
+"""The end of a reservation: what was used stays spent, what was executed besides is charged, the rest is given back.
+
+Or it is forfeited: where nobody can say that it was not released, all that was set aside is spent.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.admission import reading_of, repetitions_left
+from app.ledger.audit import Asker
+from app.ledger.composition import of_children, through
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.exposure import without
+from app.ledger.reservations import Closing, Reservation, has_lapsed, is_exact, taken_out
+from app.ledger.room import fits
+from app.ledger.runs import TERMINAL, Run, RunStatus
+from app.persistence.repositories import accounts, parts, reservations
+from app.persistence.repositories.decisions import Decision, Outcome
+from app.service.alerts.alert_factory import exhausted, forfeited, overdrawn
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.costing import CostNotReadyError, PrecomputedCosts
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Which reservation was ended, by whom and when."""
+
+    id: str
+    by: Asker
+    at: datetime
+
+
+def close_reservation(
+    work: UnitOfWork, organisation_id: str, before: Reservation, closing: Closing, asker: Asker, now: datetime
+) -> None:
+    """Note what the end of a reservation changes, and write the end itself.
+
+    Args:
+        work: has the run's whole path, locked.
+        organisation_id: whose ledger.
+        before: the reservation while it was active.
+        closing: how it ends.
+        asker: who ends it.
+        now: in UTC.
+    """
+    path = work.path(organisation_id, before.run_id)
+    assert path is not None, "whoever ends a reservation has locked the whole path"
+    run = work.run(organisation_id, before.run_id)
+    used = [StepEvent(item.event, item.used) for item in before.items if item.used]
+    spent_before = _cost(work, organisation_id, path[0], used)
+    further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.reported, *closing.forfeited))
+    reserved = _cost(work, organisation_id, path[0], [StepEvent(item.event, item.count) for item in before.items])
+    above = _above(work, organisation_id, path, before.id, spent_before + further, reserved)
+    own = path[-1].settled(further, zero_curve(path[-1].grid_version))
+    work.change(organisation_id, (*above, own), now)
+    outcomes = {
+        Outcome.ADMITTED: closing.charged,
+        Outcome.REPORTED: closing.reported,
+        Outcome.FORFEITED: closing.forfeited,
+    }
+    for outcome, steps in outcomes.items():
+        if steps:
+            run = _append(work, organisation_id, run, _Ended(before.id, asker, now), outcome, steps)
+    work.move(organisation_id, replace(run, reservation_id=None))
+    if closing.forfeited:
+        lost = sum(step.count for step in closing.forfeited)
+        work.tell(organisation_id, [forfeited(own, before, lost, now, lapsed=has_lapsed(before, now))])
+    del work.reservations[organisation_id, before.run_id]
+    work.taken.pop((organisation_id, before.run_id), None)
+    reservations.close(work.tx, organisation_id, closing.reservation, now)
+
+
+def _append(
+    work: UnitOfWork,
+    organisation_id: str,
+    run: Run,
+    ended: _Ended,
+    outcome: Outcome,
+    steps: Sequence[StepEvent],
+) -> Run:
+    """Append what was executed or forfeited to the run's chain, and freeze a run that has executed too much."""
+    path = work.path(organisation_id, run.account_id)
+    assert path is not None, "it has not been unlocked"
+    priced = _priced(work, organisation_id, path[0], steps)
+    # Withdrawn steps that were executed are recorded as what is reported: unasked, and whatever the limits say.
+    over = next((account for account in path if not fits(account)), None) if outcome is Outcome.REPORTED else None
+    if over is not None and run.status not in TERMINAL:
+        run = replace(run, status=RunStatus.OVERDRAWN)
+        used_up = exhausted(over, path[-1], ended.at)
+        work.tell(organisation_id, [overdrawn(path[-1], over, ended.at), used_up])
+    work.append(organisation_id, run, _decision(path, run, ended, outcome, priced, over))
+    return work.run(organisation_id, run.account_id)
+
+
+def _cost(work: UnitOfWork, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> RdpCurve:
+    if not steps:
+        return zero_curve(account.grid_version)
+    return total_cost(_priced(work, organisation_id, account, steps))
+
+
+def _priced(work: UnitOfWork, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
+    """Steps of a plan at the prices that they got when the plan was made."""
+    try:
+        return work.quote(organisation_id, account, steps, PrecomputedCosts())
+    except CostNotReadyError as missing:
+        raise LedgerUnavailableError(
+            "The ledger's price of an event of this plan is missing, so the plan cannot be ended. "
+            "Run `epsilon-ledger verify`."
+        ) from missing
+
+
+def _above(
+    work: UnitOfWork,
+    organisation_id: str,
+    path: Sequence[Account],
+    ended_id: str,
+    spent: RdpCurve,
+    reserved: RdpCurve,
+) -> list[Account]:
+    """The accounts above a run after the end of one of its reservations, by depth and id.
+
+    Args:
+        work: has the run's whole path, locked.
+        organisation_id: whose ledger.
+        path: as it was before.
+        ended_id: the reservation.
+        spent: what was held for it and is spent now.
+        reserved: what was held for it.
+    """
+    composed = parts.topmost(
+        work.tx, organisation_id, [account.id for account in path[:-1] if account.partitions_per_unit is None]
+    )
+    after: dict[str, Account] = {}
+
+    def now(account_id: str) -> Account:
+        return after.get(account_id) or _as_kept(work, organisation_id, account_id)
+
+    for account in reversed(path[:-1]):
+        inner = through(path, account)
+        if account.partitions_per_unit is not None:
+            children = work.parts[organisation_id, account.id]
+            after[account.id] = of_children(account, map(now, children))
+        elif account.id not in composed:
+            held = _held_after(work, organisation_id, account, ended_id, reserved)
+            after[account.id] = account.settled(spent, held)
+        else:
+            held = _planned_beneath(work, organisation_id, account, ended_id)
+            for part in composed[account.id]:
+                held = held + now(part).held
+            moved = spent if inner is None else without(after[inner.id].spent, inner.spent)
+            after[account.id] = account.settled(moved, held)
+    return [after[account.id] for account in path[:-1]]
+
+
+def _as_kept(work: UnitOfWork, organisation_id: str, account_id: str) -> Account:
+    """An account that nobody moves while the caller holds one above it."""
+    if (organisation_id, account_id) in work.accounts or (organisation_id, account_id) in work.beside:
+        return work.record(organisation_id, account_id).account
+    [record] = accounts.find_many(work.tx, work.memory.prices, organisation_id, [account_id])
+    return record.account
+
+
+def _held_after(work: UnitOfWork, organisation_id: str, account: Account, ended_id: str, ended: RdpCurve) -> RdpCurve:
+    """What an account above the run holds for the other reservations beneath it."""
+    if is_exact(account.held, ()):
+        return taken_out(account.held, ended)
+    return _planned_beneath(work, organisation_id, account, ended_id)
+
+
+def _planned_beneath(work: UnitOfWork, organisation_id: str, account: Account, ended_id: str) -> RdpCurve:
+    """What the other reservations hold that reach an account by no disjoint parts."""
+    total = zero_curve(account.grid_version)
+    for event, count in reservations.planned_beneath(work.tx, organisation_id, account.id, ended_id):
+        [one] = _priced(work, organisation_id, account, [StepEvent(event, 1)])
+        total = total + one.curve.times(count)
+    return total
+
+
+def _decision(
+    path: Sequence[Account],
+    run: Run,
+    ended: _Ended,
+    outcome: Outcome,
+    steps: Sequence[PricedStep],
+    over: Account | None,
+) -> Decision:
+    """An entry of the run's chain; the accounts are as they are afterwards, one of them maybe over its limit."""
+    remaining, binding = None, over or path[-1]
+    if outcome is not Outcome.FORFEITED and over is None:
+        remaining, binding = repetitions_left(path, steps[-1])
+    count = sum(priced.step.count for priced in steps)
+    asked = json.dumps([ended.id, str(outcome), count])
+    return Decision(
+        run_id=run.account_id,
+        position=run.decisions,
+        attempt=run.attempt,
+        outcome=outcome,
+        steps=tuple(priced.step for priced in steps),
+        first_step=run.next_step,
+        step_count=count,
+        requested_count=count,
+        reading=reading_of(path),
+        steps_remaining=remaining,
+        binding_account_id=binding.id,
+        binding_account_path=binding.path,
+        refusal=None,
+        request_fingerprint=hashlib.sha256(asked.encode()).hexdigest(),
+        idempotency_key=None,
+        reservation_id=ended.id,
+        created_at=ended.at,
+        asker=ended.by,
+        opens_attempt=outcome is not Outcome.FORFEITED and run.next_step == run.attempt_first_step,
+    )

@@ -1,0 +1,1 @@
+"""Register runs and change their state."""

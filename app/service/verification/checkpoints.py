@@ -1,0 +1,96 @@
+"""Checkpoints against the chains that they signed: who keeps one sees whether what it stands for was rewritten."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.ledger.errors import InvalidInputError
+from app.persistence.repositories.checkpoints import Checkpoint
+from app.service.signatures import is_signed_by
+from app.service.verification.audit_replay import AuditState
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedCheckpoint:
+    """What a checkpoint says.
+
+    Args:
+        organisation_id: whose chain.
+        acts: how many acts there were.
+        head: the hash (hex) of the last of them.
+        name: of the checkpoint, for people.
+    """
+
+    organisation_id: str
+    acts: int
+    head: str
+    name: str
+
+
+def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> TrustedCheckpoint:
+    """What a signed checkpoint says.
+
+    Args:
+        document: payload and signature.
+        public_key: PEM, from whoever keeps the private one.
+        name: of the document, for people.
+
+    Returns:
+        The witness.
+
+    Raises:
+        InvalidInputError: it is no checkpoint, or was signed with another key.
+    """
+    if not is_signed_by(document, public_key):
+        raise InvalidInputError(f"{name} was not signed with this key, or was changed since.")
+    payload = document["payload"]
+    if payload.get("type") != "checkpoint":
+        raise InvalidInputError(f"{name} is a signed {payload.get('type')}, and no checkpoint.")
+    return TrustedCheckpoint(payload["organisation"], payload["acts"], payload["head"], name)
+
+
+def kept_witness(checkpoint: Checkpoint) -> TrustedCheckpoint:
+    """What a checkpoint that the ledger keeps says, by the row and not by its signature."""
+    name = f"the checkpoint after {checkpoint.acts} acts"
+    return TrustedCheckpoint(checkpoint.organisation_id, checkpoint.acts, checkpoint.head.hex(), name)
+
+
+def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCheckpoint]) -> Iterator[tuple[str, str]]:
+    """What chains disagree about with checkpoints.
+
+    Args:
+        told: by organisation, with the hashes after as many acts as the witnesses name.
+        witnesses: of any organisations.
+
+    Yields:
+        The organisation's id, and a sentence.
+    """
+    for witness in witnesses:
+        chain = told.get(witness.organisation_id, AuditState())
+        if chain.acts < witness.acts:
+            yield (
+                witness.organisation_id,
+                f"{witness.name} signed {witness.acts} acts, but the chain has {chain.acts}: it was cut.",
+            )
+        elif chain.heads.get(witness.acts, b"").hex() != witness.head:
+            yield (
+                witness.organisation_id,
+                f"{witness.name} signed another history of the first {witness.acts} acts: it was rewritten.",
+            )
+
+
+def document_fault(checkpoint: Checkpoint) -> str | None:
+    """What is wrong with a checkpoint's row; None: nothing. Its signature is for whoever has the public key."""
+    name = f"the checkpoint after {checkpoint.acts} acts"
+    try:
+        document = json.loads(checkpoint.document)
+        payload = document["payload"]
+        said = (payload["organisation"], payload["acts"], payload["head"])
+        if said != (checkpoint.organisation_id, checkpoint.acts, checkpoint.head.hex()):
+            return f"{name} is not the one that its document says."
+        if payload["created_at"] != checkpoint.created_at.isoformat(timespec="microseconds"):
+            return f"{name} was not made when its document says."
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{name} cannot be read: {error}"
+    return None

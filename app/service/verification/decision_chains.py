@@ -1,0 +1,319 @@
+"""Are a run's decisions those that were made, all of them, and do its steps follow one another?"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import isclose
+
+from app.ledger.audit import Entry, entry_hash, genesis
+from app.ledger.reservations import ReservationStatus
+from app.ledger.runs import RunStatus
+from app.persistence.repositories import entries
+from app.persistence.repositories.entries import KeptEntry, KeptReservation, KeptRun, Key
+from app.persistence.tolerant import DAMAGED
+from app.service.ids import is_of
+from app.service.verification.audit_replay import status_disagreement
+from app.service.verification.balances import can_be_read
+from app.service.verification.report import Balance, VerificationContext
+
+STEPS_TAKEN = frozenset({"admitted", "reported"})
+CHARGED = STEPS_TAKEN | {"forfeited"}
+"""Outcomes that cost something."""
+
+TOLERANCE = 1e-9
+"""How far an epsilon may lie from one that is computed now, on another processor or with another library."""
+
+
+@dataclass
+class _Walk:
+    """How far a run's chain was walked.
+
+    Args:
+        head: the hash of the last decision.
+        decisions: how many there were.
+        broken: whether a bad one was named already; those behind it are not judged by its hash.
+        attempt: of the last decision.
+        next_step: after the last step taken, in that attempt.
+        begun: whether the attempt has taken a step.
+        used: repetitions taken under each reservation, by event.
+        forfeited: as `used`.
+        unasked: those of `used` that were executed although they had been withdrawn.
+        governing: the account whose limit each decision names: the run's own, or else the nearest one above.
+        epsilon: as the last decision read it.
+        overdrawn: whether a report went over a limit.
+    """
+
+    head: bytes
+    decisions: int = 0
+    broken: bool = False
+    attempt: int = 1
+    next_step: int = 0
+    begun: bool = False
+    used: dict[str, Counter[str]] = field(default_factory=dict)
+    forfeited: dict[str, Counter[str]] = field(default_factory=dict)
+    unasked: dict[str, Counter[str]] = field(default_factory=dict)
+    governing: Balance | None = None
+    epsilon: float | None = None
+    overdrawn: bool = False
+
+
+def replay(audit: VerificationContext, run: KeptRun) -> None:
+    """Walk a run's chain, count its charges upwards to its populations, and balance its reservations.
+
+    Args:
+        audit: has the run's account and those above it.
+        run: as it is kept.
+    """
+    key = (run.organisation_id, run.id)
+    audit.runs += 1
+    governing = next((balance for balance in audit.upwards(key) if balance.account.limit is not None), None)
+    walk = _Walk(genesis(*key), next_step=run.attempts.get(1, 0), governing=governing)
+    closed: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
+    try:
+        for kept in entries.entries(audit.tx, *key, audit.report):
+            _check_link(audit, key, walk, kept)
+            if not walk.broken:
+                _note_terms(audit, key, walk, kept.entry)
+            if kept.entry.outcome in STEPS_TAKEN:
+                _check_steps(audit, key, run, walk, kept)
+            elif (kept.next_step, kept.follows_step, kept.opens_step) != (None, None, None):
+                audit.add(key, f"decision {kept.entry.position} took no steps, and yet others are tied to it.")
+            if kept.entry.outcome in CHARGED:
+                _check_count(audit, key, kept.entry)
+                _count(audit, key, walk, kept, closed, reported)
+    except DAMAGED as fault:
+        audit.add(key, f"a decision behind the {walk.decisions} first ones cannot be read: {fault}")
+        return
+    _check_end(audit, key, run, walk)
+    _check_epsilon(audit, key, walk)
+    own = audit.balances[key]
+    own.reported.update(reported)
+    for balance in audit.adding(key):
+        balance.spent.update(closed)
+        balance.reported.update(reported)
+    for balance in audit.above(key):
+        balance.workloads.update(closed)
+    own.workloads.update(own.spent)
+    _balance_reservations(audit, key, run, walk)
+
+
+def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: KeptEntry) -> None:
+    """Name the first decision that is missing, or is not what was hashed."""
+    entry = kept.entry
+    problem = None
+    if entry.position != walk.decisions:
+        problem = f"decision {walk.decisions} is missing from its chain."
+    elif entry_hash(walk.head, entry) != kept.entry_hash:
+        problem = f"decision {entry.position} is not the one that was made: its hash is that of another."
+    if problem and not walk.broken:
+        walk.broken = True
+        audit.add(key, problem, min(walk.decisions, entry.position))
+    walk.head = kept.entry_hash
+    walk.decisions = entry.position + 1
+    anchored = audit.anchors(key).get(walk.decisions)
+    if anchored is not None and anchored != kept.entry_hash.hex() and not walk.broken:
+        walk.broken = True
+        detail = f"decision {entry.position} is not the one that the organisation's chain is tied to: it was rewritten."
+        audit.add(key, detail, entry.position)
+    audit.decisions += 1
+
+
+def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: Entry) -> None:
+    """Note under which limits a decision was made, and what it says of the run; nobody has changed it since."""
+    if walk.governing is not None:
+        walk.governing.limits.add((entry.epsilon_limit, entry.delta))
+    binding = audit.balances.get((key[0], entry.binding_account_id))
+    if binding is not None and entry.refusal is not None:
+        with suppress(KeyError, TypeError, ValueError):  # its text is proven, whatever it says
+            facts = json.loads(entry.refusal)
+            binding.limits.add((float(facts["epsilon_limit"]), float(facts["delta"])))
+    walk.epsilon = entry.epsilon
+    if entry.outcome == "reported" and entry.steps_remaining is None:
+        walk.overdrawn = True
+
+
+def _check_steps(audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk, kept: KeptEntry) -> None:
+    """Hold the steps of a decision against those before them."""
+    entry = kept.entry
+    if entry.attempt != walk.attempt:
+        _open_attempt(audit, key, run, walk, entry.attempt, entry.position)
+    expected = walk.next_step
+    ties = (None, expected) if not walk.begun else (expected, None)
+    if entry.first_step != expected or (kept.follows_step, kept.opens_step) != ties:
+        detail = (
+            f"decision {entry.position} begins at step {entry.first_step}; the steps before it end at {expected}."
+            if entry.first_step != expected
+            else f"decision {entry.position} does not say that it follows the steps before it."
+        )
+        audit.add(key, detail, entry.position)
+    if kept.next_step != entry.first_step + entry.step_count:
+        audit.add(key, f"decision {entry.position} says that it ends at step {kept.next_step}.", entry.position)
+    walk.begun = True
+    walk.next_step = entry.first_step + sum(count for _, count in entry.items)
+
+
+def _check_count(audit: VerificationContext, key: Key, entry: Entry) -> None:
+    counted = sum(count for _, count in entry.items)
+    if counted != entry.step_count:
+        detail = f"decision {entry.position} says that it takes {entry.step_count} steps; its charges are {counted}."
+        audit.add(key, detail, entry.position)
+
+
+def _open_attempt(
+    audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk, attempt: int, position: int | None
+) -> None:
+    """Go on to another attempt: a later one, that begins no further than the steps taken before."""
+    first_step = run.attempts.get(attempt)
+    if attempt < walk.attempt or first_step is None or first_step > walk.next_step:
+        audit.add(key, f"attempt {attempt} does not follow attempt {walk.attempt} at step {walk.next_step}.", position)
+    walk.attempt, walk.begun = attempt, False
+    walk.next_step = walk.next_step if first_step is None else first_step
+
+
+def _count(
+    audit: VerificationContext, key: Key, walk: _Walk, kept: KeptEntry, closed: Counter[str], reported: Counter[str]
+) -> None:
+    """Add a decision's charges to the run's own, and to those of its ancestors unless a reservation holds them."""
+    entry = kept.entry
+    audit.charges += len(entry.items)
+    if entry.outcome in STEPS_TAKEN:
+        audit.steps += sum(count for _, count in entry.items)
+    reservation = None
+    if entry.reservation_id is not None:
+        reservation = audit.reservations.get((key[0], entry.reservation_id))
+        if reservation is None or reservation.run_id != key[1]:
+            detail = f"decision {entry.position} is under a reservation {entry.reservation_id} that the run has not."
+            audit.add(key, detail, entry.position)
+            reservation = None
+        else:
+            if reservation.attempt != entry.attempt:
+                detail = f"decision {entry.position} of attempt {entry.attempt} is under a plan of another attempt."
+                audit.add(key, detail, entry.position)
+            taken = walk.forfeited if entry.outcome == "forfeited" else walk.used
+            _add(taken.setdefault(reservation.id, Counter()), entry.items)
+            if entry.outcome == "reported":
+                _add(walk.unasked.setdefault(reservation.id, Counter()), entry.items)
+    _add(audit.balances[key].spent, entry.items)
+    if reservation is None or reservation.status != ReservationStatus.ACTIVE:
+        _add(closed, entry.items)
+        if entry.outcome == "reported":
+            _add(reported, entry.items)
+
+
+def _add(counts: Counter[str], items: tuple[tuple[str, int], ...]) -> None:
+    for fingerprint, count in items:
+        counts[fingerprint] += count
+
+
+def _check_end(audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk) -> None:
+    """Hold what the run's row says against its decisions."""
+    if not walk.broken and walk.head != run.chain_head:
+        last = f"at decision {walk.decisions - 1}" if walk.decisions else "before the first decision"
+        audit.add(key, f"its chain ends {last}, but not with the run's head: decisions are missing.", walk.decisions)
+    tied = max(audit.anchors(key), default=0)
+    if tied > walk.decisions:
+        audit.add(key, f"{walk.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
+    if walk.decisions != run.decisions:
+        audit.add(key, f"{walk.decisions} decisions are kept, but {run.decisions} were made.")
+    if sorted(run.attempts) != list(range(1, len(run.attempts) + 1)) or len(run.attempts) != run.attempt:
+        audit.add(key, f"its attempts are {sorted(run.attempts)}, but its current one is {run.attempt}.")
+    for attempt in sorted(one for one in run.attempts if one > walk.attempt):
+        _open_attempt(audit, key, run, walk, attempt, None)
+    if run.next_step != walk.next_step:
+        audit.add(key, f"its steps end at {walk.next_step}, but its next step is {run.next_step}.")
+    wrong = status_disagreement(run.status, audit.terms(key), overdrawn=walk.overdrawn)
+    if wrong is not None:
+        audit.add(key, wrong)
+    if walk.overdrawn and run.status in {RunStatus.ACTIVE, RunStatus.PAUSED}:
+        audit.add(key, f"it has reported more than its limit allows, and yet it is {run.status}.")
+
+
+def _check_epsilon(audit: VerificationContext, key: Key, walk: _Walk) -> None:
+    """Hold the epsilon that the last decision read against what the governing filter makes of the run's charges.
+
+    It tells a filter that was exchanged: the adaptive one for the declared one, say, which reads less.
+    """
+    own, governing = audit.balances[key], walk.governing
+    if walk.broken or walk.epsilon is None or governing is None or not can_be_read(governing.account):
+        return
+    spent = audit.cost(key[0], own.account, own.spent)
+    if spent is None:
+        return
+    stages = [stage for stage in audit.stages((key[0], governing.account.id)) if can_be_read(stage)]
+    if not any(_agree(stage.epsilon(spent), walk.epsilon) for stage in stages):
+        governing.misread = True
+
+
+def _agree(now: float, then: float) -> bool:
+    return isclose(now, then, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _balance_reservations(audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk) -> None:
+    """Hold a run's reservations against what was taken under them: reserved = committed + returned + forfeited."""
+    active = None
+    for reservation in audit.plans.get(key, ()):
+        _check_plan(audit, key, reservation, walk)
+        own = audit.balances[key]
+        for balance in (own, *audit.above(key)):
+            balance.workloads.update(reservation.items)
+        if reservation.status == ReservationStatus.ACTIVE:
+            active = reservation.id
+            if reservation.attempt != run.attempt:
+                audit.add(key, f"its active reservation {active} is not one of its attempt {run.attempt}.")
+            _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
+            _allow(own, reservation, {event: used for event, (_, used) in reservation.items.items()})
+            for balance in audit.adding(key):
+                _add(balance.held, tuple((event, count) for event, (count, _) in reservation.items.items()))
+                _allow(balance, reservation, {})
+        elif reservation.status == ReservationStatus.FORFEITED:
+            for balance in (own, *audit.adding(key)):
+                balance.withdrawn.update(reservation.withdrawn)
+    if run.reservation_id != active:
+        audit.add(key, f"it names the reservation {run.reservation_id}, but its active one is {active}.")
+
+
+def _check_plan(audit: VerificationContext, key: Key, reservation: KeptReservation, walk: _Walk) -> None:
+    account = audit.balances[key].account
+    name = f"reservation {reservation.id}"
+    if not is_of(reservation.id, reservation.created_at):
+        audit.add(key, f"{name} was not made when its id says.")
+    reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
+    if reserved is None or (reserved.to_bytes(), reserved.delta) != entries.reserved(
+        audit.tx, key[0], reservation.id, audit.report
+    ):
+        audit.add(key, f"the curve of {name} is not that of its plan.")
+    _check_withdrawn(audit, key, reservation, walk)
+    used = {event: used for event, (_, used) in reservation.items.items() if used}
+    if used != walk.used.get(reservation.id, Counter()):
+        audit.add(key, f"what {name} says to be used of its plan is not what was charged under it.")
+    status, executed = reservation.status, reservation.steps_executed
+    left = {event: count - used for event, (count, used) in reservation.items.items() if count != used}
+    due = left if status == ReservationStatus.FORFEITED else {}
+    if walk.forfeited.get(reservation.id, Counter()) != due:
+        audit.add(key, f"what is left of the plan of {name}, which is {status}, is not what was forfeited.")
+    if status == ReservationStatus.VOIDED and used:
+        audit.add(key, f"{name} is voided, and yet steps were charged under it.")
+    if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
+        audit.add(key, f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
+
+
+def _check_withdrawn(audit: VerificationContext, key: Key, reservation: KeptReservation, walk: _Walk) -> None:
+    """Hold what a plan may no longer take against the acts that lowered limits, and against what it took."""
+    name, told = f"reservation {reservation.id}", audit.withdrawn(key[0], reservation.id)
+    if told is not None and reservation.withdrawn != told:
+        audit.add(key, f"what {name} says to be withdrawn of its plan is not what lowered limits have withdrawn.")
+    asked = walk.used.get(reservation.id, Counter()) - walk.unasked.get(reservation.id, Counter())
+    for event, count in reservation.withdrawn.items():
+        if asked[event] + count > reservation.items[event][0]:
+            audit.add(key, f"steps were let through under {name} that a lowered limit had withdrawn.")
+
+
+def _allow(balance: Balance, reservation: KeptReservation, spent: Mapping[str, int]) -> None:
+    """Count what an active plan may still take, and what it has taken and an account has not yet as spent."""
+    for event, (count, used) in reservation.items.items():
+        allowed = count - reservation.withdrawn.get(event, 0)
+        balance.allowed[event] += allowed - spent.get(event, 0)
+        balance.left += allowed - used

@@ -1,0 +1,68 @@
+"""Are the prices those of their events?"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from app.accounting.events import event_from_canonical
+from app.accounting.rdp import FORMULA_VERSION, event_curve
+from app.persistence.repositories import events
+from app.persistence.repositories.events import StoredPrice
+from app.persistence.tolerant import DAMAGED
+from app.service.verification.report import Discrepancy, VerificationContext
+
+TOLERANCE = 1e-9
+"""How far a stored price may lie from one that is computed now, on another processor or with another library."""
+
+
+def read_prices(audit: VerificationContext, organisation_id: str | None) -> None:
+    """Note which prices are sound; the others become faults.
+
+    Args:
+        audit: is told the sound ones.
+        organisation_id: whose; None: of every organisation.
+    """
+    for owner, key, description in events.descriptions(audit.tx, organisation_id, audit.report):
+        if hashlib.sha256(description).hexdigest() != key:
+            detail = f"event {key[:12]}: its description {description.decode()!a} has another fingerprint."
+            audit.faults.append(Discrepancy(owner, None, None, detail))
+    for stored in events.everything(audit.tx, organisation_id, audit.report):
+        problem = price_problem(stored)
+        if problem:
+            detail = f"event {stored.fingerprint[:12]}: {problem}"
+            audit.faults.append(Discrepancy(stored.prices.organisation_id, None, None, detail))
+        else:
+            audit.sound.add((stored.prices, stored.fingerprint))
+
+
+def price_problem(stored: StoredPrice) -> str | None:
+    """What is wrong with a price.
+
+    Args:
+        stored: as it is kept.
+
+    Returns:
+        A clause for a person; None if the price is what the event costs, or was by an earlier, looser formula.
+    """
+    if not 1 <= stored.formula_version <= FORMULA_VERSION:
+        return f"its price is of the formulas {stored.formula_version}, of which this version knows nothing."
+    relation, grid_version = stored.prices.relation, stored.prices.grid_version
+    try:
+        fresh = event_curve(event_from_canonical(stored.canonical), relation, grid_version)
+    except DAMAGED as error:
+        return f"under {relation} and grid {grid_version} it cannot be priced: {error}"
+    same_grid = fresh.values.shape == stored.curve.values.shape
+    if same_grid and all(
+        _agree(now, kept, exactly=stored.formula_version == FORMULA_VERSION)
+        for now, kept in ((fresh.values, stored.curve.values), (fresh.delta, stored.curve.delta))
+    ):
+        return None
+    return f"its price under {relation} and grid {grid_version} is not what {stored.canonical.decode()} costs."
+
+
+def _agree(fresh: ArrayLike, stored: ArrayLike, *, exactly: bool) -> bool:
+    """Whether a stored price is the one computed now; by an earlier, looser formula it may be higher."""
+    now, kept = np.asarray(fresh, float), np.asarray(stored, float)
+    slack = TOLERANCE * now + 2
+    return bool((kept >= now - slack).all() and (not exactly or (kept <= now + slack).all()))
