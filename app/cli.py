@@ -8,8 +8,8 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.commands import founding, proving, quarantines, running
 from app.commands import keys as key_commands
+from app.commands import organisations, quarantines, server, verification
 from app.ledger.errors import LedgerError
 
 cli = typer.Typer(
@@ -43,15 +43,15 @@ def options(
     del version  # it was printed already
 
 
-cli.command()(running.serve)
-cli.command()(running.migrate)
-cli.command()(running.demo)
-cli.command()(running.openapi)
-cli.command("copy")(proving.copy_ledger)
-cli.command()(proving.verify)
-cli.command()(proving.checkpoint)
-cli.command("export")(proving.export_charges)
-org.command("create")(founding.create_organisation)
+cli.command()(server.serve)
+cli.command()(server.migrate)
+cli.command()(server.demo)
+cli.command()(server.openapi)
+cli.command("copy")(verification.copy_ledger)
+cli.command()(verification.verify)
+cli.command()(verification.checkpoint)
+cli.command("export")(verification.export_charges)
+org.command("create")(organisations.create_organisation)
 keys.command("create")(key_commands.create_key)
 keys.command("list")(key_commands.list_keys)
 keys.command("revoke")(key_commands.revoke_key)

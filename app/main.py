@@ -7,26 +7,24 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-from app.api import problems
-from app.api.counting import count
-from app.api.headers import secure
-from app.api.hot import HotRoute
+from app.api import problems, request_metrics, security_headers
+from app.api.fast_path import StepFastPathMiddleware
 from app.api.openapi import describe
 from app.api.request_ids import RequestIds
 from app.api.routers import (
     accounts,
     alerts,
+    api_keys,
+    audit,
+    charts,
     checkpoints,
     experiments,
-    governance,
     health,
-    keys,
-    lifecycle,
     metrics,
-    pictures,
     planning,
     policies,
     proposals,
+    run_lifecycle,
     runs,
     statements,
     steps,
@@ -34,22 +32,22 @@ from app.api.routers import (
 )
 from app.dashboard import (
     account,
+    api_docs,
     approvals,
     assets,
-    audit,
     decisions,
-    describing,
-    openid,
+    login,
+    oidc_login,
     overview,
     planner,
     run,
-    signing_in,
 )
+from app.dashboard import audit as audit_page
 from app.dashboard import keys as keys_page
 from app.dashboard import policies as policies_page
 from app.dashboard import webhooks as webhooks_page
-from app.dashboard.pages import explain_to_people
-from app.logs import keep_secrets
+from app.dashboard.page_context import install_error_pages
+from app.logging_config import install_redaction
 from app.service.audit.checkpoints import keep_checkpoints
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import request_limits
@@ -63,34 +61,34 @@ from app.service.queries.account_status import AccountStatusCache
 from app.service.signatures import signer_of
 from app.service.verification.result_cache import Verifications
 from app.settings import Settings
-from app.telemetry import telemetry
+from app.tracing_setup import configure_tracing
 from app.version import VERSION
 
 ROUTERS = (
     steps,
     accounts,
     runs,
-    pictures,
+    charts,
     experiments,
-    lifecycle,
+    run_lifecycle,
     planning,
-    keys,
+    api_keys,
     proposals,
     policies,
     alerts,
     webhooks,
     checkpoints,
     statements,
-    governance,
+    audit,
     health,
     metrics,
 )
 """In the order of the document."""
 
-PAGES = (
+DASHBOARD_ROUTERS = (
     assets,
-    signing_in,
-    openid,
+    login,
+    oidc_login,
     overview,
     account,
     run,
@@ -100,8 +98,8 @@ PAGES = (
     webhooks_page,
     planner,
     decisions,
-    audit,
-    describing,
+    audit_page,
+    api_docs,
 )
 """What people see in a browser."""
 
@@ -118,13 +116,13 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         InvalidInputError: a database URL is not one that this version supports.
     """
-    keep_secrets()
+    install_redaction()
     placements = Placements(settings.database_urls, settings.database_pool_size, settings.database_password_file)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         background: TaskRegistry = app.state.background
-        _begin(background, app.state, settings)
+        _start_background_tasks(background, app.state, settings)
         async with placements.at_work(background, allow_private=settings.webhooks_allow_private):
             yield
             await background.stop()
@@ -138,7 +136,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # a page of our own shows it
         redoc_url=None,
         redirect_slashes=False,
-        telemetry=telemetry(),
+        telemetry=configure_tracing(),
     )
     app.state.placements = placements
     app.state.keys = Authenticator(placements.databases, settings.openid)
@@ -157,8 +155,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics_top_accounts = settings.metrics_top_accounts
     app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
-    explain_to_people(app)
-    app.add_middleware(HotRoute, keys=app.state.keys, rates=app.state.rates, placements=placements)
+    install_error_pages(app)
+    app.add_middleware(StepFastPathMiddleware, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
     app.state.session_hours = settings.session_hours
     app.state.openid_session_minutes = settings.openid_session_minutes
@@ -167,16 +165,16 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.standings = AccountStatusCache()
     app.state.histories = AccountHistoryCache()
     app.state.verifications = Verifications()
-    for module in (*ROUTERS, *PAGES):
+    for module in (*ROUTERS, *DASHBOARD_ROUTERS):
         # As they are: `include_router` would make each route anew for this application.
         app.router.routes.extend(module.routes.routes)
     describe(app)
-    secure(app)
-    count(app)
+    security_headers.install(app)
+    request_metrics.install(app)
     return app
 
 
-def _begin(background: TaskRegistry, state: State, settings: Settings) -> None:
+def _start_background_tasks(background: TaskRegistry, state: State, settings: Settings) -> None:
     """Begin what is done beside the requests, but for what `Placements.at_work` does."""
     for placement in state.placements:
         background.start(f"keys:{placement.name}", state.keys.keep_fresh(placement.name))

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.persistence.engine import POOL_SIZE
+from app.persistence.database import POOL_SIZE
 from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.auth.oidc.authorization_code import OidcClient, OidcClientConfig, secret_in
 from app.service.auth.oidc.config import OidcConfig, RoleMapping, check_issuer, check_origin, check_url, read_roles

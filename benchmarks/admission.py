@@ -14,14 +14,14 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from app.accounting.calibration.targets import declared_bounds
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import kept_curve
-from app.accounting.solving.rules import declared_bounds
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import Admission, admit
+from app.ledger.filter_bounds import adaptive_filter_bounds, declared_filter_bounds
 from app.ledger.filters import FilterKind, Limit
-from app.ledger.gates import adaptive_gate, declared_gate
 
 DEPTH = 4
 STEP = StepEvent(PoissonSampled(0.01, Gaussian(1.1)), 1)
@@ -92,7 +92,7 @@ def thinned(grid_version: int) -> NDArray[np.float64]:
 
 def forget_orders() -> None:
     """Clear what was computed over a grid of other orders."""
-    for cached in (adaptive_gate, declared_gate, declared_bounds, kept_curve, zero_curve):
+    for cached in (adaptive_filter_bounds, declared_filter_bounds, declared_bounds, kept_curve, zero_curve):
         cached.cache_clear()
 
 

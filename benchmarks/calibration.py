@@ -14,12 +14,12 @@ import numpy as np
 from dp_accounting import calibrate_dp_mechanism, dp_event
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
+from app.accounting.calibration.solvers import Target, noise_multiplier_that_fits
+from app.accounting.calibration.targets import Rule
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.orders import GRID_VERSION, orders
-from app.accounting.solving.calibration import Target, noise_multiplier_that_fits
-from app.accounting.solving.rules import Rule
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 PLANS = [

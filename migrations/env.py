@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.tables import metadata
 from app.settings import Settings
 

@@ -11,7 +11,7 @@ import pytest
 from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
-from app.persistence import engine
+from app.persistence import database
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
 from app.service.monitoring import readiness
@@ -48,7 +48,7 @@ http_sender._trusting = cache(http_sender._trusting)
 # As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
 vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)
 
-engine._engine = sharing_statements(engine._engine)
+database._engine = sharing_statements(database._engine)
 
 # Where tests have their SQLite files. None of them pulls the plug: what a killed process wrote stays there, too.
 if (memory := postgres.in_memory()) is not None:

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fastapi.testclient import TestClient
 
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.main import create_app
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import tenants
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import organisations
 from app.persistence.schema import is_current, upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
@@ -136,12 +136,12 @@ _keys: dict[str | None, Keys] = {}
 
 def _keys_of(database: Database) -> Keys:
     """The keys of a copy; where there is no organisation yet, two are founded."""
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         current = is_current(tx)
     if not current:
         upgrade(database)
-    with database.read(EVERYONE) as tx:
-        first = tenants.find_organisation(tx, ORGANISATIONS[0])
+    with database.read(ALL_TENANTS) as tx:
+        first = organisations.find_organisation(tx, ORGANISATIONS[0])
     if first is not None:
         return _keys[first]
     now = datetime.now(UTC)

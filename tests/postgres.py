@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 
 import psycopg
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from tests.postgres_binaries import binaries, ordinary_user
 

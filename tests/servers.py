@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx2
 
-from app.ledger.roles import Role
-from app.persistence.engine import Database
+from app.ledger.permissions import Role
+from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key

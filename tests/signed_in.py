@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from app.api.sessions import COOKIE
+from app.api.session_cookies import COOKIE
 from app.service.auth import sessions
 from app.service.auth.authentication import authenticate
 from tests.conftest import Ledger

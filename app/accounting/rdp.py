@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.accounting.base_rdp import gaussian_noise, rdp, worst_loss
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
@@ -30,15 +31,14 @@ from app.accounting.events import (
     with_noise_multiplier,
 )
 from app.accounting.formulas.amplification import sampled_epsilon_delta, taken_or_not_rdp
-from app.accounting.formulas.fixed_batches import without_replacement_gaussian_rdp
 from app.accounting.formulas.mechanisms import pure_dp_rdp
-from app.accounting.formulas.schedules import segments
-from app.accounting.formulas.selection import repeat_and_select_rdp
-from app.accounting.groups import in_group
+from app.accounting.formulas.noise_schedules import segments
+from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
+from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
+from app.accounting.group_privacy import for_group
 from app.accounting.orders import GRID_VERSION, HIGHEST
 from app.accounting.orders import orders as orders_of_grid
-from app.accounting.sampled import is_amplified, ungrouped
-from app.accounting.unsampled import gaussian_noise, rdp, worst_loss
+from app.accounting.poisson_rdp import is_amplified, strip_group
 from app.accounting.work import spend_curve
 
 __all__ = ["FORMULA_VERSION", "curve_over", "event_curve", "rdp"]
@@ -128,7 +128,7 @@ def _(event: SelfComposed, orders: NDArray[np.float64], relation: NeighboringRel
 
 @curve_over.register
 def _(event: GroupPrivacy, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
-    return curve_over(in_group(event.event, event.group_size), orders, relation)
+    return curve_over(for_group(event.event, event.group_size), orders, relation)
 
 
 @curve_over.register
@@ -166,7 +166,7 @@ def _(event: Decay, orders: NDArray[np.float64], relation: NeighboringRelation) 
 def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
     if event.sampling_probability == 1:
         return curve_over(event.event, orders, relation)
-    inner = ungrouped(event.event)
+    inner = strip_group(event.event)
     if not is_amplified(inner, relation):
         return _taken_or_not(event.sampling_probability, curve_over(inner, orders, relation), orders)
     if isinstance(inner, EpsilonDelta) and inner.delta:
@@ -196,7 +196,7 @@ def _(event: SampledWithoutReplacement, orders: NDArray[np.float64], relation: N
         )
     if event.sample_size == event.source_dataset_size:
         return curve_over(event.event, orders, relation)
-    inner = ungrouped(event.event)
+    inner = strip_group(event.event)
     if not isinstance(inner, Gaussian | AdaptiveClipping):
         # The bound compares three Gaussians, and a query that depends on an earlier answer may set them differently in
         # each branch: several releases of one batch are one longer vector only if all queries are fixed beforehand.

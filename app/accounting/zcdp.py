@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from app.accounting.base_rdp import rdp, worst_loss
 from app.accounting.events import (
     AdaptiveClipping,
     Composed,
@@ -34,16 +35,15 @@ from app.accounting.events import (
     with_noise_multiplier,
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
-from app.accounting.formulas.schedules import segments
-from app.accounting.groups import in_group
-from app.accounting.unsampled import rdp, worst_loss
+from app.accounting.formulas.noise_schedules import segments
+from app.accounting.group_privacy import for_group
 
 ROUNDING: Final = 1e-12
 """Relative room for the roundings of a sum of some thousand terms: results are increased by it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Concentration:
+class ZcdpBound:
     """A divergence that is at most xi + rho a at every order a.
 
     Args:
@@ -56,7 +56,7 @@ class Concentration:
     xi: float = 0.0
     is_gaussian: bool = False
 
-    def __add__(self, other: "Concentration") -> "Concentration":
+    def __add__(self, other: "ZcdpBound") -> "ZcdpBound":
         """Compose.
 
         Args:
@@ -65,9 +65,9 @@ class Concentration:
         Returns:
             The concentration of both (Lemma 2.3 of the source).
         """
-        return Concentration(self.rho + other.rho, self.xi + other.xi, self.is_gaussian and other.is_gaussian)
+        return ZcdpBound(self.rho + other.rho, self.xi + other.xi, self.is_gaussian and other.is_gaussian)
 
-    def times(self, count: float) -> "Concentration":
+    def times(self, count: float) -> "ZcdpBound":
         """Compose repetitions.
 
         Args:
@@ -76,7 +76,7 @@ class Concentration:
         Returns:
             The concentration of all of them.
         """
-        return Concentration(self.rho * count, self.xi * count, self.is_gaussian)
+        return ZcdpBound(self.rho * count, self.xi * count, self.is_gaussian)
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon that zCDP monitors print.
@@ -133,7 +133,7 @@ class Concentration:
         return gaussian_delta(sqrt(2 * self.rho) * (1 + ROUNDING), epsilon)
 
 
-def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: NeighboringRelation) -> Concentration | None:
+def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: NeighboringRelation) -> ZcdpBound | None:
     """Return the concentration of a plan.
 
     Args:
@@ -146,7 +146,7 @@ def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: Neighbor
     counts: Counter[DpEvent] = Counter()
     for event, count in steps:
         counts[event] += count
-    total = Concentration(0.0, is_gaussian=True)
+    total = ZcdpBound(0.0, is_gaussian=True)
     for event, count in counts.items():
         one = concentration(event, relation)
         if one is None:
@@ -156,7 +156,7 @@ def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: Neighbor
 
 
 @singledispatch
-def concentration(event: DpEvent, relation: NeighboringRelation) -> Concentration | None:
+def concentration(event: DpEvent, relation: NeighboringRelation) -> ZcdpBound | None:
     """Return the concentration of one repetition of an event.
 
     Args:
@@ -173,66 +173,66 @@ def concentration(event: DpEvent, relation: NeighboringRelation) -> Concentratio
 @concentration.register
 def _(
     event: Gaussian | AdaptiveClipping | DiscreteGaussian | TreeAggregation, relation: NeighboringRelation
-) -> Concentration | None:
+) -> ZcdpBound | None:
     # Bun & Steinke 2016, Proposition 1.6: the divergence of Gaussian noise is rho a itself, so any order gives rho.
     order = np.array([2.0])
     rho = float(rdp(event, order, relation)[0]) / 2
-    return Concentration(rho, is_gaussian=not isinstance(event, DiscreteGaussian))
+    return ZcdpBound(rho, is_gaussian=not isinstance(event, DiscreteGaussian))
 
 
 @concentration.register
-def _(event: Laplace, relation: NeighboringRelation) -> Concentration | None:
+def _(event: Laplace, relation: NeighboringRelation) -> ZcdpBound | None:
     return _pure(worst_loss(event, relation))
 
 
 @concentration.register
-def _(event: RandomizedResponse, relation: NeighboringRelation) -> Concentration | None:
+def _(event: RandomizedResponse, relation: NeighboringRelation) -> ZcdpBound | None:
     return _pure(worst_loss(event, relation))
 
 
 @concentration.register
-def _(event: Exponential, relation: NeighboringRelation) -> Concentration | None:
+def _(event: Exponential, relation: NeighboringRelation) -> ZcdpBound | None:
     del relation  # the scores' sensitivity was taken under it
     # Cesar & Rogers 2021 (arXiv 2004.07223), for every mechanism of bounded range.
-    return Concentration(event.epsilon**2 / 8)
+    return ZcdpBound(event.epsilon**2 / 8)
 
 
 @concentration.register
-def _(event: Zcdp, relation: NeighboringRelation) -> Concentration | None:
+def _(event: Zcdp, relation: NeighboringRelation) -> ZcdpBound | None:
     del relation  # stated by the caller for it
-    return Concentration(event.rho, event.xi)
+    return ZcdpBound(event.rho, event.xi)
 
 
 @concentration.register
-def _(event: EpsilonDelta, relation: NeighboringRelation) -> Concentration | None:
+def _(event: EpsilonDelta, relation: NeighboringRelation) -> ZcdpBound | None:
     del relation  # stated by the caller for it
     return None if event.delta else _pure(event.epsilon)
 
 
 @concentration.register
-def _(event: PoissonSampled, relation: NeighboringRelation) -> Concentration | None:
+def _(event: PoissonSampled, relation: NeighboringRelation) -> ZcdpBound | None:
     return concentration(event.event, relation) if event.sampling_probability == 1 else None
 
 
 @concentration.register
-def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> Concentration | None:
+def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> ZcdpBound | None:
     return concentration(event.event, relation) if event.sample_size == event.source_dataset_size else None
 
 
 @concentration.register
-def _(event: Composed, relation: NeighboringRelation) -> Concentration | None:
+def _(event: Composed, relation: NeighboringRelation) -> ZcdpBound | None:
     return total_concentration([(part, 1) for part in event.events], relation)
 
 
 @concentration.register
-def _(event: SelfComposed, relation: NeighboringRelation) -> Concentration | None:
+def _(event: SelfComposed, relation: NeighboringRelation) -> ZcdpBound | None:
     return total_concentration([(event.event, event.count)], relation)
 
 
 @concentration.register
-def _(event: Decay, relation: NeighboringRelation) -> Concentration | None:
+def _(event: Decay, relation: NeighboringRelation) -> ZcdpBound | None:
     start = noise_multiplier(event.event)
-    total = Concentration(0.0, is_gaussian=True)
+    total = ZcdpBound(0.0, is_gaussian=True)
     for z, halves in segments(event.mode, start, event.decay_rate, event.first_step, event.steps):
         one = concentration(with_noise_multiplier(event.event, z), relation)
         if one is None:
@@ -242,10 +242,10 @@ def _(event: Decay, relation: NeighboringRelation) -> Concentration | None:
 
 
 @concentration.register
-def _(event: GroupPrivacy, relation: NeighboringRelation) -> Concentration | None:
-    return concentration(in_group(event.event, event.group_size), relation)
+def _(event: GroupPrivacy, relation: NeighboringRelation) -> ZcdpBound | None:
+    return concentration(for_group(event.event, event.group_size), relation)
 
 
-def _pure(epsilon: float) -> Concentration:
+def _pure(epsilon: float) -> ZcdpBound:
     """Return what pure differential privacy implies (Bun & Steinke 2016, Proposition 1.4)."""
-    return Concentration(epsilon**2 / 2)
+    return ZcdpBound(epsilon**2 / 2)

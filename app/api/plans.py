@@ -7,18 +7,8 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import ValidationError
 
 from app.accounting.work import spend
-from app.api.faults import refusal_of
 from app.api.schemas.common import Body, Output
-from app.api.schemas.plan_answers import (
-    DeltaOut,
-    EpsilonOut,
-    LaplaceOut,
-    MostStepsOut,
-    NoiseMultiplierOut,
-    SamplingProbabilityOut,
-    TrajectoryOut,
-)
-from app.api.schemas.planning import (
+from app.api.schemas.planning_requests import (
     DeltaIn,
     EpsilonIn,
     LaplaceIn,
@@ -27,7 +17,17 @@ from app.api.schemas.planning import (
     SamplingProbabilityIn,
     TrajectoryIn,
 )
-from app.api.strict import strict_loads
+from app.api.schemas.planning_responses import (
+    DeltaOut,
+    EpsilonOut,
+    LaplaceOut,
+    MostStepsOut,
+    NoiseMultiplierOut,
+    SamplingProbabilityOut,
+    TrajectoryOut,
+)
+from app.api.strict_json import strict_loads
+from app.api.validation_errors import refusal_of
 from app.service.planning.calibration import largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import plan_delta, plan_epsilon, plan_trajectory
 from app.service.planning.laplace import plan_laplace

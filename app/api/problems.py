@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.accounting.errors import AccountingError
-from app.api.faults import refusal_of, short
+from app.api.validation_errors import refusal_of, truncate_echo
 from app.ledger.errors import LedgerError
-from app.persistence.engine import said_by
+from app.persistence.database import error_summary
 from app.service.metrics import counters
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -65,16 +65,16 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_grid_version": (503, "The ledger is newer than this service"),
 }
 
-GUARDED: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
+AUTH_ERRORS: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
 """What every operation with a key may answer."""
 
-READING: Final = (*GUARDED, "insufficient_scope", "not_found", "invalid_request")
-SENDING: Final = (*GUARDED, "foreign_page", "request_too_large", "unsupported_media_type", "invalid_request")
-WRITING: Final = (*SENDING, "insufficient_scope")
-PRICING: Final = ("invalid_event", "plan_too_expensive", "unsupported_event")
+READ_ERRORS: Final = (*AUTH_ERRORS, "insufficient_scope", "not_found", "invalid_request")
+SENDING: Final = (*AUTH_ERRORS, "foreign_page", "request_too_large", "unsupported_media_type", "invalid_request")
+WRITE_ERRORS: Final = (*SENDING, "insufficient_scope")
+COSTING_ERRORS: Final = ("invalid_event", "plan_too_expensive", "unsupported_event")
 OPENING: Final = (
-    *WRITING,
-    *PRICING,
+    *WRITE_ERRORS,
+    *COSTING_ERRORS,
     *("delta_too_large", "idempotency_key_reused", "limit_too_small", "policy_violation"),
 )
 """What an operation that opens an account may answer."""
@@ -97,7 +97,7 @@ counters.problems_known(STATUSES)
 _logger = logging.getLogger(__name__)
 
 
-def problem(
+def problem_response(
     code: str,
     detail: str,
     members: Mapping[str, object] | None = None,
@@ -156,7 +156,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected_error)
 
 
-async def problem_of(request: Request, error: Exception) -> Response:
+async def problem_from_exception(request: Request, error: Exception) -> Response:
     """What an error is answered with.
 
     Args:
@@ -196,7 +196,7 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     return described
 
 
-def reads(*codes: str) -> dict[int | str, dict[str, Any]]:
+def cacheable_responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     """As `responses`, for an operation whose reply carries an entity tag."""
     return {304: {"description": "The caller has it already (If-None-Match)"}} | responses(*codes)
 
@@ -204,13 +204,13 @@ def reads(*codes: str) -> dict[int | str, dict[str, Any]]:
 async def _ledger_error(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, LedgerError)
-    return problem(error.code, error.detail, error.members)
+    return problem_response(error.code, error.detail, error.members)
 
 
 async def _accounting_error(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, AccountingError)
-    return problem(error.code, str(error))
+    return problem_response(error.code, str(error))
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -227,13 +227,13 @@ def _body_of(request: Request) -> object:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _BY_STATUS.get(error.status_code, "bad_request")
-    detail = f"{request.method} {short(request.url.path)}: {error.detail}"
+    detail = f"{request.method} {truncate_echo(request.url.path)}: {error.detail}"
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         if methods := _methods(request):
             headers["Allow"] = ", ".join(sorted(methods))
         detail += f"; this path takes {headers['Allow']}"
-    return problem(code, detail, headers=headers)
+    return problem_response(code, detail, headers=headers)
 
 
 def _methods(request: Request) -> set[str]:
@@ -247,13 +247,13 @@ def _methods(request: Request) -> set[str]:
 
 async def _database_error(request: Request, error: Exception) -> Response:
     down = isinstance(error, OperationalError | InterfaceError | TimeoutError)
-    why = said_by(error)
+    why = error_summary(error)
     _logger.error(
         "The database failed during %s %s: %s",
         *(request.method, request.url.path, why),
         exc_info=None if down else error,  # traces of a database that is down would bury everything else
     )
-    return problem(
+    return problem_response(
         "ledger_unavailable",
         "The database did not answer as it should; nothing was admitted. Repeat the request.",
     )
@@ -262,12 +262,12 @@ async def _database_error(request: Request, error: Exception) -> Response:
 async def _left(request: Request, error: Exception) -> Response:
     """The client hung up before its request was complete: it hears nothing, and nothing is wrong here."""
     del request, error
-    return problem("bad_request", "The connection was closed before the request was complete.")
+    return problem_response("bad_request", "The connection was closed before the request was complete.")
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     del request, error  # the server logs it with its traceback
-    return problem("internal_error", "An unexpected error; the server's log has the details.")
+    return problem_response("internal_error", "An unexpected error; the server's log has the details.")
 
 
 _HANDLERS: Final[Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {
@@ -278,5 +278,5 @@ _HANDLERS: Final[Mapping[type[Exception], Callable[[Request, Exception], Awaitab
     SQLAlchemyError: _database_error,
     ClientDisconnect: _left,
 }
-FORESEEN: Final = tuple(_HANDLERS)
+EXPECTED_ERRORS: Final = tuple(_HANDLERS)
 """Errors that are answered; any other is a mistake of the service, which the server logs and answers with 500."""

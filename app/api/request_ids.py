@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app import logs
+from app import logging_config
 from app.persistence.tables import REQUEST_ID_LENGTH
 
 HEADER: Final = b"x-request-id"
@@ -33,7 +33,7 @@ class RequestIds:
         plain = len(sent) == 1 and _READABLE.fullmatch(sent[0])
         request_id = sent[0] if plain else b"req_" + secrets.token_hex(8).encode()
         scope[_PLACE] = name = request_id.decode()
-        logs.request_id.set(name)  # for what is left of the task, which is this request's
+        logging_config.request_id.set(name)  # for what is left of the task, which is this request's
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":

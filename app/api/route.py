@@ -15,10 +15,10 @@ from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from app.api.problems import PROBLEM_JSON, problem
+from app.api.problems import PROBLEM_JSON, problem_response
 from app.api.request_ids import request_id_of
-from app.api.sessions import credential_of
-from app.api.strict import MAX_BODY_BYTES, strict_loads
+from app.api.session_cookies import credential_of
+from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
 from app.persistence.tables import KEY_LENGTH
 from app.service.auth.authentication import Principal
@@ -31,7 +31,7 @@ from app.service.placements import Placement, Placements
 from app.service.signatures import Signer
 
 
-class StrictRequest(Request):
+class StrictJsonRequest(Request):
     """A request whose body is bounded, and whose JSON is parsed strictly, before the endpoint asks for it."""
 
     async def body(self) -> bytes:
@@ -63,7 +63,7 @@ class StrictRequest(Request):
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class LedgerRoute(APIRoute):
+class AuthenticatedRoute(APIRoute):
     """A route that finds out who asks before it reads what is asked."""
 
     def get_route_handler(self) -> Handler:
@@ -73,11 +73,11 @@ class LedgerRoute(APIRoute):
 
         async def ask(request: Request) -> Response:
             _check_once(request, "authorization")
-            request.state.caller = await authenticated(request, credential_of(request))
+            request.state.caller = await authenticate_request(request, credential_of(request))
             _check_once(request, "content-type", "idempotency-key")
-            require_text(request)
+            reject_nul(request)
             _check_query(request, known)
-            strict = StrictRequest(request.scope, request.receive)
+            strict = StrictJsonRequest(request.scope, request.receive)
             if await strict.body():
                 if not _is_json(request.headers.get("content-type")):
                     return _not_taken("Send the body as JSON, with Content-Type: application/json.")
@@ -87,7 +87,7 @@ class LedgerRoute(APIRoute):
 
         return ask
 
-    async def answer(self, request: StrictRequest, handle: Handler) -> Response:
+    async def answer(self, request: StrictJsonRequest, handle: Handler) -> Response:
         """Answer somebody who is known.
 
         Args:
@@ -102,7 +102,7 @@ class LedgerRoute(APIRoute):
         return await handle(request)
 
 
-async def authenticated(request: Request, credential: str | None) -> Principal:
+async def authenticate_request(request: Request, credential: str | None) -> Principal:
     """Find out who asks, and count that they do.
 
     Args:
@@ -130,7 +130,7 @@ async def _known(request: Request, credential: str | None) -> Principal:
     request_id = request_id_of(request.scope)
     if keys.knew(credential):  # whoever shares an address with a stranger is not held up
         return await run_in_threadpool(keys.authenticate, credential, request_id)
-    with strangers_of(request).spent_on(AuthenticationError, address_of(request)):
+    with anonymous_limiter(request).spent_on(AuthenticationError, address_of(request)):
         return await run_in_threadpool(keys.authenticate, credential, request_id)
 
 
@@ -140,7 +140,7 @@ def rates_of(request: Request) -> RequestLimits:
     return rates
 
 
-def strangers_of(request: Request) -> TokenBuckets:
+def anonymous_limiter(request: Request) -> TokenBuckets:
     """How often one may ask without being known, by address."""
     return rates_of(request).strangers
 
@@ -151,7 +151,7 @@ def address_of(request: Request) -> str:
 
 
 def _not_taken(why: str) -> Response:
-    return problem("unsupported_media_type", why)
+    return problem_response("unsupported_media_type", why)
 
 
 def _check_once(request: Request, *names: str) -> None:
@@ -182,7 +182,7 @@ def _check_query(request: Request, known: set[str]) -> None:
             )
 
 
-def require_text(request: Request) -> None:
+def reject_nul(request: Request) -> None:
     """Refuse an address with the character NUL, which no text of a ledger holds, and PostgreSQL does not take.
 
     Raises:
@@ -195,7 +195,7 @@ def require_text(request: Request) -> None:
         raise InvalidInputError("A query parameter holds the character NUL, which no text of a ledger does.")
 
 
-def router(route: type[LedgerRoute] = LedgerRoute) -> APIRouter:
+def router(route: type[AuthenticatedRoute] = AuthenticatedRoute) -> APIRouter:
     """Make a router under /v1 all of whose routes need an API key.
 
     Args:
@@ -222,7 +222,7 @@ def placement_of(request: Request) -> Placement:
     return _placements(request).named(request.state.caller.placement)
 
 
-def call_of(placement: Placement, caller: Principal, scope: Scope) -> RequestContext:
+def build_context(placement: Placement, caller: Principal, scope: Scope) -> RequestContext:
     """What a use case is given when this caller asks now."""
     moment = placement.database.clock.moment(wait=False)
     return RequestContext(placement.database, caller, moment.latest, request_id_of(scope), moment.earliest)
@@ -234,7 +234,7 @@ async def _everywhere(request: Request) -> Placements:
 
 
 async def _call(request: Request) -> RequestContext:
-    return call_of(placement_of(request), request.state.caller, request.scope)
+    return build_context(placement_of(request), request.state.caller, request.scope)
 
 
 async def _charges(request: Request) -> CommitQueue:
@@ -246,10 +246,10 @@ async def _signer(request: Request) -> Signer | None:
     return signer
 
 
-Signing = Annotated[Signer | None, Depends(_signer)]
-Everywhere = Annotated[Placements, Depends(_everywhere)]
-Asked = Annotated[RequestContext, Depends(_call)]
-Charges = Annotated[CommitQueue, Depends(_charges)]
+SignerDep = Annotated[Signer | None, Depends(_signer)]
+PlacementsDep = Annotated[Placements, Depends(_everywhere)]
+ContextDep = Annotated[RequestContext, Depends(_call)]
+CommitQueueDep = Annotated[CommitQueue, Depends(_charges)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -265,28 +265,28 @@ IdempotencyKey = Annotated[
 IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
 
 
-def identity(request: Request, body: BaseModel, key: str | None) -> IdempotentRequest:
+def idempotent_request(request: Request, body: BaseModel, key: str | None) -> IdempotentRequest:
     """What makes a creating request the same as an earlier one."""
     content = [request.method, request.url.path, body.model_dump(mode="json")]
     return IdempotentRequest(key, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
 
 
-def created(answer: StoredResponse) -> Response:
+def created_response(answer: StoredResponse) -> Response:
     """The reply to a request that created something, now or the first time."""
     headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
     kind = PROBLEM_JSON if answer.status >= HTTPStatus.BAD_REQUEST else "application/json"
     return Response(answer.body, answer.status, headers, kind)
 
 
-def tagged(request: Request, body: BaseModel, tag: str | None = None) -> Response:
+def etag_response(request: Request, body: BaseModel, tag: str | None = None) -> Response:
     """A reply with an entity tag, by default one of its content, or 304 if the asker has it already."""
     content = body.model_dump_json().encode()
     tag = tag or f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    return unchanged(request, tag) or Response(content, 200, headers, "application/json")
+    return not_modified(request, tag) or Response(content, 200, headers, "application/json")
 
 
-def unchanged(request: Request, tag: str) -> Response | None:
+def not_modified(request: Request, tag: str) -> Response | None:
     """The reply to an asker that has what bears this entity tag; None: it has not."""
     known = {item.strip().removeprefix("W/") for item in request.headers.get("if-none-match", "").split(",")}
     if tag not in known and "*" not in known:

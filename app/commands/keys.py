@@ -6,14 +6,14 @@ from typing import Annotated, Final
 
 import typer
 
-from app.commands.saying import Json, say
+from app.bootstrap import open_ledger
+from app.commands.output import Json, print_result
 from app.ledger.errors import NotFoundError
-from app.ledger.roles import Role
-from app.opening import ledger
-from app.persistence.engine import EVERYONE
-from app.persistence.repositories import keys as stored
-from app.persistence.repositories import tenants
-from app.persistence.repositories.keys import KeyRecord
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import api_keys as stored
+from app.persistence.repositories import organisations
+from app.persistence.repositories.api_keys import KeyRecord
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import api_keys
 from app.service.governance.key_generation import KeyTerms
@@ -52,26 +52,26 @@ def create_key(
     """Issue an API key and print it; it is shown this once."""
     del as_json  # a key is printed as JSON either way, so that it can be piped
     terms = KeyTerms(role, name, scope, expires)
-    with ledger() as placements:
+    with open_ledger() as placements:
         home = placements.holding(organisation).database
         issued = api_keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
     asked = {"name": name, "scope": issued.record.scope, "expires_at": _written(issued.record.expires_at)}
     given = {fact: value for fact, value in asked.items() if value is not None}
-    say(as_json=True, text="", facts={"id": issued.id, "key": issued.key, "role": str(issued.role), **given})
+    print_result(as_json=True, text="", facts={"id": issued.id, "key": issued.key, "role": str(issued.role), **given})
 
 
 def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
     """List an organisation's API keys in the order of their making, also those that ended; no secret is shown."""
-    with ledger(migrated=False) as placements:
+    with open_ledger(migrated=False) as placements:
         db = placements.holding(organisation).database
         now = db.clock.now()
-        with db.read(EVERYONE) as tx:
-            owner = tenants.find_organisation(tx, organisation)
+        with db.read(ALL_TENANTS) as tx:
+            owner = organisations.find_organisation(tx, organisation)
         assert owner is not None, "it was found a moment ago"
         found = list(_every(cli_context(db, owner, now)))
     lines = [f"{key.id}  {key.role:15}  {_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found]
     text = "\n".join(line.rstrip() for line in lines) or "There are no keys."
-    say(as_json=as_json, text=text, facts={"items": [_facts(key) for key in found]})
+    print_result(as_json=as_json, text=text, facts={"items": [_facts(key) for key in found]})
 
 
 def revoke_key(
@@ -86,10 +86,10 @@ def revoke_key(
     """Withdraw an API key: within a second it opens nothing, on every replica."""
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
-    with ledger(migrated=False) as placements:
+    with open_ledger(migrated=False) as placements:
         call = _call_about(placements, key_id)
         key = api_keys.revoke_key(call, key_id, reason, with_heirs=with_heirs)
-    say(as_json=as_json, text=f"{key.id} was {_state(key, call.now)}.", facts=_facts(key))
+    print_result(as_json=as_json, text=f"{key.id} was {_state(key, call.now)}.", facts=_facts(key))
 
 
 def _every(call: RequestContext) -> Iterator[KeyRecord]:
@@ -107,7 +107,7 @@ def _call_about(placements: Placements, key_id: str) -> RequestContext:
         NotFoundError: none has.
     """
     for db in placements.databases.values():
-        with db.read(EVERYONE) as tx:
+        with db.read(ALL_TENANTS) as tx:
             found = stored.find(tx, key_id)
         if found is not None:
             return cli_context(db, found.organisation_id, db.clock.now())

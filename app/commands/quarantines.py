@@ -4,10 +4,10 @@ from typing import Annotated, Final
 
 import typer
 
-from app.commands.saying import Json, say
-from app.opening import ledger
-from app.persistence.engine import EVERYONE
-from app.persistence.repositories import tenants
+from app.bootstrap import open_ledger
+from app.commands.output import Json, print_result
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import organisations
 from app.persistence.repositories.proposals import Proposal
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import proposals, quarantines
@@ -21,10 +21,10 @@ _HOW: Final = "Two persons lift it when verification finds nothing any more: eps
 
 def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> None:
     """List the quarantined accounts of an organisation, and why nothing is charged to them."""
-    with ledger(migrated=False) as placements:
+    with open_ledger(migrated=False) as placements:
         found = quarantines.list_quarantined(_call(placements, organisation))
     text = "\n".join([*found.values(), _HOW]) if found else "No account is quarantined."
-    say(as_json=as_json, text=text, facts={"quarantined": dict(found)})
+    print_result(as_json=as_json, text=text, facts={"quarantined": dict(found)})
 
 
 def lift_quarantine(
@@ -41,7 +41,7 @@ def lift_quarantine(
     """
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
-    with ledger(migrated=False) as placements:
+    with open_ledger(migrated=False) as placements:
         call = _call(placements, organisation)
         waiting = quarantines.find_open(call, account)
         if waiting is None:
@@ -57,12 +57,12 @@ def lift_quarantine(
             proposal = proposals.approve(call, waiting.id, reason)
     facts = {"proposal": proposal.id, "account": proposal.account_id, "status": str(proposal.status)}
     proposed = f"Proposed as {proposal.id}. Another person approves it, on the page Approvals or with their key."
-    say(as_json=as_json, text="The quarantine is lifted." if waiting else proposed, facts=facts)
+    print_result(as_json=as_json, text="The quarantine is lifted." if waiting else proposed, facts=facts)
 
 
 def _call(placements: Placements, organisation: str) -> RequestContext:
     db = placements.holding(organisation).database
-    with db.read(EVERYONE) as tx:
-        owner = tenants.find_organisation(tx, organisation)
+    with db.read(ALL_TENANTS) as tx:
+        owner = organisations.find_organisation(tx, organisation)
     assert owner is not None, "it was found a moment ago"
     return cli_context(db, owner, db.clock.now())

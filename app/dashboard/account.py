@@ -8,9 +8,9 @@ from pydantic import Field
 
 from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
 from app.api.routers.accounts import HISTORIANS
+from app.charts.account_charts import account_chart, share_chart
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.pages import Visit, Visiting, router
-from app.drawing.accounts import account_chart, share_chart
+from app.dashboard.page_context import PageContext, Visiting, router
 from app.service.queries.account_detail import get_account_detail
 from app.service.queries.overview import read_change_token
 from app.service.queries.whatif import HypotheticalRun
@@ -40,7 +40,7 @@ async def show_account(
     return await to_thread.run_sync(_shown, account_id, request, visit, before, limiter=HISTORIANS)
 
 
-def _shown(account_id: str, request: Request, visit: Visit, before: str | None) -> Response:
+def _shown(account_id: str, request: Request, visit: PageContext, before: str | None) -> Response:
     tag = visit.tag(visit.minute, read_change_token(visit.call))
     unchanged = visit.unchanged(tag)
     if unchanged is not None:

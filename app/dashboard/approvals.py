@@ -4,10 +4,10 @@ from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
 
-from app.api.paging import cut, decode_cursor
-from app.dashboard.choices import account_paths
-from app.dashboard.pages import Visiting, router
+from app.api.pagination import decode_cursor, split_page
+from app.dashboard.page_context import Visiting, router
 from app.dashboard.policies import WORDS
+from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.service.queries.overview import read_change_token
 from app.service.queries.proposal_detail import MOST_OPEN, read_decided, read_limit_now, read_open
@@ -38,7 +38,7 @@ def show_approvals(
         except (NotFoundError, InsufficientScopeError) as error:
             fault = error.detail
     waiting = read_open(visit.call)
-    decided, following = cut(
+    decided, following = split_page(
         read_decided(visit.call, before=decode_cursor(before), limit=DECIDED + 1),
         DECIDED,
         lambda each: each.proposal.id,

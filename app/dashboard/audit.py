@@ -7,16 +7,16 @@ from fastapi import Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from app.api.paging import cut, decode_position
-from app.api.routers.governance import verified
-from app.api.sessions import require_own_page
-from app.dashboard.acts import SENTENCES, alike, ids_in, told
+from app.api.pagination import decode_position, split_page
+from app.api.routers.audit import verified
+from app.api.session_cookies import require_own_page
+from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_in
 from app.dashboard.decisions import PAGE, Moment, Word
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.pages import PART_HEADER, Visit, Visiting, router
+from app.dashboard.page_context import PART_HEADER, PageContext, Visiting, router
 from app.ledger.errors import InvalidInputError
-from app.ledger.roles import Permission
-from app.persistence.repositories.acts import KeptAct, Wanted
+from app.ledger.permissions import Permission
+from app.persistence.repositories.audit_entries import AuditFilter, StoredAuditEntry
 from app.service.audit.chain_status import read_health
 from app.service.audit.queries import name_accounts, read_acts
 from app.service.queries.overview import read_change_token
@@ -37,9 +37,9 @@ class AuditFields(Fields):
     since: Moment = None
     until: Moment = None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> AuditFilter:
         """The question as the service knows it."""
-        return Wanted(self.action, self.actor, self.subject, self.since, self.until)
+        return AuditFilter(self.action, self.actor, self.subject, self.since, self.until)
 
 
 @routes.get("/audit")
@@ -52,7 +52,7 @@ async def show_audit(request: Request, visit: Visiting, verify: bool = False) ->
     return await run_in_threadpool(_shown, request, visit, now)
 
 
-def _shown(request: Request, visit: Visit, verified_now: bool) -> Response:  # noqa: FBT001 - as said
+def _shown(request: Request, visit: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
     visit.call.require(Permission.AUDIT)
     known: Verifications = request.app.state.verifications
     whole = visit.call.caller.scope is None
@@ -64,14 +64,14 @@ def _shown(request: Request, visit: Visit, verified_now: bool) -> Response:  # n
     given = dict(request.query_params)
     fields, faults = read_fields(AuditFields, given)
     after = given.get("after", "")
-    found: list[KeptAct] = []
+    found: list[StoredAuditEntry] = []
     try:
         if fields is not None:
             place = decode_position(after, -1) if after else None
             found = read_acts(visit.call, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    shown, following = cut(found, PAGE, lambda kept: str(kept.entry.position))
+    shown, following = split_page(found, PAGE, lambda kept: str(kept.entry.position))
     paths = name_accounts(visit.call, ids_in(shown))
     filters = {name: text for name, text in given.items() if name in AuditFields.model_fields and text.strip()}
     return visit.show(
@@ -83,7 +83,7 @@ def _shown(request: Request, visit: Visit, verified_now: bool) -> Response:  # n
         may_verify=whole and visit.may(Permission.VERIFY),
         values=filters,
         faults=faults,
-        found=[told(kept, paths) for kept in shown],
+        found=[describe_event(kept, paths) for kept in shown],
         actions=ACTIONS,
         unknown=fields is not None and fields.action is not None and not alike(fields.action),
         older=following and f"/audit?{urlencode(filters | {'after': following})}",

@@ -8,13 +8,13 @@ from fastapi import Path, Request, Response
 from pydantic import AfterValidator, Field
 
 from app.accounting.events import event_to_dict
-from app.api.paging import MAX_DIGITS, cut, decode_place, encode_place
+from app.api.pagination import MAX_DIGITS, decode_position_cursor, encode_position, split_page
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.pages import Visiting, router
+from app.dashboard.page_context import Visiting, router
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
-from app.persistence.repositories.decided import Decided
-from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.persistence.tables import ACTOR_LENGTH
 from app.service.audit.queries import DecisionQuery, read_decision, read_decisions
 from app.service.queries.overview import read_change_token
@@ -44,7 +44,7 @@ class DecisionFields(Fields):
 
     account: Annotated[str | None, Field(max_length=2000)] = None
     run: Annotated[str | None, Field(max_length=100)] = None
-    decision: Outcome | None = None
+    decision: DecisionOutcome | None = None
     actor: Word = None
     since: Moment = None
     until: Moment = None
@@ -65,7 +65,7 @@ def show_decisions(request: Request, visit: Visiting, after: str = "") -> Respon
     given = dict(request.query_params)
     fields, faults = read_fields(DecisionFields, given)
     found: list[Decided] = []
-    before = decode_place(after)
+    before = decode_position_cursor(after)
     try:
         if fields is not None:
             found = read_decisions(visit.call, fields.query(), before=before, limit=PAGE + 1)
@@ -73,7 +73,7 @@ def show_decisions(request: Request, visit: Visiting, after: str = "") -> Respon
         faults = {"run" if fields is not None and fields.run else "account": error.detail}
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    shown, following = cut(found, PAGE, lambda each: encode_place(each.place))
+    shown, following = split_page(found, PAGE, lambda each: encode_position(each.place))
     filters = {name: text for name, text in given.items() if name in DecisionFields.model_fields and text.strip()}
     return visit.show(
         "decisions.html",
@@ -81,7 +81,7 @@ def show_decisions(request: Request, visit: Visiting, after: str = "") -> Respon
         values=filters,
         faults=faults,
         found=shown,
-        outcomes=list(Outcome),
+        outcomes=list(DecisionOutcome),
         why=why,
         older=following and f"/decisions?{urlencode(filters | {'after': following})}",
         newest=f"/decisions?{urlencode(filters)}" if after else None,
@@ -108,7 +108,7 @@ def why(decision: Decision) -> str:
     """Why a decision is what it is, in a sentence or some; empty: there is nothing to be said."""
     if decision.refusal is not None:
         return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
-    if decision.outcome is Outcome.REPORTED and decision.steps_remaining is None:
+    if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:
         return f"These steps had happened, and brought {decision.binding_account_path} over its limit."
     if decision.requested_count > decision.step_count:
         return f"Of {decision.requested_count} steps that were asked for, these fitted."

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from app.api.faults import faults_told
+from app.api.validation_errors import validation_messages
 
 _WORDS: Final = {
     "int_parsing": "write a whole number, such as 5000",
@@ -45,4 +45,4 @@ def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict
 
 def _told(error: Any) -> str:  # noqa: ANN401 - pydantic's own shape
     known = _WORDS.get(error["type"])
-    return known or faults_told([error], None)[0][0]["message"]
+    return known or validation_messages([error], None)[0][0]["message"]

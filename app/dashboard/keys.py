@@ -4,10 +4,10 @@ from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
 
-from app.api.paging import cut, decode_cursor
-from app.dashboard.choices import account_paths
-from app.dashboard.pages import Visiting, router
-from app.ledger.roles import ISSUES, Role
+from app.api.pagination import decode_cursor, split_page
+from app.dashboard.page_context import Visiting, router
+from app.dashboard.select_options import account_paths
+from app.ledger.permissions import ISSUES, Role
 from app.service.governance.api_keys import list_keys
 from app.service.queries.account_paths import read_paths
 from app.service.queries.overview import read_change_token
@@ -36,7 +36,7 @@ def show_keys(request: Request, visit: Visiting, after: Annotated[str, Query(max
     if unchanged is not None:
         return unchanged
     found = list_keys(visit.call, after=decode_cursor(after), limit=SHOWN + 1)
-    shown, following = cut(found, SHOWN, lambda key: key.id)
+    shown, following = split_page(found, SHOWN, lambda key: key.id)
     lendable = ISSUES[visit.call.caller.role]
     return visit.show(
         "keys.html",

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.dashboard.pages import Visiting, router
-from app.dashboard.words import RELATIONS
-from app.ledger.roles import Permission
+from app.dashboard.formatting import RELATIONS
+from app.dashboard.page_context import Visiting, router
+from app.ledger.permissions import Permission
 from app.service.queries.overview import read_change_token, read_overview
 
 routes = router()

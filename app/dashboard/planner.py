@@ -8,11 +8,11 @@ from fastapi import Request, Response
 from pydantic import Field, ValidationInfo, field_validator
 
 from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, NeighboringRelation
+from app.charts.model import Axis, Chart, Series, SeriesRole, exact
+from app.dashboard.formatting import RELATIONS
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.pages import Visit, Visiting, router
+from app.dashboard.page_context import PageContext, Visiting, router
 from app.dashboard.snippets import as_curl, as_python
-from app.dashboard.words import RELATIONS
-from app.drawing.charts import Axis, Chart, Role, Series, exact
 from app.service.planning.estimator import Estimate, PlanDraft, estimate
 from app.service.queries.overview import find_accounts, read_change_token
 from app.service.worker_pool.pool import WORKER_POOL, Job
@@ -95,7 +95,7 @@ async def show_planner(request: Request, visit: Visiting) -> Response:
     return await to_thread.run_sync(_shown, request, visit, tag, found, faults)
 
 
-def _shown(request: Request, visit: Visit, tag: str, found: Estimate | None, faults: dict[str, str]) -> Response:
+def _shown(request: Request, visit: PageContext, tag: str, found: Estimate | None, faults: dict[str, str]) -> Response:
     given = dict(request.query_params)
     wanted = given.get("budget", "").strip()[:200]
     accounts, more = find_accounts(visit.call, request.app.state.standings, wanted=wanted, most=MOST_ACCOUNTS)
@@ -151,7 +151,7 @@ def _chart(found: Estimate | None) -> Chart:
             name = f"Noise {exact(curve.noise)}"
             lines.append(Series(f"{name}, this plan" if curve.noise == own else name, points))
         ends = ((1.0, found.sketch.epsilon), (float(found.sketch.steps), found.sketch.epsilon))
-        lines.append(Series("Limit", ends, role=Role.LIMIT))
+        lines.append(Series("Limit", ends, role=SeriesRole.LIMIT))
     title = "Epsilon over steps, declared in advance"
     return Chart(title, Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
 

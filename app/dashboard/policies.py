@@ -5,11 +5,11 @@ from typing import Annotated, Final
 from fastapi import Query, Request, Response
 
 from app.accounting.events import NeighboringRelation
-from app.dashboard.choices import account_paths
-from app.dashboard.pages import Visiting, router
+from app.dashboard.page_context import Visiting, router
+from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
+from app.ledger.permissions import Permission
 from app.ledger.policies import LEAVES
-from app.ledger.roles import Permission
 from app.service.queries.effective_policy import read_ruled
 from app.service.queries.overview import read_change_token
 

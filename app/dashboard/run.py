@@ -6,11 +6,11 @@ from fastapi import Request, Response
 
 from app.accounting.events import DpEvent, leaves, type_name
 from app.api.schemas.steps import refusal_facts, refusal_text
-from app.dashboard.pages import Visiting, router
-from app.dashboard.words import limit
-from app.drawing.runs import noise_chart, run_chart, sampling_chart, sampling_of
+from app.charts.run_charts import noise_chart, run_chart, sampling_chart, sampling_of
+from app.dashboard.formatting import limit
+from app.dashboard.page_context import Visiting, router
 from app.ledger.deviations import DeviationKind
-from app.ledger.events import smallest_noise
+from app.ledger.event_inspection import smallest_noise
 from app.ledger.reservations import has_lapsed
 from app.persistence.repositories.decisions import Decision
 from app.service.queries.run_detail import get_run_detail, read_run_stamp

@@ -4,9 +4,9 @@ from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
 
-from app.api.paging import cut, decode_cursor
-from app.dashboard.choices import account_paths
-from app.dashboard.pages import Visit, Visiting, router
+from app.api.pagination import decode_cursor, split_page
+from app.dashboard.page_context import PageContext, Visiting, router
+from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.persistence.repositories.alerts import AlertType
 from app.service.alerts.settings import get_alert_settings, list_alerts
@@ -40,7 +40,7 @@ def show_webhooks(
 ) -> Response:
     """Webhooks with their state, the latest alerts, and the form for the alerts of one account."""
     found = read_webhooks(visit.call, after=decode_cursor(after), limit=SHOWN + 1)
-    shown, following = cut(found, SHOWN, lambda each: each.webhook.id)
+    shown, following = split_page(found, SHOWN, lambda each: each.webhook.id)
     alerts = list_alerts(visit.call, account=None, kind=None, before=None, limit=ALERTS)
     # What is delivered is no act: so the page is compared by its content.
     tag = visit.tag(visit.minute, read_change_token(visit.call), shown, alerts)
@@ -65,7 +65,7 @@ def show_webhooks(
     )
 
 
-def _chosen(visit: Visit, account: str) -> tuple[object, str]:
+def _chosen(visit: PageContext, account: str) -> tuple[object, str]:
     """The account whose alerts are to be changed and of what it tells, and what is wrong with it."""
     if not account:
         return None, ""

@@ -15,7 +15,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
-from app.ledger.exposure import Exposure, held_of, value, without
+from app.ledger.filter_bounds import FilterBounds, bounds_of
 from app.ledger.filters import (
     FilterKind,
     FilterWeights,
@@ -23,7 +23,7 @@ from app.ledger.filters import (
     adaptive_weights,
     smallest_useful_epsilon,
 )
-from app.ledger.gates import Gate, gate_of
+from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.policies import Policy
 from app.ledger.windows import ALWAYS, Window
 
@@ -133,7 +133,7 @@ class Account:
     partitions_per_unit: int | None = None
     parts_lose_units: bool = False
     window: Window = ALWAYS
-    exposure: Exposure | None = field(default=None, compare=False)
+    exposure: ParallelExposure | None = field(default=None, compare=False)
     policy: Policy | None = None
     house_policy: Policy | None = None
     policy_revision: int = 0
@@ -178,10 +178,10 @@ class Account:
             return self
         return replace(self, weights=adaptive_weights(self.limit, workload, self.grid_version))
 
-    def gate(self, own_delta: int) -> Gate:
+    def gate(self, own_delta: int) -> FilterBounds:
         """What this account lets through, if mechanisms take so much of delta (units of 2^-62) by their own."""
         assert self.limit is not None, "an account without a limit has no gate"
-        return gate_of(self.limit, self.filter, self.weights, self.grid_version, own_delta)
+        return bounds_of(self.limit, self.filter, self.weights, self.grid_version, own_delta)
 
     def own_delta(self, *new: RdpCurve) -> int:
         """What mechanisms take of delta by a delta of their own, after some further charges: units of 2^-62."""
@@ -190,7 +190,7 @@ class Account:
         further = sum([cost.delta for cost in new])
         return max(base.delta + slope * further for slope, base in self.exposure.total.items())
 
-    def left(self, gate: Gate, *new: RdpCurve) -> NDArray[np.int64]:
+    def left(self, gate: FilterBounds, *new: RdpCurve) -> NDArray[np.int64]:
         """How large a further charge may be at each place of the gate, after some others.
 
         Args:
@@ -213,7 +213,7 @@ class Account:
         assert least is not None, "an exposure has a line"
         return least
 
-    def delta_left(self, gate: Gate, *new: RdpCurve) -> int:
+    def delta_left(self, gate: FilterBounds, *new: RdpCurve) -> int:
         """How large a further charge's own delta may be, after some others; negative: they take too much."""
         if self.exposure is None:
             return gate.room - self.own_delta(*new)
@@ -250,7 +250,7 @@ class Account:
         """This account with what its parts make of it."""
         return replace(self, spent=spent, held=held_of(spent, total), version=self.version + 1)
 
-    def _moved(self, exposure: Exposure) -> Self:
+    def _moved(self, exposure: ParallelExposure) -> Self:
         return replace(self.composed(value(exposure.spent), value(exposure.total)), exposure=exposure)
 
     def epsilon(self, spent: RdpCurve | None = None) -> float:

@@ -12,9 +12,9 @@ import numpy as np
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, total_cost, zero_curve
-from app.ledger.limits import LimitChange
-from app.ledger.noise import noise_that_fits
-from app.ledger.room import fewest, fits
+from app.ledger.headroom import fits, min_repetitions
+from app.ledger.limit_changes import LimitChange
+from app.ledger.noise_search import noise_that_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     new = total_cost(steps)
     decided = all(account.limit is None or account.weights_frozen for account in accounts)
     assert decided or new.is_zero, "nothing is charged before the weights are fixed"
-    remaining, binding = fewest(accounts, (new,), steps[-1].curve)
+    remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
     return Admission(
         afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn=remaining < 0
@@ -178,7 +178,7 @@ def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Ac
         The count, and the account that leaves the fewest.
     """
     accounts = [account.prepared_for([step]) for account in path]
-    remaining, binding = fewest(accounts, (), step.curve)
+    remaining, binding = min_repetitions(accounts, (), step.curve)
     return max(0, remaining), accounts[binding]
 
 
@@ -214,7 +214,7 @@ def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) ->
     for step in steps:
         cost = step.cost
         if not all(fits(account, pending, cost) for account in accounts):  # to count what fits takes far longer
-            count, binding = fewest(accounts, (pending,), step.curve)
+            count, binding = min_repetitions(accounts, (pending,), step.curve)
             return fitting + max(0, count), accounts[binding]
         pending = pending + cost
         fitting += step.step.count

@@ -14,7 +14,7 @@ from app.accounting.events import DpEvent, type_name
 from app.accounting.removal import unbounded_on_removal
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import InvalidInputError
-from app.ledger.exposure import Exposure, largest, of_parts, without
+from app.ledger.parallel_exposure import ParallelExposure, largest, of_parts, without
 
 REMOVAL_IS_BOUNDED: Final = "removal_is_bounded"
 """What may be attested of units that are replaced: they may leave their parts, and what is done there bounds that."""
@@ -36,9 +36,9 @@ class _Reached:
         inner: how that one grows.
     """
 
-    exposure: Exposure
+    exposure: ParallelExposure
     parallel: Account | None = None
-    inner: Exposure | None = None
+    inner: ParallelExposure | None = None
 
 
 def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account, ...]:
@@ -76,7 +76,7 @@ def _reached(account: Account, beneath: Sequence[_Reached], others: Sequence[tup
         return _Reached(whole, account, whole)
     through = [each for each in beneath if each.parallel is not None]
     if not through:
-        return _Reached(Exposure.once(account.spent, account.held))
+        return _Reached(ParallelExposure.once(account.spent, account.held))
     assert len(beneath) == 1, "a charge reaches what adds up in one way"
     [below] = through
     assert below.parallel is not None, "it was chosen so"

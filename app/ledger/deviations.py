@@ -8,7 +8,7 @@ from typing import Final
 
 from app.accounting.events import DpEvent, PoissonSampled, SampledWithoutReplacement, inside, leaves, type_name
 from app.ledger.accounts import StepEvent
-from app.ledger.events import smallest_noise
+from app.ledger.event_inspection import smallest_noise
 
 
 class DeviationKind(StrEnum):
@@ -89,7 +89,7 @@ def deviations(declared: Declared, next_step: int, steps: Iterable[StepEvent], h
     return tuple(found.values())
 
 
-def noted(before: tuple[Deviation, ...], found: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
+def merge_deviations(before: tuple[Deviation, ...], found: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
     """All deviations of a run: of each kind the first."""
     kinds = {each.kind for each in before}
     further = tuple(each for each in found if each.kind not in kinds)

@@ -7,7 +7,7 @@ from app.accounting.events import Composed, DpEvent, RepeatAndSelect, SelfCompos
 from app.ledger.accounts import StepEvent
 
 
-class Charged(StrEnum):
+class ChargingMode(StrEnum):
     """How a sweep is paid for."""
 
     EACH_RUN = "each_run"

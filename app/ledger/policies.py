@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.errors import InvalidInputError
-from app.ledger.roles import PERMISSIONS, Permission, Role, holders
+from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 
 PERSONS: Final = 2
 """How many persons it takes to raise a limit, unless the organisation says otherwise."""
@@ -88,7 +88,7 @@ NOTHING_SAID: Final = Policy()
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PolicySource:
     """A policy, and where it was set.
 
     Args:
@@ -149,7 +149,7 @@ def stricter(one: Policy, other: Policy) -> Policy:
 
 
 @lru_cache(maxsize=4096)
-def effective(sources: tuple[Source, ...]) -> Policy:
+def effective(sources: tuple[PolicySource, ...]) -> Policy:
     """What holds where these policies hold: the strictest of all.
 
     Args:
@@ -221,6 +221,6 @@ def policy_of(facts: Mapping[str, Any]) -> Policy:
     return Policy(**{name: kinds[name](value) if name in kinds else value for name, value in facts.items()})
 
 
-def named(sources: Sequence[Source], path: str) -> Policy:
+def named(sources: Sequence[PolicySource], path: str) -> Policy:
     """The policy that was set at a path; nothing said, if there is none."""
     return next((source.policy for source in sources if source.path == path), NOTHING_SAID)

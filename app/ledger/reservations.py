@@ -85,7 +85,7 @@ class Shortfall:
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class ReservationClose:
     """How a reservation ends.
 
     Args:
@@ -206,7 +206,7 @@ def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Rese
     return replace(reservation, expires_at=max(reservation.expires_at, until))
 
 
-def commit(reservation: Reservation, steps_executed: int) -> Closing:
+def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
     """End a reservation with the trainer's word on how many steps were executed.
 
     Args:
@@ -223,7 +223,7 @@ def commit(reservation: Reservation, steps_executed: int) -> Closing:
     """
     if reservation.status is not ReservationStatus.ACTIVE:
         if reservation.status is ReservationStatus.COMMITTED and reservation.steps_executed == steps_executed:
-            return Closing(reservation, returned=remaining_items(reservation), replayed=True)
+            return ReservationClose(reservation, returned=remaining_items(reservation), replayed=True)
         raise _terminal(reservation)
     further = steps_executed - reservation.steps_used
     if further < 0:
@@ -240,7 +240,7 @@ def commit(reservation: Reservation, steps_executed: int) -> Closing:
     further -= sum(step.count for step in charged)
     items, reported = _first(items, further, [item.unused for item in items])
     closed = replace(reservation, status=ReservationStatus.COMMITTED, items=items, steps_executed=steps_executed)
-    return Closing(closed, charged=charged, reported=reported, returned=remaining_items(closed))
+    return ReservationClose(closed, charged=charged, reported=reported, returned=remaining_items(closed))
 
 
 def _first(
@@ -257,7 +257,7 @@ def _first(
     return tuple(used), tuple(taken)
 
 
-def void(reservation: Reservation) -> Closing:
+def void(reservation: Reservation) -> ReservationClose:
     """End a reservation of which nothing was used.
 
     Args:
@@ -271,7 +271,7 @@ def void(reservation: Reservation) -> Closing:
         ReservationConflictError: steps were authorised under it.
     """
     if reservation.status is ReservationStatus.VOIDED:
-        return Closing(reservation, returned=remaining_items(reservation), replayed=True)
+        return ReservationClose(reservation, returned=remaining_items(reservation), replayed=True)
     if reservation.status is not ReservationStatus.ACTIVE:
         raise _terminal(reservation)
     if reservation.steps_used:
@@ -280,13 +280,13 @@ def void(reservation: Reservation) -> Closing:
             "with the number of steps executed; what is left of its plan is returned.",
             steps_authorized=reservation.steps_used,
         )
-    return Closing(
+    return ReservationClose(
         replace(reservation, status=ReservationStatus.VOIDED),
         returned=remaining_items(reservation),
     )
 
 
-def forfeit(reservation: Reservation) -> Closing:
+def forfeit(reservation: Reservation) -> ReservationClose:
     """End a reservation whose trainer fell silent: it may have released everything.
 
     Args:
@@ -300,14 +300,14 @@ def forfeit(reservation: Reservation) -> Closing:
     """
     if reservation.status not in {ReservationStatus.ACTIVE, ReservationStatus.FORFEITED}:
         raise _terminal(reservation)
-    return Closing(
+    return ReservationClose(
         replace(reservation, status=ReservationStatus.FORFEITED),
         forfeited=remaining_items(reservation),
         replayed=reservation.status is ReservationStatus.FORFEITED,
     )
 
 
-def taken_out(held: RdpCurve, cost: RdpCurve) -> RdpCurve:
+def subtract_hold(held: RdpCurve, cost: RdpCurve) -> RdpCurve:
     """What is still held after something was taken out of it.
 
     Args:

@@ -115,7 +115,7 @@ def require_active(run: Run) -> None:
         )
 
 
-def require_going(run: Run) -> None:
+def require_not_ended(run: Run) -> None:
     """Let only a run that has not ended open another attempt.
 
     Args:

@@ -7,9 +7,9 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.composition import exposed
+from app.ledger.headroom import min_repetitions
 from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation
-from app.ledger.room import fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Tree:
         limited, pending, kept = self._path(plan)[0], self.zero, []
         full = False
         for item in plan.reservation.items:
-            room = 0 if full else fewest((limited,), (pending,), curves[item.event])[0]
+            room = 0 if full else min_repetitions((limited,), (pending,), curves[item.event])[0]
             kept.append(min(item.left, max(0, room)))
             full = kept[-1] < item.left
             if kept[-1]:

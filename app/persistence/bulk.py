@@ -37,7 +37,7 @@ class _Form:
     converters: Mapping[str, Callable[[Any], Any]]
 
 
-class Bulk:
+class BulkStatement:
     """A statement that writes rows of a table.
 
     SQLite executes it once a row. PostgreSQL gets an array for each column, and executes it once: a third of the time.

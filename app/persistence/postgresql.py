@@ -147,7 +147,7 @@ def for_everyone(begin: str) -> str:
     return f"{begin}; SET LOCAL epsilon_ledger.everyone = 'on'"
 
 
-def passes_walls(connection: Connection) -> bool:
+def bypasses_rls(connection: Connection) -> bool:
     """Whether the role sees every organisation's rows, whatever a transaction is about: policies do not hold for it."""
     question = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
     return bool(connection.exec_driver_sql(question).scalar())
@@ -166,7 +166,7 @@ def prepare_migration(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-def learn_sizes(connection: Connection) -> None:
+def analyze(connection: Connection) -> None:
     """Collect statistics of tables that have some hundred rows and none yet.
 
     The server does so by itself within a minute. Until then it may check a foreign key by an index that only begins

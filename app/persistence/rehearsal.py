@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql, sqlite
-from app.persistence.engine import NOBODY, TRIAL_SECONDS, Database, WriterBusyError, said_by
+from app.persistence.database import NO_TENANT, TRIAL_SECONDS, Database, WriteLockBusyError, error_summary
 from app.persistence.schema import is_current
 from app.persistence.tables import metadata, organisations
 
@@ -71,13 +71,13 @@ def rehearse(db: Database) -> Fault | None:
         Why it would not take a step; None: it would.
     """
     try:
-        with db.read(NOBODY) as tx:
+        with db.read(NO_TENANT) as tx:
             if not is_current(tx):
                 return Fault.UNMIGRATED
         _try_writing(db)
-    except (SQLAlchemyError, LedgerUnavailableError, WriterBusyError) as error:
+    except (SQLAlchemyError, LedgerUnavailableError, WriteLockBusyError) as error:
         fault = _fault_of(error)
-        _logger.warning("A step was rehearsed in vain. %s %s", fault, said_by(error))
+        _logger.warning("A step was rehearsed in vain. %s %s", fault, error_summary(error))
         return fault
     return None
 
@@ -94,7 +94,7 @@ def _try_writing(db: Database) -> None:
 
 
 def _fault_of(error: Exception) -> Fault:
-    if isinstance(error, WriterBusyError):
+    if isinstance(error, WriteLockBusyError):
         return Fault.LOCKED
     if not isinstance(error, DBAPIError):
         return Fault.SILENT  # no connection is free, or the server is none that this version can use

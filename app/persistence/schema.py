@@ -10,7 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.engine import NOBODY, Database
+from app.persistence.database import NO_TENANT, Database
 
 
 def alembic_config() -> Config:
@@ -52,7 +52,7 @@ def has_ledger(db: Database) -> bool:
     """Whether a database is there and has the newest schema; nothing is made by looking."""
     if not db.exists():
         return False
-    with db.read(NOBODY) as tx:
+    with db.read(NO_TENANT) as tx:
         return is_current(tx)
 
 

@@ -11,9 +11,9 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.accounting.work import MOST_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
-from app.ledger.noise import noise_that_fits
-from app.persistence.repositories import events
-from app.persistence.repositories.events import PriceList
+from app.ledger.noise_search import noise_that_fits
+from app.persistence.repositories import dp_events
+from app.persistence.repositories.dp_events import CostTable
 from app.service.worker_pool.costs import price_events
 from app.service.worker_pool.pool import WORKER_POOL, Job
 
@@ -192,8 +192,8 @@ def cost_steps(
     Raises:
         UnpreparedError: neither the list nor `ready` has an event.
     """
-    kept = PriceList(organisation_id, account.relation, account.grid_version)
-    curves = events.find_curves(tx, kept, (fingerprint(step.event) for step in steps))
+    kept = CostTable(organisation_id, account.relation, account.grid_version)
+    curves = dp_events.find_curves(tx, kept, (fingerprint(step.event) for step in steps))
     missing = {step.event for step in steps if fingerprint(step.event) not in curves}
     ready.require(account, missing)
     curves |= {fingerprint(event): ready.curve(account, event) for event in missing}

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation, RepeatAndSelect
-from app.accounting.formulas.repetitions import number_of_runs
+from app.accounting.formulas.run_count_sampling import number_of_runs
 from app.ledger.accounts import AccountKind, StepEvent
 from app.ledger.admission import Reading, reading_of
 from app.ledger.errors import InvalidInputError, NotFoundError, RunStateConflictError
-from app.ledger.experiments import Charged, sweep_event
+from app.ledger.experiments import ChargingMode, sweep_event
 from app.ledger.filters import FilterKind
-from app.ledger.roles import Permission
+from app.ledger.permissions import Permission
 from app.ledger.runs import Run, RunStatus, require_active
 from app.persistence.repositories import accounts, experiments, locks, runs
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.persistence.repositories.experiments import Experiment
 from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach
@@ -117,7 +117,7 @@ def create_experiment(
             )
         limit = terms.limit or above.account.limit
         view = open_budget(tx, call, above, replace(terms, limit=limit), ready)
-        return render(_read(tx, call, _add(tx, call, view.record.account.id, Charged.EACH_RUN)))
+        return render(_read(tx, call, _add(tx, call, view.record.account.id, ChargingMode.EACH_RUN)))
 
     return run_idempotent(call, identity, create)
 
@@ -156,7 +156,7 @@ def create_sweep(
         before = tx.begin_nested()
         run_id = insert_run(tx, call, RegisteredRun(declaration, terms, (), 1, bounded=True), ready)
         assert isinstance(run_id, str), "only a plan is refused"
-        experiment = _add(tx, call, run_id, Charged.REPEAT_AND_SELECT)
+        experiment = _add(tx, call, run_id, ChargingMode.REPEAT_AND_SELECT)
         work = load_for(tx, call, run_id)
         if work.run(call.organisation_id, run_id).status is RunStatus.PENDING:
             # Whoever knew the number before the charge could withdraw the sweep until it is convenient.
@@ -205,7 +205,7 @@ def charge_sweep(
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         found = _found(tx, call, experiment_id)
-        if found.charged is not Charged.REPEAT_AND_SELECT:
+        if found.charged is not ChargingMode.REPEAT_AND_SELECT:
             raise InvalidInputError(
                 "The runs of this experiment are charged one by one; there is nothing to charge now."
             )
@@ -269,7 +269,7 @@ def list_experiments(
         return read_all(tx, call, found)
 
 
-def _add(tx: Connection, call: RequestContext, account_id: str, charged: Charged) -> Experiment:
+def _add(tx: Connection, call: RequestContext, account_id: str, charged: ChargingMode) -> Experiment:
     newest = experiments.newest_id(tx, call.organisation_id)
     experiment = Experiment(
         new_id("exp", call.now, newest), account_id, charged, call.caller.actor, created_at=call.now
@@ -302,7 +302,7 @@ def _charge(work: UnitOfWork, call: RequestContext, run_id: str, ready: Precompu
     """Take the one step of a sweep's run, which is completed by it; returns its refusal, if it does not fit."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
     decision = decide(work, StepCommand(call, request, ready, charges_sweep=True)).decision
-    if decision.outcome is Outcome.REFUSED:
+    if decision.outcome is DecisionOutcome.REFUSED:
         save(work)
         return decision
     charged = work.run(call.organisation_id, run_id)
@@ -322,7 +322,7 @@ def _read(tx: Connection, call: RequestContext, experiment: Experiment) -> Exper
 def read_all(tx: Connection, call: RequestContext, found: Sequence[Experiment]) -> list[ExperimentRecord]:
     """Experiments with what was spent on them, in as many statements for many as for one."""
     whose = call.organisation_id
-    paying = [each.account_id for each in found if each.charged is Charged.REPEAT_AND_SELECT]
+    paying = [each.account_id for each in found if each.charged is ChargingMode.REPEAT_AND_SELECT]
     paths = locks.paths(tx, whose, paying)
     wanted = {each.account_id for each in found} | {at for path in paths.values() for at in path}
     records = {each.account.id: each for each in accounts.read_many(tx, whose, sorted(wanted))}

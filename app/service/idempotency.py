@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.ledger.errors import IdempotencyKeyReusedError, InvalidInputError
-from app.persistence.repositories import decisions, replies, tenants
+from app.persistence.repositories import decisions, idempotent_responses, organisations
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, run_with_costs
 
@@ -93,28 +93,28 @@ def run_idempotent(
     def work(ready: PrecomputedCosts) -> StoredResponse:
         with call.db.write(call.organisation_id) as tx:
             if identity.key is not None:
-                replies.lock_keys(tx, call.organisation_id, [identity.key])
-            tenants.lock(tx, call.organisation_id)
+                idempotent_responses.lock_keys(tx, call.organisation_id, [identity.key])
+            organisations.lock(tx, call.organisation_id)
             earlier = _earlier(tx, call, identity)
             if earlier is not None:
                 return StoredResponse(earlier.body, replayed=True, status=earlier.status)
             made = create(tx, ready)
             answer = made if isinstance(made, ResponseOverride) else ResponseOverride(made, CREATED)
             if identity.key is not None:
-                reply = replies.Reply(_within_reach(call, identity), answer.body, answer.status)
-                replies.add(tx, call.organisation_id, identity.key, reply, call.now)
+                reply = idempotent_responses.Reply(_within_reach(call, identity), answer.body, answer.status)
+                idempotent_responses.add(tx, call.organisation_id, identity.key, reply, call.now)
         return StoredResponse(answer.body, replayed=False, status=answer.status)
 
     return run_with_costs(call.organisation_id, lambda ready: call.db.retried(lambda: work(ready)))
 
 
-def _earlier(tx: Connection, call: RequestContext, identity: IdempotentRequest) -> replies.Reply | None:
+def _earlier(tx: Connection, call: RequestContext, identity: IdempotentRequest) -> idempotent_responses.Reply | None:
     """The reply that the key has pinned for the same request."""
     if identity.key is None:
         return None
     if decisions.find_by_key(tx, call.organisation_id, identity.key) is not None:
         raise key_reused_error(identity.key)
-    earlier = replies.find(tx, call.organisation_id, identity.key)
+    earlier = idempotent_responses.find(tx, call.organisation_id, identity.key)
     if earlier is None:
         return None
     if earlier.request_fingerprint != _within_reach(call, identity):

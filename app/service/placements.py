@@ -8,8 +8,8 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import EVERYONE, URL_SETTING, Database, said_by
-from app.persistence.repositories import tenants
+from app.persistence.database import ALL_TENANTS, URL_SETTING, Database, error_summary
+from app.persistence.repositories import organisations
 from app.service.alerts.delivery_worker import deliver
 from app.service.alerts.http_sender import Sender
 from app.service.auth.authentication import DEFAULT_PLACEMENT
@@ -106,8 +106,8 @@ class Placements:
         """
         found = []
         for placement in self:
-            with self.naming(placement) as database, database.read(EVERYONE) as tx:
-                if tenants.find_organisation(tx, organisation) is not None:
+            with self.naming(placement) as database, database.read(ALL_TENANTS) as tx:
+                if organisations.find_organisation(tx, organisation) is not None:
                     found.append(placement)
         if not found:
             raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
@@ -125,8 +125,8 @@ class Placements:
         seen: dict[str, str] = {}
         for placement in self:
             try:
-                with placement.database.read(EVERYONE) as tx:
-                    ids = tenants.organisation_ids(tx)
+                with placement.database.read(ALL_TENANTS) as tx:
+                    ids = organisations.organisation_ids(tx)
             except SQLAlchemyError:
                 continue
             for organisation_id in sorted(ids & seen.keys()):
@@ -149,7 +149,7 @@ class Placements:
         except SQLAlchemyError as error:
             if len(self) == 1:
                 raise
-            why = said_by(error)
+            why = error_summary(error)
             raise LedgerUnavailableError(f"The placement {placement.name!r} does not answer: {why}.") from error
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import LedgerError
 from app.persistence.clock import Clock
-from app.persistence.engine import said_by
+from app.persistence.database import error_summary
 from app.service.metrics import counters
 
 SAMPLED_SECONDS: Final = 5.0
@@ -32,7 +32,7 @@ async def keep_time(name: str, clock: Clock) -> None:
             await asyncio.to_thread(clock.sample)
             counters.background_done("clock")
         except (LedgerError, SQLAlchemyError) as error:
-            _logger.warning("The clock of the placement %s could not be read: %s", name, said_by(error))
+            _logger.warning("The clock of the placement %s could not be read: %s", name, error_summary(error))
         except Exception:
             _logger.exception("The clock of the placement %s could not be read", name)
         found = wrong_clock(clock)

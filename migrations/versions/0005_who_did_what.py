@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from app.ledger.audit import ActEntry, act_hash, acts_genesis, canonical
+from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis, canonical
 from app.persistence.repositories.accounts import planned_sha256, read_planned
 
 revision = "0005"
@@ -244,9 +244,9 @@ def _adopt() -> None:
     bind = op.get_bind()
     now = datetime.now(UTC)
     for owner in bind.execute(sa.select(organisations.c.id).order_by(organisations.c.id)).scalars().all():
-        head = acts_genesis(owner)
+        head = audit_genesis(owner)
         for position, (subject, facts) in enumerate(_found(bind, owner)):
-            entry = ActEntry(
+            entry = AuditEntry(
                 organisation_id=owner,
                 position=position,
                 actor="cli",
@@ -258,8 +258,8 @@ def _adopt() -> None:
                 request_id=None,
                 created_at=now,
             )
-            head = act_hash(head, entry)
-            values = {name: getattr(entry, name) for name in ActEntry.__dataclass_fields__}
+            head = audit_entry_hash(head, entry)
+            values = {name: getattr(entry, name) for name in AuditEntry.__dataclass_fields__}
             bind.execute(audit_entries.insert().values(**values, entry_hash=head))
 
 

@@ -8,6 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.accounting.calibration import solvers
+from app.accounting.calibration.solvers import (
+    Target,
+    count_that_fits,
+    noise_multiplier_that_fits,
+    sampling_probability_that_fits,
+    smallest_noise_multiplier,
+)
+from app.accounting.calibration.targets import Rule
 from app.accounting.conversion import epsilon_from_rdp
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import UnsupportedEventError
@@ -27,15 +36,6 @@ from app.accounting.events import (
 )
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
-from app.accounting.solving import calibration
-from app.accounting.solving.calibration import (
-    Target,
-    count_that_fits,
-    noise_multiplier_that_fits,
-    sampling_probability_that_fits,
-    smallest_noise_multiplier,
-)
-from app.accounting.solving.rules import Rule
 
 
 class AtLeast:
@@ -208,7 +208,7 @@ def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
         sizes.append(at.size)
         return curve_over(event, at, relation)
 
-    monkeypatch.setattr(calibration, "curve_over", counted)
+    monkeypatch.setattr(solvers, "curve_over", counted)
     for q, count, epsilon in ((256 / 60000, 14_040, 1.0), (0.01, 10_000, 2.0), (0.1, 1000, 1.0), (0.5, 100, 3.0)):
         sizes.clear()
         target = Target(Rule(epsilon, 1e-5), count, NOTHING, RELATION)

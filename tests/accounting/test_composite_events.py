@@ -22,8 +22,8 @@ from app.accounting.events import (
     Zcdp,
     with_noise_multiplier,
 )
-from app.accounting.formulas.schedules import decayed, segments
-from app.accounting.formulas.selection import repeat_and_select_rdp
+from app.accounting.formulas.noise_schedules import decayed, segments
+from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounting.base_rdp import gaussian_noise, rdp
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
@@ -23,7 +24,6 @@ from app.accounting.events import (
     Zcdp,
 )
 from app.accounting.formulas.mechanisms import bounded_range_rdp, gaussian_rdp, laplace_rdp, randomized_response_rdp
-from app.accounting.unsampled import gaussian_noise, rdp
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE

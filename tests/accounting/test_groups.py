@@ -28,7 +28,7 @@ from app.accounting.events import (
     TreeAggregation,
     Zcdp,
 )
-from app.accounting.groups import in_group
+from app.accounting.group_privacy import for_group
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 
@@ -63,12 +63,12 @@ GRID = orders(GRID_VERSION)
     ids=str,
 )
 def test_three_records_of_a_unit_are_one_of_a_dearer_event(event: DpEvent, expected: DpEvent) -> None:
-    assert in_group(event, 3) == expected
-    assert in_group(event, 1) is event
+    assert for_group(event, 3) == expected
+    assert for_group(event, 1) is event
 
 
 def test_zcdp_of_a_group_grows_with_the_square() -> None:
-    found = in_group(Zcdp(0.1, 0.3), 4)
+    found = for_group(Zcdp(0.1, 0.3), 4)
     assert isinstance(found, Zcdp)
     assert found.rho == pytest.approx(1.6, rel=1e-15)
     assert found.xi == pytest.approx(0.3 * 4 * (1 + 1 / 2 + 1 / 3 + 1 / 4), rel=1e-14)
@@ -88,14 +88,14 @@ def test_zcdp_of_a_group_bounds_the_chain_of_its_records(rho: float, xi: float, 
             return xi + rho * a
         return k * a / (k * a - 1) * chain(k - 1, (k * a - 1) / (k - 1)) + xi + rho * k * a
 
-    bound = in_group(Zcdp(rho, xi), size)
+    bound = for_group(Zcdp(rho, xi), size)
     assert isinstance(bound, Zcdp)
     assert chain(size, order) <= (bound.xi + bound.rho * order) * (1 + 1e-12)
 
 
 @given(epsilon=st.floats(1e-6, 3), delta=st.floats(1e-30, 1e-9), size=st.integers(2, 6))
 def test_delta_of_a_group_is_the_sum_over_its_records(epsilon: float, delta: float, size: int) -> None:
-    found = in_group(EpsilonDelta(epsilon, delta), size)
+    found = for_group(EpsilonDelta(epsilon, delta), size)
     assert isinstance(found, EpsilonDelta)
     assert found.epsilon == pytest.approx(size * epsilon, rel=1e-15)
     assert found.delta == pytest.approx(delta * sum(exp(epsilon * record) for record in range(size)), rel=1e-13)
@@ -103,7 +103,7 @@ def test_delta_of_a_group_is_the_sum_over_its_records(epsilon: float, delta: flo
 
 @given(q=st.floats(1e-9, 1 - 1e-9), size=st.integers(2, 50))
 def test_a_group_is_sampled_if_one_of_its_records_is(q: float, size: int) -> None:
-    found = in_group(PoissonSampled(q, Gaussian(100)), size)
+    found = for_group(PoissonSampled(q, Gaussian(100)), size)
     assert isinstance(found, PoissonSampled)
     assert found.event == Gaussian(100 / size)
     assert q <= found.sampling_probability < 1
@@ -145,7 +145,7 @@ def test_a_sampled_group_costs_at_least_the_mixture_over_how_many_are_taken(q: f
 )
 def test_a_group_that_is_not_protected_is_refused_with_the_reason(event: DpEvent, size: int, words: str) -> None:
     with pytest.raises(UnsupportedEventError, match=words):
-        in_group(event, size)
+        for_group(event, size)
 
 
 def test_a_group_on_a_sample_is_rewritten_before_it_is_amplified() -> None:

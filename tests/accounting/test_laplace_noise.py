@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.formulas.laplace_noise import bound_of_tail, epsilon_of_laplace, probability_of_tail, scale_of_tail
+from app.accounting.formulas.laplace_tails import bound_of_tail, epsilon_of_laplace, probability_of_tail, scale_of_tail
 
 SIZES = st.floats(-12, 12).map(lambda exponent: 10**exponent)
 

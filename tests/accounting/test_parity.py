@@ -28,7 +28,7 @@ from app.accounting.events import (
     TreeAggregation,
     Zcdp,
 )
-from app.accounting.formulas.schedules import DecayMode
+from app.accounting.formulas.noise_schedules import DecayMode
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
 

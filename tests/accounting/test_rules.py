@@ -5,12 +5,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from app.accounting.calibration.targets import Rule, declared_bounds
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
-from app.accounting.solving.rules import Rule, declared_bounds
 
 GRID = orders(GRID_VERSION)
 STEP = event_curve(PoissonSampled(0.01, Gaussian(1.1)), NeighboringRelation.ADD_OR_REMOVE_ONE)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.mechanisms import gaussian_rdp
+from app.accounting.formulas.noise_schedules import EXACT_STEPS, KNOTS, DecayMode, decayed, segments
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from app.accounting.formulas.schedules import EXACT_STEPS, KNOTS, DecayMode, decayed, segments
 
 ORDERS = np.array([1.5, 3.0, 8.5, 16.0, 40.0, 300.0])
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.solving.search import decimal, index_at_or_below, least, root
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, least, root
 
 
 class From:

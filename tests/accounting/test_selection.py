@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.mechanisms import gaussian_rdp, pure_dp_rdp
+from app.accounting.formulas.repeat_and_select import log_inverse_gamma, repeat_and_select_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from app.accounting.formulas.selection import log_inverse_gamma, repeat_and_select_rdp
 from app.accounting.orders import GRID_VERSION, orders
 
 GRID = orders(GRID_VERSION)

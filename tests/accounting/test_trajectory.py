@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounting.calibration.trajectory import epsilon_trajectory
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import DELTA_UNIT, RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
-from app.accounting.solving.trajectory import epsilon_trajectory
 
 GRID = orders(GRID_VERSION)
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE

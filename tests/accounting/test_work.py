@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from app.accounting.calibration import solvers
+from app.accounting.calibration.solvers import Target, noise_multiplier_that_fits, sampling_probability_that_fits
+from app.accounting.calibration.targets import Rule
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import PlanTooExpensiveError
@@ -23,9 +26,6 @@ from app.accounting.events import (
 )
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
-from app.accounting.solving import calibration
-from app.accounting.solving.calibration import Target, noise_multiplier_that_fits, sampling_probability_that_fits
-from app.accounting.solving.rules import Rule
 from app.accounting.work import MOST_WORK, bounded, curve_work, require_little_work, spend
 from tests.accounting.event_strategies import EVENTS
 
@@ -61,7 +61,7 @@ def test_a_search_stops_before_it_computes_beyond_the_bound(search: object, monk
         assert search(SAMPLED, target) is not None
         with pytest.raises(PlanTooExpensiveError):
             search(SCHEDULE, target)
-    monkeypatch.setattr(calibration, "curve_over", None)  # whatever is computed fails
+    monkeypatch.setattr(solvers, "curve_over", None)  # whatever is computed fails
     short = Decay("time", 1e-4, 10, PoissonSampled(0.5, Gaussian(5.0)))
     with bounded(5 * curve_work(short, few=False)), pytest.raises(PlanTooExpensiveError):
         search(short, target)

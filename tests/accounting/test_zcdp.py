@@ -31,7 +31,7 @@ from app.accounting.events import (
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import event_curve
-from app.accounting.zcdp import Concentration, concentration, total_concentration
+from app.accounting.zcdp import ZcdpBound, concentration, total_concentration
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -125,14 +125,14 @@ def test_nothing_is_said_of_what_is_sampled_or_fails_with_a_delta(
 
 def test_a_plan_is_the_sum_of_its_steps() -> None:
     found = total_concentration([(Gaussian(2.0), 8), (Zcdp(0.5, 0.1), 2)], ADD)
-    assert found == Concentration(2.0, 0.2, is_gaussian=False)
+    assert found == ZcdpBound(2.0, 0.2, is_gaussian=False)
     gaussian = total_concentration([(Gaussian(2.0), 8), (Gaussian(1.0), 2)], ADD)
-    assert gaussian == Concentration(2.0, is_gaussian=True)
+    assert gaussian == ZcdpBound(2.0, is_gaussian=True)
 
 
 @given(rho=st.floats(1e-9, 100), xi=st.floats(0, 1), delta=st.floats(1e-30, 0.4))
 def test_the_printed_epsilon_is_xi_plus_rho_plus_two_roots(rho: float, xi: float, delta: float) -> None:
-    plan = Concentration(rho, xi)
+    plan = ZcdpBound(rho, xi)
     exact = xi + rho + 2 * sqrt(rho * log(1 / delta))
     assert exact <= plan.epsilon(delta) <= exact * (1 + 1e-11)
     assert plan.delta(plan.epsilon(delta)) == pytest.approx(delta, rel=1e-7)
@@ -144,7 +144,7 @@ def test_the_printed_epsilon_is_xi_plus_rho_plus_two_roots(rho: float, xi: float
 
 @given(rho=st.floats(1e-6, 50), delta=st.floats(-20, -1).map(lambda exponent: 10**exponent))
 def test_for_gaussian_noise_exact_is_at_most_renyi_is_at_most_zcdp(rho: float, delta: float) -> None:
-    plan = Concentration(rho, is_gaussian=True)
+    plan = ZcdpBound(rho, is_gaussian=True)
     renyi = epsilon_of_curve(GRID, event_curve(Zcdp(rho), ADD), delta).epsilon
     assert plan.exact_epsilon(delta) <= renyi
     assert plan.exact_epsilon(delta) == pytest.approx(gaussian_epsilon(sqrt(2 * rho), delta), rel=1e-9)
@@ -153,7 +153,7 @@ def test_for_gaussian_noise_exact_is_at_most_renyi_is_at_most_zcdp(rho: float, d
 
 
 def test_the_numbers_stay_finite_for_the_loudest_plans() -> None:
-    plan = Concentration(0.0, is_gaussian=True) + Concentration(1e6 / 2, is_gaussian=True).times(1e9)
+    plan = ZcdpBound(0.0, is_gaussian=True) + ZcdpBound(1e6 / 2, is_gaussian=True).times(1e9)
     assert plan.epsilon(1e-30) < inf
     assert plan.exact_epsilon(1e-30) < inf
     assert plan.delta(1e4) == plan.exact_delta(1e4) == 1

@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from fastapi import FastAPI, Request
 
-from app import cli, serving
+from app import cli, server
 from app import main as service
 from app.connections import BoundedConfig
-from app.logs import JsonLines
+from app.logging_config import JsonFormatter
 
 SABOTAGED = "/v1/sabotaged"
 
@@ -33,7 +33,7 @@ def application() -> FastAPI:
 def main() -> None:
     """Serve."""
     logging.basicConfig(level=1)
-    logging.getLogger().handlers[0].setFormatter(JsonLines())
+    logging.getLogger().handlers[0].setFormatter(JsonFormatter())
     for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg", "psycopg.pool", "alembic", "asyncio"):
         logging.getLogger(name).setLevel(1)
     louder = {"log_level": "trace", "access_log": True, "log_config": None}
@@ -41,7 +41,7 @@ def main() -> None:
     def loud(_: str, **options: Any) -> BoundedConfig:  # noqa: ANN401 - as uvicorn takes them
         return BoundedConfig("tests.api.loud_server:application", **options | louder)
 
-    with patch.object(serving, "BoundedConfig", loud):
+    with patch.object(server, "BoundedConfig", loud):
         cli.main()
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.api.paging import encode_cursor
-from app.ledger.audit import act_hash, acts_genesis
-from app.persistence.engine import EVERYONE
-from app.persistence.repositories import acts
+from app.api.pagination import encode_cursor
+from app.ledger.hash_chain import audit_entry_hash, audit_genesis
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import audit_entries
 from tests.api.conftest import House
 
 
@@ -128,12 +128,12 @@ def test_another_organisation_has_a_chain_of_its_own(home: House) -> None:
 
 
 def test_each_entry_has_the_hash_of_the_one_before_in_its_own(home: House) -> None:
-    with home.ledger.database.read(EVERYONE) as tx:
-        kept = list(acts.everything(tx))
+    with home.ledger.database.read(ALL_TENANTS) as tx:
+        kept = list(audit_entries.list_all(tx))
     heads: dict[str, bytes] = {}
     for act in kept:
         owner = act.entry.organisation_id
-        heads[owner] = act_hash(heads.get(owner, acts_genesis(owner)), act.entry)
+        heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), act.entry)
         assert act.entry_hash == heads[owner]
     assert len(heads) == 2
 

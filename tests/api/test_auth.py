@@ -3,7 +3,7 @@
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from app.main import PAGES
+from app.main import DASHBOARD_ROUTERS
 from tests.api.conftest import House
 from tests.api.operations import APP, GUARDED, NOWHERE, OPERATIONS, PUBLIC, Operation
 from tests.persistence.dump import changed
@@ -88,7 +88,7 @@ def test_the_document_knows_every_route() -> None:
     routed = {(method, route.path) for route in iter_route_contexts(APP.routes) for method in route.methods or ()}
     pages = {
         (method, route.path)
-        for module in PAGES
+        for module in DASHBOARD_ROUTERS
         for route in iter_route_contexts(module.routes.routes)
         for method in route.methods or ()
     }

@@ -7,7 +7,7 @@ from functools import partial
 import httpx2
 import pytest
 
-from app.api.strict import MAX_BODY_BYTES
+from app.api.strict_json import MAX_BODY_BYTES
 from tests.api.conftest import House
 from tests.api.operations import NOWHERE, OPTIONAL_BODY, POSTS, WITH_BODY, Operation
 from tests.api.test_heavy_bodies import CPU_SECONDS

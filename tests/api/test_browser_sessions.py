@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.api.sessions import COOKIE, TOKEN_HEADER
+from app.api.session_cookies import COOKIE, TOKEN_HEADER
 from app.service.auth import sessions
 from tests.api.conftest import House
 from tests.api.operations import GUARDED, READS, Operation, valid_body, valid_headers

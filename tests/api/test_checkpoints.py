@@ -9,10 +9,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
-from app.ledger.audit import act_hash, acts_genesis, entry_hash, genesis
 from app.ledger.errors import InvalidInputError
-from app.persistence.repositories import acts
-from app.persistence.repositories.entries import entries, kept_runs
+from app.ledger.hash_chain import audit_entry_hash, audit_genesis, entry_hash, genesis
+from app.persistence.repositories.audit_entries import list_all
+from app.persistence.repositories.raw_rows import entries, kept_runs
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
 from app.service.signatures import Signer, is_signed_by, signer_of
@@ -91,9 +91,9 @@ def _rewrite_acts(home: House) -> None:
         here = audit_entries.c.subject == home.population
         tx.execute(update(audit_entries).where(here).values(reason="Approved by the board."))
         heads: dict[str, bytes] = {}
-        for kept in list(acts.everything(tx)):
+        for kept in list(list_all(tx)):
             owner, position = kept.entry.organisation_id, kept.entry.position
-            heads[owner] = act_hash(heads.get(owner, acts_genesis(owner)), kept.entry)
+            heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), kept.entry)
             at = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == position)
             tx.execute(update(audit_entries).where(at).values(entry_hash=heads[owner]))
         tx.execute(delete(checkpoints))

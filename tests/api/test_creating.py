@@ -7,7 +7,7 @@ from sqlalchemy import update
 
 from app.ledger.accounts import MAX_DEPTH
 from app.ledger.filters import FilterKind, smallest_useful_epsilon
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import accounts
 from app.service.verification import verify
 from tests.api.conftest import House
@@ -189,7 +189,7 @@ def test_a_limit_that_only_bounded_losses_fit_is_warned_of(house: House, path: s
 
 def test_beneath_a_population_of_the_first_grid_such_a_limit_is_refused(ledger: Ledger) -> None:
     ledger.population()
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).values(grid_version=1, weights=None))
     body = {"name": "small", "parent": "mimic", "limit": {"epsilon": 0.003, "delta": 1e-5}}
     reply = ledger.post("/v1/budgets", body)

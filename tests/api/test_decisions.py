@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.api.paging import encode_cursor
+from app.api.pagination import encode_cursor
 from tests.api.conftest import House
 from tests.clocks import stand_at
 from tests.conftest import Ledger

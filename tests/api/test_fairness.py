@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.accounting import rdp, sampled
+from app.accounting import poisson_rdp, rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.api.conftest import House
 
@@ -51,7 +51,7 @@ def computed_under_lock(home: House, monkeypatch: pytest.MonkeyPatch) -> Iterato
         return sampled_gaussian_rdp(q, s, orders)
 
     rdp.kept_curve.cache_clear()
-    monkeypatch.setattr(sampled, "sampled_gaussian_rdp", watched)
+    monkeypatch.setattr(poisson_rdp, "sampled_gaussian_rdp", watched)
     yield seen
     rdp.kept_curve.cache_clear()
 

@@ -4,8 +4,8 @@ from typing import Any, get_args
 
 import pytest
 
-from app.api.faults import MAX_ERRORS
 from app.api.schemas.events import Event
+from app.api.validation_errors import MAX_ERRORS
 from tests.api.conftest import House
 from tests.conftest import SAMPLED
 

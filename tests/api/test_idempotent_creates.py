@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from sqlalchemy import select
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import replies
 from tests.api.conftest import House
 from tests.conftest import SAMPLED
@@ -197,7 +197,7 @@ def test_an_event_at_its_defaults_is_the_same_request_and_the_one_it_was_before_
     spelled = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 1.1, "clipped": "example"}}
     again = home.ledger.post("/v1/runs", body | {"event": spelled}, Idempotency_Key="k-1")
     assert (again.status_code, again.content) == (201, first.content)
-    with home.ledger.database.read(EVERYONE) as tx:
+    with home.ledger.database.read(ALL_TENANTS) as tx:
         kept = tx.execute(select(replies.c.request_fingerprint)).scalars().all()
     # As release 0.1.0 wrote it: a key must be known after an upgrade.
     dumped: dict[str, Any] = {

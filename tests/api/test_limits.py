@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from sqlalchemy import event as hooks
 
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.service.governance.api_keys import create_key
 from app.service.verification import verify
 from tests.api.conftest import House

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.logs import HIDDEN, JsonLines, Lines, keep_secrets, request_id
+from app.logging_config import HIDDEN, JsonFormatter, TextFormatter, install_redaction, request_id
 from tests.servers import LiveServer
 
 KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
@@ -66,15 +66,15 @@ def test_requests_have_no_lines_unless_they_are_asked_for(tmp_path: Path) -> Non
 def record() -> Iterator[logging.LogRecord]:
     """A record of an error whose words hold a key."""
     before = logging.getLogRecordFactory()
-    keep_secrets()
+    install_redaction()
     error = RuntimeError(f"it was {KEY}")
     made = (type(error), error, None)
     yield logging.getLogRecordFactory()("app", logging.ERROR, __file__, 1, "with %s", (KEY,), made)
     logging.setLogRecordFactory(before)
 
 
-@pytest.mark.parametrize("lines", [Lines(), JsonLines()])
-def test_no_line_holds_a_secret_and_each_names_its_request(lines: Lines, record: logging.LogRecord) -> None:
+@pytest.mark.parametrize("lines", [TextFormatter(), JsonFormatter()])
+def test_no_line_holds_a_secret_and_each_names_its_request(lines: TextFormatter, record: logging.LogRecord) -> None:
     token = request_id.set("asked-4")
     line = lines.format(record)
     request_id.reset(token)
@@ -85,7 +85,7 @@ def test_no_line_holds_a_secret_and_each_names_its_request(lines: Lines, record:
 
 
 def test_a_line_of_json_is_one_line(record: logging.LogRecord) -> None:
-    line = json.loads(JsonLines().format(record))
+    line = json.loads(JsonFormatter().format(record))
     assert line.keys() == {"time", "level", "logger", "message", "exception", "process"}
     assert (line["level"], line["logger"], line["message"]) == ("error", "app", f"with {HIDDEN}")
-    assert "\n" not in JsonLines().format(record)
+    assert "\n" not in JsonFormatter().format(record)

@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from app.ledger.permissions import Role
 from app.ledger.policies import Policy
-from app.ledger.roles import Role
 from app.service.governance.api_keys import create_key
 from app.service.verification import verify
 from tests.api.conftest import House

@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.persistence.engine import EVERYONE as ALL
-from app.persistence.repositories import tenants
+from app.persistence.database import ALL_TENANTS as ALL
+from app.persistence.repositories import organisations
 from app.persistence.tables import metadata
 from tests.api.conftest import House
 from tests.api.matrix import EVERYONE, HIDDEN, LOOKED_FOR_FIRST, MAY, SAME, TABLE
@@ -29,7 +29,7 @@ def told(house: House) -> frozenset[str]:
 def _hospitals(house: House) -> dict[str, list[tuple[object, ...]]]:
     """Every row of the hospital."""
     with house.ledger.database.read(ALL) as tx:
-        owner = tenants.find_organisation(tx, "hospital")
+        owner = organisations.find_organisation(tx, "hospital")
     found = {}
     for name, rows in house.rows().items():
         columns = metadata.tables[name].c.keys()

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import accounts
 from app.service.verification import verify
 from tests.api.conftest import House
@@ -57,11 +57,11 @@ def test_opened_at_once_one_of_two_names_is_taken(home: House) -> None:
 
 @pytest.mark.parametrize("kind", ["population", "budget"])
 def test_the_database_has_no_two_of_a_kind(home: House, kind: str) -> None:
-    with home.ledger.database.read(EVERYONE) as tx:
+    with home.ledger.database.read(ALL_TENANTS) as tx:
         row = dict(tx.execute(select(accounts).where(accounts.c.kind == kind)).mappings().first() or {})
     row |= {"id": "x", "path": "X", "name": "X"}
     row |= {"population_id": "x"} if kind == "population" else {}
-    with pytest.raises(IntegrityError), home.ledger.database.write(EVERYONE) as tx:
+    with pytest.raises(IntegrityError), home.ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(insert(accounts).values(row))
 
 

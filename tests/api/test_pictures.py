@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from app.api import pictures
-from app.drawing.charts import Chart
-from app.drawing.pictures import Frame, draw
+from app.api import chart_responses
+from app.charts.model import Chart
+from app.charts.render import Frame, draw
 from tests.conftest import Ledger
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -76,7 +76,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Chart]:
         charts.append(chart)
         return draw(chart, frame)
 
-    monkeypatch.setattr(pictures, "draw", watched)
+    monkeypatch.setattr(chart_responses, "draw", watched)
     return charts
 
 
@@ -121,7 +121,7 @@ def test_who_waits_for_a_picture_takes_no_thread_from_anybody_else(
         assert drawn_now.wait(60)
         return b"a picture"
 
-    monkeypatch.setattr(pictures, "draw", slow)
+    monkeypatch.setattr(chart_responses, "draw", slow)
     with ThreadPoolExecutor(asked + 1) as pool:
         waiting = [pool.submit(ledger.get, f"{paths['run']}.png?width={200 + one}") for one in range(asked)]
         wait(waiting, timeout=1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.accounting.events import event_from_dict
-from app.api.schemas import plan_examples
+from app.api.schemas import planning_examples
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.service.planning.assumptions import PlanAssumptions
@@ -194,13 +194,13 @@ def test_the_relation_is_that_of_the_question(house: House) -> None:
 
 
 EXAMPLES = {
-    "EpsilonIn": ("epsilon", plan_examples.EPSILON_EXAMPLE),
-    "DeltaIn": ("delta", plan_examples.DELTA_EXAMPLE),
-    "TrajectoryIn": ("trajectory", plan_examples.TRAJECTORY_EXAMPLE),
-    "NoiseMultiplierIn": ("noise-multiplier", plan_examples.NOISE_MULTIPLIER_EXAMPLE),
-    "SamplingProbabilityIn": ("sampling-probability", plan_examples.SAMPLING_PROBABILITY_EXAMPLE),
-    "MostStepsIn": ("steps", plan_examples.MOST_STEPS_EXAMPLE),
-    "LaplaceIn": ("laplace", plan_examples.LAPLACE_EXAMPLE),
+    "EpsilonIn": ("epsilon", planning_examples.EPSILON_EXAMPLE),
+    "DeltaIn": ("delta", planning_examples.DELTA_EXAMPLE),
+    "TrajectoryIn": ("trajectory", planning_examples.TRAJECTORY_EXAMPLE),
+    "NoiseMultiplierIn": ("noise-multiplier", planning_examples.NOISE_MULTIPLIER_EXAMPLE),
+    "SamplingProbabilityIn": ("sampling-probability", planning_examples.SAMPLING_PROBABILITY_EXAMPLE),
+    "MostStepsIn": ("steps", planning_examples.MOST_STEPS_EXAMPLE),
+    "LaplaceIn": ("laplace", planning_examples.LAPLACE_EXAMPLE),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event as hooks
 from sqlalchemy import update
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import accounts, organisations
 from app.service.verification import verify
 from tests.api.conftest import House
@@ -305,7 +305,7 @@ def test_a_policy_costs_a_step_no_query(home: House) -> None:
 def test_a_policy_that_nobody_has_set_is_found(home: House, column: str) -> None:
     _set(home, {"mechanisms": ["gaussian"]})
     _set(home, {"require_plan": True}, home.population)
-    with home.ledger.database.write(EVERYONE) as tx:
+    with home.ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).where(accounts.c.id == home.population).values({column: "{}"}))
     (problem,) = verify(home.ledger.database).problems
     assert problem.endswith("its policy is not the one that its organisation's acts gave it.")

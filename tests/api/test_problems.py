@@ -14,9 +14,9 @@ from app.accounting.errors import AccountingError
 from app.api.problems import STATUSES
 from app.ledger.errors import LedgerError
 from app.main import create_app
-from app.persistence import engine, postgresql
-from app.persistence.engine import EVERYONE
-from app.persistence.repositories import keys
+from app.persistence import database, postgresql
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import api_keys
 from app.persistence.schema import upgrade
 from app.persistence.tables import accounts
 from app.settings import Settings
@@ -145,11 +145,11 @@ def test_a_commit_that_fails_keeps_nothing(home: House, what: str) -> None:
 
 
 def test_a_writer_that_does_not_finish_makes_others_repeat(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "LOCK_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(postgresql, "LOCK_TIMEOUT_SECONDS", 0.05)
     home.ledger.database.dispose()  # sessions with the short time-out are opened
     before = home.rows()
-    with home.ledger.database.write(EVERYONE) as tx:
+    with home.ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(select(accounts).with_for_update())
         _is_unavailable(home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer"))
         _is_unavailable(home.ledger.post(f"/v1/runs/{home.run}/pause", {}, "trainer"))
@@ -183,7 +183,7 @@ def test_a_mistake_of_the_service_is_a_problem_without_its_details(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a secret of the implementation")
 
-    monkeypatch.setattr(keys, "find", broken)
+    monkeypatch.setattr(api_keys, "find", broken)
     reply = home.ledger.http.get("/healthz")
     assert reply.status_code == 200
     reply = home.ledger.http.get("/v1/runs/a/b", headers=home.ledger.headers())

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import httpx2
 import pytest
 
-from app.ledger.roles import Role
-from app.persistence.engine import EVERYONE as EVERYWHERE
-from app.persistence.repositories import entries, tenants
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS as EVERYWHERE
+from app.persistence.repositories import organisations, raw_rows
 from app.service.governance.api_keys import create_key
 from tests.api.conftest import House
 from tests.api.matrix import EVERYONE, MAY
@@ -91,9 +91,9 @@ def _fresh(house: House, operation: Operation) -> dict[str, str]:
         ids |= _account(house, proposed="proposal_id" in operation.path)
     if operation.id == "liftQuarantine":
         with house.ledger.database.write(EVERYWHERE) as tx:
-            owner = tenants.find_organisation(tx, "hospital")
+            owner = organisations.find_organisation(tx, "hospital")
             assert owner is not None
-            entries.set_quarantine(tx, owner, {ids["account_id"]: "its rows were changed"}, datetime.now(UTC))
+            raw_rows.set_quarantine(tx, owner, {ids["account_id"]: "its rows were changed"}, datetime.now(UTC))
     if operation.id == "chargeExperiment":
         ids["experiment_id"] = _approved_sweep(house)
     if "key_id" in operation.path:

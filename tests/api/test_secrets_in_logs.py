@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import httpx2
 import pytest
 
-from app.logs import HIDDEN, keep_secrets, without_secrets
+from app.logging_config import HIDDEN, install_redaction, redact_secrets
 from tests.api.loud_server import SABOTAGED
 from tests.api.operations import NOWHERE, OPERATIONS
 from tests.conftest import LiveServer
@@ -133,7 +133,7 @@ def test_a_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path, lo
     ids=map(str, range(12)),  # the key is another one in each process
 )
 def test_what_is_hidden(text: str, left: str) -> None:
-    assert without_secrets(text) == left
+    assert redact_secrets(text) == left
 
 
 def test_neither_a_persons_token_nor_what_it_says_is_logged(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -169,8 +169,8 @@ def _said(caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_records_stay_what_they_were_but_for_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    keep_secrets()
-    keep_secrets()
+    install_redaction()
+    install_redaction()
     logger = logging.getLogger("tests.secrets")
     logger.error("%d of %s, %r, %.1f", 3, "these", {"a": 1}, 0.5)
     assert _said(caplog) == "3 of these, {'a': 1}, 0.5"

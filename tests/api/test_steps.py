@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.persistence.engine import EVERYONE
-from app.persistence.repositories.accounts import everything
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories.accounts import list_all
 from tests.api.conftest import House
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
@@ -141,8 +141,8 @@ def test_the_same_steps_cost_the_same_bytes_however_they_are_asked(ledger: Ledge
         for body in requests:
             last = _take(home, body)
         answers.add(tuple(last[key] for key in ("next_step", "epsilon", "steps_remaining")))
-    with ledger.database.read(EVERYONE) as tx:
-        curves = {kept.account.spent.to_bytes() for kept in everything(tx)}
+    with ledger.database.read(ALL_TENANTS) as tx:
+        curves = {kept.account.spent.to_bytes() for kept in list_all(tx)}
     assert (len(answers), len(curves)) == (1, 1)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import dp_events, event_curves
 from tests.clocks import stand_at
 from tests.conftest import Ledger
@@ -20,7 +20,7 @@ def opened(ledger: Ledger) -> Ledger:
 
 
 def _prices(ledger: Ledger) -> int:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         return int(tx.execute(select(func.count()).select_from(event_curves)).scalar_one())
 
 
@@ -42,7 +42,7 @@ def test_a_refusal_stores_no_prices(opened: Ledger) -> None:
 
 def test_a_tampered_default_event_is_not_charged(opened: Ledger) -> None:
     run = opened.run()
-    with opened.database.write(EVERYONE) as tx:
+    with opened.database.write(ALL_TENANTS) as tx:
         row = tx.execute(select(dp_events)).one()
         tx.execute(update(dp_events).values(canonical=row.canonical.replace("1.1", "700.0")))
     for reply in (opened.post(f"/v1/runs/{run}/steps", {"count": 1000}), opened.get(f"/v1/runs/{run}")):
@@ -78,5 +78,5 @@ def test_a_clock_that_goes_back_hides_nothing_from_a_cursor(opened: Ledger, cloc
 
 
 def test_readiness_does_not_wait_for_a_writer(opened: Ledger) -> None:
-    with opened.database.write(EVERYONE):
+    with opened.database.write(ALL_TENANTS):
         assert opened.http.get("/readyz").status_code == 200

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.api.strict import strict_loads
+from app.api.strict_json import strict_loads
 from app.ledger.errors import InvalidInputError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from app import telemetry
+from app import tracing_setup
 from app.service.metrics.tracing import TRACES
 from tests.ledgers import SAMPLED
 from tests.reliability.clients import open_budget
@@ -85,9 +85,9 @@ def test_a_step_is_traced_to_the_collector_and_no_secret_with_it(
 
 
 def test_without_a_collector_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in telemetry.ENDPOINTS:
+    for name in tracing_setup.ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
-    assert telemetry.telemetry() == telemetry.OFF
+    assert tracing_setup.configure_tracing() == tracing_setup.OFF
     assert TRACES.here() is None
     assert TRACES.span("admission") is TRACES.shared("commit", [])
 
@@ -96,6 +96,6 @@ def test_without_the_extra_the_service_serves_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr(telemetry, "find_spec", lambda _: None)
-    assert telemetry.telemetry() == telemetry.OFF
+    monkeypatch.setattr(tracing_setup, "find_spec", lambda _: None)
+    assert tracing_setup.configure_tracing() == tracing_setup.OFF
     assert "epsilon-ledger[telemetry]" in caplog.text

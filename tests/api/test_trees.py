@@ -6,8 +6,8 @@ import httpx2
 import pytest
 from sqlalchemy import event
 
+from app.api.schemas.account_creation import BudgetIn, PopulationIn
 from app.api.schemas.runs import RunIn
-from app.api.schemas.terms import BudgetIn, PopulationIn
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
 from tests.conftest import Ledger
 from tests.service.tampering import MODEL, account, set_run, shift_curve, tampering
@@ -60,7 +60,7 @@ def test_an_organisation_sees_nothing_of_anothers_ledger(charged: Ledger) -> Non
         shift_curve(tx, "mimic", 1)
     theirs = charged.get("/v1/verify", role="admin", organisation="clinic").json()
     assert (theirs["sound"], theirs["accounts"]) == (True, 0)
-    with charged.database.read(EVERYONE) as tx:
+    with charged.database.read(ALL_TENANTS) as tx:
         assert account(tx, "mimic").quarantine is None
     assert not charged.get("/v1/verify", role="admin").json()["sound"]
 

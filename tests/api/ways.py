@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from app.api import hot
+from app.api import fast_path
 from app.api.route import router
 from app.api.routers import steps
 from tests.api.conftest import House, furnish
@@ -40,7 +40,7 @@ def watched() -> Iterator[list[str]]:
         return await steps.take_steps(run_id, *rest)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hot, "take_steps", take_steps)
+        patch.setattr(fast_path, "take_steps", take_steps)
         # Who was known stays so, however slow this is.
         patch.setattr("app.service.auth.credential_cache.BELIEVED_SECONDS", 3600.0)
         yield asked

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import httpx2
 from fastapi.testclient import TestClient
 
-from app.api.sessions import COOKIE, FLOW_COOKIE
+from app.api.session_cookies import COOKIE, FLOW_COOKIE
 from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider
 

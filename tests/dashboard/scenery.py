@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.alerts.forecasts import take_readings
 from tests.clocks import stand_at
 from tests.conftest import Keys, Ledger, open_ledger

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.persistence.repositories import glances
+from app.persistence.repositories import overview_queries
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.reading import visit, words
@@ -143,13 +143,13 @@ def test_the_numbers_of_a_page_agree_though_somebody_charges_meanwhile(
 ) -> None:
     _, budget = a_population(ledger)
     [run] = [each["id"] for each in ledger.get("/v1/runs").json()["items"]]
-    newest_runs = glances.newest_runs
+    newest_runs = overview_queries.newest_runs
 
-    def charged(*asked: Any, **more: Any) -> list[glances.RunOutline]:  # noqa: ANN401 - as they come
+    def charged(*asked: Any, **more: Any) -> list[overview_queries.RunOutline]:  # noqa: ANN401 - as they come
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").is_success
         return newest_runs(*asked, **more)
 
-    monkeypatch.setattr(glances, "newest_runs", charged)
+    monkeypatch.setattr(overview_queries, "newest_runs", charged)
     text = visit(ledger, f"/accounts/{budget}?steps=1", signed_in(ledger)).text
     spent = re.search(r"<dt>Spent</dt><dd>([\d.]+) of", text)
     spent_now = re.search(r'<th scope="row">mimic/icu-team</th><td class="number">([\d.]+)<', text)

@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import app
-from app.dashboard.acts import SENTENCES, told
-from app.ledger.audit import ActEntry
-from app.persistence.repositories.acts import KeptAct
-from app.persistence.repositories.proposals import Kind, Status
+from app.dashboard.audit_messages import SENTENCES, describe_event
+from app.ledger.hash_chain import AuditEntry
+from app.persistence.repositories.audit_entries import StoredAuditEntry
+from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Clock, Hospital
@@ -164,8 +164,10 @@ def test_every_act_that_the_service_does_has_a_sentence() -> None:
     source = "".join(path.read_text() for path in Path(app.__path__[0]).rglob("*.py") if path.name != "acts.py")
     written = set(re.findall(r'(?:Act|Tried|end_waiting)\([^")]*"([a-z_]+\.[a-z_]+)"', source))
     assert {"run.registered", "key.refused", "runs.anchored", "session.ended", "signing_key.changed"} <= written
-    decided = {f"{kind}.{status}" for kind in Kind for status in Status if status is not Status.OPEN}
-    decided |= {f"{kind}.proposed" for kind in Kind}
+    decided = {
+        f"{kind}.{status}" for kind in ProposalKind for status in ProposalStatus if status is not ProposalStatus.OPEN
+    }
+    decided |= {f"{kind}.proposed" for kind in ProposalKind}
     opened = {"population.created", "budget.created"}
     limited = {f"{kind}.limit_changed" for kind in ("population", "budget", "run")}
     states = {f"run.{done}" for done in ("activated", "paused", "resumed", "completed", "aborted")}
@@ -174,30 +176,30 @@ def test_every_act_that_the_service_does_has_a_sentence() -> None:
 
 
 def test_an_act_of_another_version_is_told_all_the_same() -> None:
-    entry = ActEntry("org_1", 0, "key_1", "moon.painted", "run_1", None, '{"colour":"red"}', None, None, Clock.now())
-    assert told(KeptAct(entry, bytes(32)), {"run_1": "a/b"}).words == "did moon.painted to a/b"
-    bare = ActEntry("org_1", 0, "key_1", "limit.proposed", "prp_1", None, None, None, None, Clock.now())
-    assert told(KeptAct(bare, bytes(32)), {}).words.startswith("proposed no limit of its own for")
+    entry = AuditEntry("org_1", 0, "key_1", "moon.painted", "run_1", None, '{"colour":"red"}', None, None, Clock.now())
+    assert describe_event(StoredAuditEntry(entry, bytes(32)), {"run_1": "a/b"}).words == "did moon.painted to a/b"
+    bare = AuditEntry("org_1", 0, "key_1", "limit.proposed", "prp_1", None, None, None, None, Clock.now())
+    assert describe_event(StoredAuditEntry(bare, bytes(32)), {}).words.startswith("proposed no limit of its own for")
 
 
 def test_a_refused_plan_is_told_although_its_limit_is_a_threshold() -> None:
     refusal = '{"binding_account": "bud_1", "limit": 3.25, "order": 7.5, "requested": 4.0, "spent": 0.0}'
     for action in ("run.refused", "plan.refused", "experiment.refused"):
-        entry = ActEntry("org_1", 0, "key_1", action, "bud_1", None, refusal, None, None, Clock.now())
-        assert told(KeptAct(entry, bytes(32)), {"bud_1": "a/b"}).words
+        entry = AuditEntry("org_1", 0, "key_1", action, "bud_1", None, refusal, None, None, Clock.now())
+        assert describe_event(StoredAuditEntry(entry, bytes(32)), {"bud_1": "a/b"}).words
 
 
 def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_withdrew() -> None:
-    changed = ActEntry("org_1", 0, "key_1", "policy.changed", "org_1", "{}", "{}", None, None, Clock.now())
-    assert told(KeptAct(changed, bytes(32)), {}).words == "changed the policy of the organisation"
+    changed = AuditEntry("org_1", 0, "key_1", "policy.changed", "org_1", "{}", "{}", None, None, Clock.now())
+    assert describe_event(StoredAuditEntry(changed, bytes(32)), {}).words == "changed the policy of the organisation"
     lowered = (
         '{"limit": {"epsilon": 1.5, "delta": 1e-05}, "withdrawn": ['
         '{"reservation": "res_1", "run": "run_1", "steps": {"a": 1200, "b": 30}},'
         '{"reservation": "res_2", "run": "run_2", "steps": {"a": 4}}]}'
     )
     before = '{"limit": {"epsilon": 3.0, "delta": 1e-05}}'
-    entry = ActEntry("org_1", 0, "key_1", "budget.limit_changed", "bud_1", before, lowered, None, None, Clock.now())
-    assert told(KeptAct(entry, bytes(32)), {"bud_1": "a/b"}).words == (
+    entry = AuditEntry("org_1", 0, "key_1", "budget.limit_changed", "bud_1", before, lowered, None, None, Clock.now())
+    assert describe_event(StoredAuditEntry(entry, bytes(32)), {"bud_1": "a/b"}).words == (
         "changed the limit of a/b from epsilon 3 at delta 1e-05 to epsilon 1.5 at delta 1e-05, "
         "which withdrew 1\N{NARROW NO-BREAK SPACE}234 planned steps"
     )

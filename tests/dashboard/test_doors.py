@@ -6,19 +6,19 @@ import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
-from app.dashboard import assets, describing, openid, signing_in
-from app.ledger.roles import Role
-from app.main import PAGES
+from app.dashboard import api_docs, assets, login, oidc_login
+from app.ledger.permissions import Role
+from app.main import DASHBOARD_ROUTERS
 from tests.conftest import LiveServer
 from tests.dashboard.scenery import Hospital
 from tests.dashboard.visiting import browser_client
 
-OPEN = (assets, describing, openid, signing_in)
+OPEN = (assets, api_docs, oidc_login, login)
 """What people see before they are signed in."""
 
 PATHS = sorted(
     route.path
-    for module in PAGES
+    for module in DASHBOARD_ROUTERS
     if module not in OPEN
     for route in module.routes.routes
     if isinstance(route, APIRoute) and route.methods == {"GET"}

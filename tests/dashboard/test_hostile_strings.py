@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus, urlencode
 import httpx2
 import pytest
 
-from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
+from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import new_login_state
 from tests.conftest import open_ledger
 from tests.dashboard.openid_way import Way, settings_of, way_of

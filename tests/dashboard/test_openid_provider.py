@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.sessions import COOKIE
+from app.api.session_cookies import COOKIE
 from app.ledger.errors import InvalidInputError
 from app.service.auth.oidc import http_json
 from app.settings import Settings

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.api.sessions import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
+from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import LoginState, new_login_state, read_login_state
 from tests.conftest import LiveServer
 from tests.dashboard.openid_way import CLIENT, HOME, Way, refused, settings_of, way_of

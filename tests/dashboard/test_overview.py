@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Browser, Page, expect
 
-from app.dashboard.words import spent
+from app.dashboard.formatting import spent
 from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.reading import visit, words

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.dashboard.words import spent
+from app.dashboard.formatting import spent
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Hospital, dp_sgd

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.dashboard.pages import TEMPLATES
-from app.ledger.roles import PERMISSIONS, Permission, Role
+from app.dashboard.page_context import TEMPLATES
+from app.ledger.permissions import PERMISSIONS, Permission, Role
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import get_run

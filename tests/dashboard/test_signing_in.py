@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.sessions import COOKIE
-from app.dashboard.signing_in import own_path
+from app.api.session_cookies import COOKIE
+from app.dashboard.login import own_path
 from app.main import create_app
 from app.service.auth import sessions
 from app.settings import Settings

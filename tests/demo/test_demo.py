@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.demo import service, story
+from app.demo import entrypoint, server_process
+from app.demo.console import Screen
+from app.demo.dataset import load_patients
 from app.demo.errors import DemoError
-from app.demo.outcome import gather
-from app.demo.patients import load_patients
-from app.demo.screen import Screen
-from app.demo.service import House, ask, running_service
-from app.demo.training import Trained
+from app.demo.report import gather
+from app.demo.server_process import House, ask, running_service
+from app.demo.training_loop import Trained
 from epsilon_ledger import Admission, BudgetExceededError, History, HistoryPoint, RunState
 
 PROGRAM = [sys.executable, "-m", "app", "demo", "--json"]
@@ -84,16 +84,16 @@ def test_a_demo_that_is_told_to_stop_takes_its_service_along(tmp_path: Path) -> 
 
 def test_a_service_that_does_not_start_is_shown_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = [sys.executable, "-c", "print('no such table'); raise SystemExit(3)"]
-    monkeypatch.setattr(service, "_command", lambda *_: says)
+    monkeypatch.setattr(server_process, "_command", lambda *_: says)
     with pytest.raises(DemoError, match=r"exited with 3.*\n?.*no such table"), running_service(House(tmp_path)):
         pytest.fail("a service that exited is not ready")
 
 
 def test_a_service_that_never_gets_ready_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_READY_WITHIN", 0.3)
-    monkeypatch.setattr(service, "_STOPPED_WITHIN", 0.5)
+    monkeypatch.setattr(server_process, "_READY_WITHIN", 0.3)
+    monkeypatch.setattr(server_process, "_STOPPED_WITHIN", 0.5)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    monkeypatch.setattr(service, "_command", lambda *_: [sys.executable, "-c", stubborn])
+    monkeypatch.setattr(server_process, "_command", lambda *_: [sys.executable, "-c", stubborn])
     began = time.monotonic()
     with pytest.raises(DemoError, match=r"not ready after 0 s(.|\n)*\(empty\)"), running_service(House(tmp_path)):
         pytest.fail("a service that does not answer is not ready")
@@ -108,8 +108,8 @@ def test_a_command_that_fails_is_shown(tmp_path: Path) -> None:
 def test_what_is_missing_is_said_with_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(story, "find_spec", lambda name: None if name == "sklearn" else name)
-    assert story.run_demo() == 1
+    monkeypatch.setattr(entrypoint, "find_spec", lambda name: None if name == "sklearn" else name)
+    assert entrypoint.run_demo() == 1
     assert "pip install scikit-learn" in capsys.readouterr().out
 
 
@@ -118,8 +118,8 @@ def test_a_demo_that_fails_says_why_and_cleans_up_if_asked(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(service, "_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
-    assert story.run_demo(keep=False) == 1
+    monkeypatch.setattr(server_process, "_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    assert entrypoint.run_demo(keep=False) == 1
     assert "The demo failed: The service exited with 3" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.schema import has_ledger, upgrade
 from tests import postgres
 from tests.databases import need_postgresql

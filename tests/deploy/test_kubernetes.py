@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import make_url
 
 from app.api.routers import metrics
-from app.persistence.engine import POOL_SIZE, Database
+from app.persistence.database import POOL_SIZE, Database
 from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
 from app.settings import PREFIX, Settings
 from tests.deploy.commanded import commands_in, require_command, unknown_settings

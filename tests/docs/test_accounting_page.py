@@ -25,8 +25,8 @@ from app.accounting.events import (
 )
 from app.accounting.events.base import TYPE_BY_NAME
 from app.accounting.orders import GRID_VERSION, HIGHEST, PURE, orders
+from app.accounting.poisson_rdp import is_amplified
 from app.accounting.rdp import curve_over
-from app.accounting.sampled import is_amplified
 from benchmarks import tightness
 from benchmarks.tightness_plans import Plan, plans
 from tests.accounting import test_amplification, test_fixed_batches, test_mechanisms, test_sampled_gaussian

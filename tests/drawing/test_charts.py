@@ -6,16 +6,16 @@ from math import inf
 
 import pytest
 
-from app.drawing.charts import (
+from app.charts.model import (
     MOST_MARKS,
     MOST_ROWS,
     Axis,
     AxisKind,
     Chart,
     Mark,
-    Role,
     Series,
     SeriesKind,
+    SeriesRole,
     milliseconds,
     written,
 )
@@ -28,7 +28,7 @@ def chart(*series: Series, x: Axis = STEPS, marks: tuple[Mark, ...] = ()) -> Cha
 
 
 def test_a_script_gets_the_points_their_meaning_and_the_axes() -> None:
-    spent = Series("Spent", ((0.0, 0.0), (10.0, 0.5)), role=Role.SPENT)
+    spent = Series("Spent", ((0.0, 0.0), (10.0, 0.5)), role=SeriesRole.SPENT)
     told = json.loads(chart(spent, marks=(Mark(5.0, "raised"),)).json())
     assert told["x"] == {"label": "Step", "kind": "number", "from": 0}
     assert told["series"] == [{"name": "Spent", "kind": "line", "role": "spent", "points": [[0.0, 0.0], [10.0, 0.5]]}]
@@ -48,7 +48,7 @@ def test_a_name_cannot_end_the_element_that_holds_the_numbers() -> None:
 
 
 def test_the_table_has_a_column_for_each_series_and_a_row_for_each_place() -> None:
-    limit = Series("Limit", ((0.0, 2.0), (10.0, 2.0)), SeriesKind.STEP, Role.LIMIT)
+    limit = Series("Limit", ((0.0, 2.0), (10.0, 2.0)), SeriesKind.STEP, SeriesRole.LIMIT)
     table = chart(Series("Spent", ((5.0, 0.5), (10.0, 1.0))), limit).table()
     assert table.head == ("Step", "Spent", "Limit")
     assert table.rows == (("0", "", "2.000"), ("5", "0.5000", ""), ("10", "1.000", "2.000"))
@@ -69,7 +69,7 @@ def test_moments_are_written_in_utc() -> None:
 
 
 def test_a_chart_without_anything_but_its_limit_is_empty_and_says_so() -> None:
-    empty = chart(Series("Limit", ((0.0, 2.0), (1.0, 2.0)), role=Role.LIMIT))
+    empty = chart(Series("Limit", ((0.0, 2.0), (1.0, 2.0)), role=SeriesRole.LIMIT))
     assert empty.is_empty
     assert empty.summary == "Epsilon over steps: nothing yet."
 

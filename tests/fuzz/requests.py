@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.routing import Route
 
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from tests.api.operations import APP, OPERATIONS, Operation
 from tests.fuzz.shapes import Shapes
 from tests.fuzz.world import ORGANISATIONS, SCOPED, World

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from tests.api.operations import OPERATIONS
 from tests.api.witness import check_answer
 from tests.fuzz.requests import Asked, Requests

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from sqlalchemy import select
 
-from app.ledger.room import fits
-from app.persistence.engine import EVERYONE, Database
+from app.ledger.headroom import fits
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import account_paths, audit_entries, decisions
 
@@ -39,13 +39,13 @@ def problems(database_url: str) -> list[str]:
 
 def _past_limits(database: Database) -> Iterator[str]:
     """Accounts with more spent and held than their limit, but for what was reported, or lowered since."""
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         reported = select(decisions.c.run_id).where(decisions.c.outcome == "reported")
         above = select(account_paths.c.ancestor_id).where(account_paths.c.account_id.in_(reported))
         changed = select(audit_entries.c.subject).where(audit_entries.c.action.like("%.limit_changed"))
         excused = {each for rows in (reported, above, changed) for each in tx.execute(rows).scalars()}
         damaged: list[str] = []
-        for kept in accounts.everything(tx, report=lambda cell: damaged.append(str(cell))):
+        for kept in accounts.list_all(tx, report=lambda cell: damaged.append(str(cell))):
             account = kept.account
             if account.id not in excused and account.weights is not None and not fits(account):
                 yield f"{account.id} is past its limit."

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
 from tests.clocks import stand_at

@@ -11,8 +11,8 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.orders import GRID_VERSION, orders
 from app.ledger import admission
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
+from app.ledger.filter_bounds import bounds_of
 from app.ledger.filters import FilterKind, FilterWeights, Limit
-from app.ledger.gates import gate_of
 
 AccountMaker = Callable[..., Account]
 
@@ -29,7 +29,7 @@ def repetitions_left(path: Sequence[Account], event: DpEvent) -> tuple[int, Acco
 
 def thresholds(limit: Limit, kind: FilterKind, weights: FilterWeights | None, own_delta: int = 0) -> NDArray[np.int64]:
     """What may be spent at each order of the grid, -1 where an order counts not."""
-    gate = gate_of(limit, kind, weights, GRID_VERSION, own_delta)
+    gate = bounds_of(limit, kind, weights, GRID_VERSION, own_delta)
     found = np.full(orders(GRID_VERSION).shape, -1, dtype=np.int64)
     found[gate.places] = gate.bounds
     return found

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.audit import HASH_LENGTH, Entry, canonical_entry, entry_hash, genesis
+from app.ledger.hash_chain import HASH_LENGTH, DecisionEntry, canonical_entry, entry_hash, genesis
 
 TEXT = st.text(max_size=20)
 COUNT = st.integers(0, 2**62)
 REAL = st.floats(0, 1e6)
 ENTRIES = st.builds(
-    Entry,
+    DecisionEntry,
     organisation_id=TEXT,
     run_id=TEXT,
     position=COUNT,
@@ -40,7 +40,7 @@ ENTRIES = st.builds(
     actor=st.none() | TEXT,
     request_id=st.none() | TEXT,
 )
-ENTRY = Entry(
+ENTRY = DecisionEntry(
     organisation_id="org_1",
     run_id="run_1",
     position=3,
@@ -78,7 +78,7 @@ def test_the_formula_is_for_ever() -> None:
 
 
 @given(ENTRIES)
-def test_an_entry_is_written_as_anybody_would_write_canonical_json(entry: Entry) -> None:
+def test_an_entry_is_written_as_anybody_would_write_canonical_json(entry: DecisionEntry) -> None:
     facts: dict[str, Any] = {field.name: getattr(entry, field.name) for field in fields(entry)}
     facts["created_at"] = entry.created_at.strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
     facts["epsilon"] = None if entry.epsilon == inf else entry.epsilon
@@ -92,22 +92,22 @@ def test_an_entry_is_written_as_anybody_would_write_canonical_json(entry: Entry)
 
 
 @given(ENTRIES, st.binary(min_size=32, max_size=32))
-def test_a_hash_is_that_of_the_hash_before_and_the_text(entry: Entry, previous: bytes) -> None:
+def test_a_hash_is_that_of_the_hash_before_and_the_text(entry: DecisionEntry, previous: bytes) -> None:
     hashed = entry_hash(previous, entry)
     assert hashed == hashlib.sha256(previous + canonical_entry(entry).encode()).digest()
     assert len(hashed) == HASH_LENGTH
 
 
 @given(ENTRIES, ENTRIES)
-def test_entries_that_differ_in_one_field_have_different_hashes(entry: Entry, other: Entry) -> None:
+def test_entries_that_differ_in_one_field_have_different_hashes(entry: DecisionEntry, other: DecisionEntry) -> None:
     previous = genesis("o", "r")
-    for field in fields(Entry):
+    for field in fields(DecisionEntry):
         changed = replace(entry, **{field.name: getattr(other, field.name)})
         assert (entry_hash(previous, changed) == entry_hash(previous, entry)) == (changed == entry), field.name
 
 
 @given(ENTRIES, st.integers(-14, 14))
-def test_a_moment_has_one_text_in_every_time_zone(entry: Entry, hours: int) -> None:
+def test_a_moment_has_one_text_in_every_time_zone(entry: DecisionEntry, hours: int) -> None:
     elsewhere = replace(entry, created_at=entry.created_at.astimezone(timezone(timedelta(hours=hours))))
     assert canonical_entry(elsewhere) == canonical_entry(entry)
 

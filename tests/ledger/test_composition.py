@@ -12,7 +12,7 @@ from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import Account
 from app.ledger.composition import budgets_of, check_several, of_children, through
 from app.ledger.errors import InvalidInputError
-from app.ledger.gates import Gate
+from app.ledger.filter_bounds import FilterBounds
 
 from .trees import ORDERS, Cost, Tree, cost_of, costs, curve_of, small_costs, summed, trees
 
@@ -55,7 +55,7 @@ def test_what_is_left_is_what_the_definition_leaves(
         (tree.hold if is_hold else tree.charge)(runs[which % len(runs)], each)
     run = runs[0]
     made = tree.charges + tree.holds
-    gate = Gate(slice(None), np.array(bounds, dtype=np.int64), np.zeros(ORDERS), room=20)
+    gate = FilterBounds(slice(None), np.array(bounds, dtype=np.int64), np.zeros(ORDERS), room=20)
 
     def value(account: Account, count: int) -> Cost:
         return tree.value(account.id, [*made, (run, summed([pending, *[cost] * count]))])

@@ -12,7 +12,7 @@ from app.accounting.events import (
     SelfComposed,
 )
 from app.ledger.accounts import StepEvent
-from app.ledger.deviations import Declared, Deviation, DeviationKind, deviations, noted
+from app.ledger.deviations import Declared, Deviation, DeviationKind, deviations, merge_deviations
 
 K = DeviationKind
 DECLARED = PoissonSampled(0.01, Gaussian(1.1))
@@ -72,6 +72,6 @@ def test_faster_than_declared() -> None:
 def test_of_each_kind_the_first_is_kept() -> None:
     first, second = Deviation(K.STEPS, 1, 2, 1), Deviation(K.STEPS, 1, 3, 2)
     other = Deviation(K.SAMPLER, "none", "poisson_sampled", 2)
-    assert noted((), (first,)) == (first,)
-    assert noted((first,), (second,)) == (first,)
-    assert noted((first,), (second, other)) == (first, other)
+    assert merge_deviations((), (first,)) == (first,)
+    assert merge_deviations((first,), (second,)) == (first,)
+    assert merge_deviations((first,), (second, other)) == (first, other)

@@ -15,6 +15,7 @@ from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import check_limit
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
+from app.ledger.filter_bounds import bounds_of
 from app.ledger.filters import (
     PLANNED_SHARE,
     FilterKind,
@@ -22,7 +23,6 @@ from app.ledger.filters import (
     adaptive_weights,
     smallest_useful_epsilon,
 )
-from app.ledger.gates import gate_of
 
 from .conftest import AccountMaker, thresholds
 
@@ -84,7 +84,7 @@ def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, 
     count = int(np.max(np.maximum(bound, 0) // np.maximum(workload.values, 1)))
     if count:
         spent = workload.times(count)
-        gate = gate_of(limit, kind, weights, GRID_VERSION)
+        gate = bounds_of(limit, kind, weights, GRID_VERSION)
         assert gate.epsilon(spent) <= limit.epsilon
         more = gate.epsilon(workload.times(count + 1))
         assert more > limit.epsilon * (1 - 1e-9)

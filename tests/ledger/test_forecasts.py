@@ -6,7 +6,7 @@ from app.accounting.events import EpsilonDelta, Gaussian
 from app.ledger.accounts import PricedStep, StepEvent
 from app.ledger.admission import Admission, admit
 from app.ledger.filters import FilterKind, Limit
-from app.ledger.forecasts import LARGEST_SHARE, Forecast, forecast, share_used
+from app.ledger.forecast import LARGEST_SHARE, Forecast, forecast, share_used
 from tests.ledger.test_thresholds import PRICES, account, charged
 
 

@@ -11,7 +11,7 @@ from app.accounting.events import Gaussian, NeighboringRelation
 from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import event_curve
 from app.ledger.filters import Limit, adaptive_weights
-from app.ledger.limits import scaled
+from app.ledger.limit_changes import rescale_weights
 
 WORKLOAD = event_curve(Gaussian(20.0), NeighboringRelation.ADD_OR_REMOVE_ONE)
 DELTAS = st.floats(1e-20, 1e-3)
@@ -23,7 +23,7 @@ def test_no_part_of_delta_ever_gets_a_larger_share(deltas: list[float]) -> None:
     first = adaptive_weights(limits[0], WORKLOAD, GRID_VERSION)
     weights = first
     for before, after in pairwise(limits):
-        earlier, weights = weights, scaled(weights, before, after)
+        earlier, weights = weights, rescale_weights(weights, before, after)
         assert weights.within(after.delta)
         if after.delta >= before.delta:
             assert weights.reserve >= earlier.reserve
@@ -39,5 +39,5 @@ def test_a_thousand_changes_move_nothing_into_the_reserve(delta: float, factor: 
     weights = adaptive_weights(high, WORKLOAD, GRID_VERSION)
     most = weights.set_aside()
     for _ in range(1000):
-        weights = scaled(scaled(weights, high, low), low, high)
+        weights = rescale_weights(rescale_weights(weights, high, low), low, high)
     assert weights.set_aside() <= most <= Fraction(delta) / 100 / Fraction(DELTA_UNIT) * (1 + Fraction(1, 10**9)) + 1

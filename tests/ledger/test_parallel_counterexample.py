@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from app.accounting.curves import RdpCurve
 from app.accounting.orders import GRID_VERSION
 from app.ledger.accounts import zero_curve
-from app.ledger.exposure import largest
 from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.parallel_exposure import largest
 
 from .conftest import thresholds
 from .test_counterexample import GRID, SIXTY_FOUR, TEN, Pair, curve

@@ -26,17 +26,10 @@ from app.accounting.events import (
     Zcdp,
     leaves,
 )
-from app.ledger.conformity import (
-    Size,
-    require_limit_allowed,
-    require_relation,
-    require_reporter,
-    require_run,
-    require_steps,
-)
 from app.ledger.errors import InvalidInputError, PolicyViolationError
-from app.ledger.events import smallest_noise
+from app.ledger.event_inspection import smallest_noise
 from app.ledger.filters import Limit
+from app.ledger.permissions import Role
 from app.ledger.policies import (
     LEAVES,
     NOTHING_SAID,
@@ -44,14 +37,21 @@ from app.ledger.policies import (
     PERSONS,
     Deviations,
     Policy,
-    Source,
+    PolicySource,
     effective,
     facts_of,
     loosened,
     policy_of,
     stricter,
 )
-from app.ledger.roles import Role
+from app.ledger.policy_checks import (
+    Size,
+    require_limit_allowed,
+    require_relation,
+    require_reporter,
+    require_run,
+    require_steps,
+)
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -89,15 +89,15 @@ EVENTS: st.SearchStrategy[DpEvent] = st.sampled_from(
 )
 
 
-def _allows(policy: Policy, check: Callable[[tuple[Source, ...]], None]) -> bool:
+def _allows(policy: Policy, check: Callable[[tuple[PolicySource, ...]], None]) -> bool:
     try:
-        check((Source("p", policy),))
+        check((PolicySource("p", policy),))
     except PolicyViolationError:
         return False
     return True
 
 
-CHECKS: st.SearchStrategy[Callable[[tuple[Source, ...]], None]] = st.one_of(
+CHECKS: st.SearchStrategy[Callable[[tuple[PolicySource, ...]], None]] = st.one_of(
     st.builds(lambda event: lambda sources: require_steps(sources, ADD, [event]), EVENTS),
     st.builds(
         lambda relation: lambda sources: require_relation(sources, relation), st.sampled_from(NeighboringRelation)
@@ -142,7 +142,7 @@ def test_a_stricter_policy_loosens_nothing_and_the_way_back_loosens_what_it_chan
 
 @given(POLICIES, POLICIES, CHECKS)
 def test_a_policy_that_loosens_nothing_allows_nothing_that_the_one_before_forbade(
-    before: Policy, after: Policy, check: Callable[[tuple[Source, ...]], None]
+    before: Policy, after: Policy, check: Callable[[tuple[PolicySource, ...]], None]
 ) -> None:
     kept = {name: getattr(before, name) for name in loosened(before, after, of_organisation=False)}
     mended = replace(after, **kept)
@@ -164,29 +164,29 @@ def test_the_order_in_which_policies_are_put_together_does_not_matter(a: Policy,
 
 @given(st.lists(POLICIES, min_size=1, max_size=3), st.booleans())
 def test_what_holds_is_the_same_in_every_order(policies: list[Policy], house: bool) -> None:  # noqa: FBT001 - drawn
-    sources = [Source(ORGANISATION if house and not at else f"p{at}", each) for at, each in enumerate(policies)]
+    sources = [PolicySource(ORGANISATION if house and not at else f"p{at}", each) for at, each in enumerate(policies)]
     assert len({effective(tuple(order)) for order in permutations(sources)}) == 1
 
 
 @given(POLICIES, POLICIES, CHECKS)
 def test_both_policies_together_forbid_what_one_of_them_forbids_and_nothing_else(
-    a: Policy, b: Policy, check: Callable[[tuple[Source, ...]], None]
+    a: Policy, b: Policy, check: Callable[[tuple[PolicySource, ...]], None]
 ) -> None:
     both = _allows(a, check) and _allows(b, check)
     assert _allows(stricter(a, b), check) == both
     if both:
-        check((Source("p/a", a), Source("p/b", b)))
+        check((PolicySource("p/a", a), PolicySource("p/b", b)))
         return
     with pytest.raises(PolicyViolationError) as caught:
-        check((Source("p/a", a), Source("p/b", b)))
+        check((PolicySource("p/a", a), PolicySource("p/b", b)))
     assert caught.value.members["policy"] in {"p/a", "p/b"}
     assert caught.value.members["rule"] in Policy.__dataclass_fields__
 
 
 @given(POLICIES, POLICIES, POLICIES)
 def test_a_further_policy_beneath_makes_nothing_looser(house: Policy, a: Policy, b: Policy) -> None:
-    before = effective((Source(ORGANISATION, house), Source("p", a)))
-    after = effective((Source(ORGANISATION, house), Source("p", a), Source("p/b", b)))
+    before = effective((PolicySource(ORGANISATION, house), PolicySource("p", a)))
+    after = effective((PolicySource(ORGANISATION, house), PolicySource("p", a), PolicySource("p/b", b)))
     assert stricter(before, after) == after
 
 
@@ -198,14 +198,14 @@ def test_a_policy_is_read_as_it_was_written(policy: Policy) -> None:
 def test_one_person_is_enough_only_where_the_organisation_says_so() -> None:
     one = Policy(persons_to_raise=1)
     assert effective(()).persons_to_raise == PERSONS
-    assert effective((Source("p", one),)).persons_to_raise == 2
-    assert effective((Source(ORGANISATION, one),)).persons_to_raise == 1
-    assert effective((Source(ORGANISATION, one), Source("p", one))).persons_to_raise == 1
+    assert effective((PolicySource("p", one),)).persons_to_raise == 2
+    assert effective((PolicySource(ORGANISATION, one),)).persons_to_raise == 1
+    assert effective((PolicySource(ORGANISATION, one), PolicySource("p", one))).persons_to_raise == 1
 
 
 def test_a_part_of_an_organisation_asks_for_two_where_one_is_enough_elsewhere() -> None:
     one, two = Policy(persons_to_raise=1), Policy(persons_to_raise=2)
-    assert effective((Source(ORGANISATION, one), Source("p", two))).persons_to_raise == 2
+    assert effective((PolicySource(ORGANISATION, one), PolicySource("p", two))).persons_to_raise == 2
 
 
 def test_no_policy_allows_what_there_is_not() -> None:
@@ -237,7 +237,7 @@ def test_the_smallest_noise_is_found_however_deep_it_lies(event: DpEvent, noise:
 def test_mechanisms_are_found_however_deep_they_lie() -> None:
     event = PoissonSampled(0.5, Composed((SelfComposed(Gaussian(1.0), 3), Laplace(2.0))))
     assert leaves(event) == [Gaussian(1.0), Laplace(2.0)]
-    sources = (Source("a", Policy(mechanisms=frozenset({"gaussian"}))),)
+    sources = (PolicySource("a", Policy(mechanisms=frozenset({"gaussian"}))),)
     with pytest.raises(PolicyViolationError) as caught:
         require_steps(sources, ADD, [event])
     assert caught.value.members == {"policy": "a", "rule": "mechanisms", "value": "laplace", "allowed": ["gaussian"]}
@@ -246,8 +246,8 @@ def test_mechanisms_are_found_however_deep_they_lie() -> None:
 
 def test_of_two_policies_that_forbid_it_the_one_higher_up_is_named() -> None:
     sources = (
-        Source(ORGANISATION, Policy(min_noise_multiplier=1.0)),
-        Source("mimic", Policy(min_noise_multiplier=2.0)),
+        PolicySource(ORGANISATION, Policy(min_noise_multiplier=1.0)),
+        PolicySource("mimic", Policy(min_noise_multiplier=2.0)),
     )
     for noise, policy, allowed in ((0.5, ORGANISATION, 1.0), (1.5, "mimic", 2.0)):
         with pytest.raises(PolicyViolationError) as caught:

@@ -17,8 +17,8 @@ from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, ReservationConflictError, ReservationTerminalError
 from app.ledger.plans import PlannedItem, plan_of
 from app.ledger.reservations import (
-    Closing,
     Reservation,
+    ReservationClose,
     ReservationStatus,
     Shortfall,
     commit,
@@ -27,8 +27,8 @@ from app.ledger.reservations import (
     has_lapsed,
     is_exact,
     remaining_items,
+    subtract_hold,
     take,
-    taken_out,
     void,
 )
 
@@ -36,7 +36,7 @@ NOW = datetime(2026, 12, 1, tzinfo=UTC)
 EVENTS = [Gaussian(1.0), Gaussian(2.0), Gaussian(3.0)]
 STRANGER = Gaussian(9.0)
 STEPS = st.lists(st.builds(StepEvent, st.sampled_from(EVENTS), st.integers(1, 50)), min_size=1, max_size=6)
-ENDS: dict[str, Callable[[Reservation], Closing]] = {
+ENDS: dict[str, Callable[[Reservation], ReservationClose]] = {
     "commit": lambda reservation: commit(reservation, reservation.steps_used),
     "void": void,
     "forfeit": forfeit,
@@ -225,7 +225,7 @@ CURVES = st.builds(
 @given(CURVES, CURVES)
 def test_what_is_taken_out_is_exact(rest: RdpCurve, taken: RdpCurve) -> None:
     assert is_exact(rest + taken, ())
-    assert taken_out(rest + taken, taken) == rest
+    assert subtract_hold(rest + taken, taken) == rest
 
 
 SOMETIMES_EXHAUSTED = st.builds(
@@ -241,13 +241,13 @@ def test_where_it_is_called_exact_it_is(left: list[tuple[RdpCurve, int]], taken:
     for curve, count in left:
         rest = rest + curve.times(count)
     if is_exact(rest + taken, (curve for curve, _ in left)):
-        assert taken_out(rest + taken, taken) == rest
+        assert subtract_hold(rest + taken, taken) == rest
 
 
 def test_a_gaussians_infinite_order_is_no_obstacle() -> None:
     one = event_curve(Gaussian(1.0), NeighboringRelation.ADD_OR_REMOVE_ONE, 2)
     assert is_exact(one.times(9), (one,))
-    assert taken_out(one.times(9), one.times(4)) == one.times(5)
+    assert subtract_hold(one.times(9), one.times(4)) == one.times(5)
     assert not is_exact(one.times(9), ())
 
 
@@ -256,7 +256,7 @@ def test_what_was_cut_off_is_not_subtracted() -> None:
     assert not is_exact(whole, [RdpCurve(np.array([5, 1], dtype=np.int64))])
     assert not is_exact(RdpCurve(np.array([5, 1], dtype=np.int64), EXHAUSTED), ())
     with pytest.raises(ValueError, match="none of them negative"):
-        taken_out(RdpCurve(np.array([5, 1], dtype=np.int64)), RdpCurve(np.array([6, 1], dtype=np.int64)))
+        subtract_hold(RdpCurve(np.array([5, 1], dtype=np.int64)), RdpCurve(np.array([6, 1], dtype=np.int64)))
 
 
 def test_no_item_is_used_more_than_planned() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.ledger.audit import genesis
 from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
+from app.ledger.hash_chain import genesis
 from app.ledger.runs import Run, RunAction, RunStatus, after, require_active, require_attempt, require_no_gap
 
 S, A = RunStatus, RunAction

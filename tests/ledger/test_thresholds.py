@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
+from app.ledger.alert_thresholds import DEFAULT_THRESHOLDS, check_thresholds, holds_on, reached, watermark_of
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit
-from app.ledger.thresholds import DEFAULT_THRESHOLDS, check_thresholds, holds_on, reached, watch_of
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 EVENTS: list[DpEvent] = [
@@ -68,19 +68,19 @@ def test_each_threshold_is_crossed_once_and_when_epsilon_reaches_it(
 ) -> None:
     limit = Limit(epsilon, 1e-5)
     before = account(limit, kind)
-    watch = watch_of(before, shares)
+    watch = watermark_of(before, shares)
     told: list[float] = []
     for number, (event, count) in enumerate(taken):
         after = charged(before, event, count)
         if not watch.holds(after.spent):
-            later = watch_of(after, shares)
+            later = watermark_of(after, shares)
             told += shares[watch.passed : later.passed]
             watch = later
         fraction = after.epsilon() / limit.epsilon
         assert told == [share for share in shares if after.epsilon() >= share * limit.epsilon], (number, fraction)
         before = after
         if number % every == 0:  # another process looks at it for the first time
-            watch = watch_of(before, shares)
+            watch = watermark_of(before, shares)
     assert len(set(told)) == len(told)
 
 
@@ -101,7 +101,7 @@ def test_what_a_watch_proves_of_a_later_state_is_what_epsilon_says(
     before = account(Limit(epsilons[0], 1e-5), kind)
     for event, count in taken:
         before = charged(before, event, count)
-    watch, now = watch_of(before, shares), before
+    watch, now = watermark_of(before, shares), before
     for event, count in more:
         now = charged(now, event, count)
         if holds_on(watch, before, now):
@@ -114,7 +114,7 @@ def test_what_a_watch_proves_of_a_later_state_is_what_epsilon_says(
 def test_a_watch_says_nothing_of_a_state_that_was_restored_from_a_backup() -> None:
     early = charged(account(), Gaussian(90.0), 1)
     late = charged(early, Gaussian(90.0), 400)
-    watch = watch_of(late, DEFAULT_THRESHOLDS)
+    watch = watermark_of(late, DEFAULT_THRESHOLDS)
     assert (reached(early, DEFAULT_THRESHOLDS), watch.passed) == (0, 1)
     assert watch.holds(early.spent)
     assert not holds_on(watch, late, early)
@@ -123,7 +123,7 @@ def test_a_watch_says_nothing_of_a_state_that_was_restored_from_a_backup() -> No
 
 def test_a_watch_is_of_one_limit_and_of_one_filter() -> None:
     now = charged(account(), Gaussian(90.0), 10)
-    watch = watch_of(now, DEFAULT_THRESHOLDS)
+    watch = watermark_of(now, DEFAULT_THRESHOLDS)
     assert holds_on(watch, now, charged(now, Gaussian(90.0), 1))
     assert not holds_on(watch, now, replace(now, limit=Limit(0.1, 1e-5)))
     assert now.weights is not None
@@ -133,12 +133,12 @@ def test_a_watch_is_of_one_limit_and_of_one_filter() -> None:
 
 def test_a_steady_workload_is_looked_at_a_few_times_only() -> None:
     step = account()
-    watch, looks = watch_of(step, DEFAULT_THRESHOLDS), 0
+    watch, looks = watermark_of(step, DEFAULT_THRESHOLDS), 0
     for _ in range(3000):
         step = charged(step, Gaussian(90.0), 1)
         if not watch.holds(step.spent):
             looks += 1
-            watch = watch_of(step, DEFAULT_THRESHOLDS)
+            watch = watermark_of(step, DEFAULT_THRESHOLDS)
     assert watch.passed > 0
     assert looks < 20
 
@@ -146,13 +146,15 @@ def test_a_steady_workload_is_looked_at_a_few_times_only() -> None:
 @pytest.mark.parametrize("kind", FilterKind)
 def test_a_watch_holds_for_what_it_was_made_of(kind: FilterKind) -> None:
     step = charged(account(kind=kind), Gaussian(90.0), 1)
-    assert watch_of(step, DEFAULT_THRESHOLDS).holds(step.spent)
-    assert not watch_of(account(kind=kind), DEFAULT_THRESHOLDS).holds(zero_curve())  # its filter may not be fixed yet
+    assert watermark_of(step, DEFAULT_THRESHOLDS).holds(step.spent)
+    assert not watermark_of(account(kind=kind), DEFAULT_THRESHOLDS).holds(
+        zero_curve()
+    )  # its filter may not be fixed yet
 
 
 def test_behind_the_last_threshold_nothing_is_watched() -> None:
     lost = charged(account(), Gaussian(3.0), 10_000)
-    watch = watch_of(lost, DEFAULT_THRESHOLDS)
+    watch = watermark_of(lost, DEFAULT_THRESHOLDS)
     assert watch.passed == reached(lost, DEFAULT_THRESHOLDS) == len(DEFAULT_THRESHOLDS)
     assert watch.holds(charged(lost, EpsilonDelta(0.001, 1e-9), 10**9).spent)
 
@@ -160,7 +162,7 @@ def test_behind_the_last_threshold_nothing_is_watched() -> None:
 def test_an_account_without_a_limit_reaches_nothing() -> None:
     run = charged(account(limit=None), Gaussian(3.0), 10_000)
     assert reached(run, DEFAULT_THRESHOLDS) == 0
-    assert watch_of(run, DEFAULT_THRESHOLDS).holds(run.spent)
+    assert watermark_of(run, DEFAULT_THRESHOLDS).holds(run.spent)
 
 
 @pytest.mark.parametrize("shares", [(), (0.5,), DEFAULT_THRESHOLDS, (0.001, 10.0), tuple(n / 10 for n in range(1, 11))])

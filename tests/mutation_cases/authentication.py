@@ -5,7 +5,7 @@ from tests.mutation_cases.case import Mutation
 CASES = (
     Mutation(
         "a key signs in as often as it likes",
-        "app/dashboard/signing_in.py",
+        "app/dashboard/login.py",
         "        rates_of(request).sign_ins.take(caller.actor)\n",
         "",
         ("tests/dashboard/test_sign_in_limits.py",),
@@ -13,7 +13,7 @@ CASES = (
     ),
     Mutation(
         "a person signs in as often as they like",
-        "app/dashboard/openid.py",
+        "app/dashboard/oidc_login.py",
         "    rates.sign_ins.take(person.caller.actor)\n",
         "",
         ("tests/dashboard/test_sign_in_limits.py",),
@@ -21,7 +21,7 @@ CASES = (
     ),
     Mutation(
         "sign-ins are tried as often as an address likes",
-        "app/dashboard/signing_in.py",
+        "app/dashboard/login.py",
         "        rates_of(request).sign_ins_tried.take(address_of(request))\n",
         "",
         ("tests/dashboard/test_sign_in_limits.py",),
@@ -37,14 +37,14 @@ CASES = (
     ),
     Mutation(
         "another site signs somebody in where Fetch Metadata is missing",
-        "app/api/sessions.py",
+        "app/api/session_cookies.py",
         "    elif origin is not None:\n",
         "    elif False:\n",
         ("tests/dashboard/test_signing_in.py", "tests/api/test_browser_sessions.py"),
     ),
     Mutation(
         "who does not say which page asks is signed in",
-        "app/api/sessions.py",
+        "app/api/session_cookies.py",
         "    elif alone:\n",
         "    elif False:\n",
         ("tests/dashboard/test_signing_in.py",),
@@ -88,14 +88,14 @@ CASES = (
     ),
     Mutation(
         "a browser's session is taken without a page's token",
-        "app/api/sessions.py",
+        "app/api/session_cookies.py",
         '        require_token(cookie, request.headers.get(TOKEN_HEADER, ""))\n',
         "",
         ("tests/api/test_browser_sessions.py",),
     ),
     Mutation(
         "a browser's session is taken from another site",
-        "app/api/sessions.py",
+        "app/api/session_cookies.py",
         "        require_own_page(request)\n",
         "",
         ("tests/api/test_browser_sessions.py",),
@@ -123,7 +123,7 @@ CASES = (
     ),
     Mutation(
         "an identity provider's answer is taken twice",
-        "app/dashboard/openid.py",
+        "app/dashboard/oidc_login.py",
         '    keep_cookie(request, reply, FLOW_COOKIE, "", seconds=0)  # an answer is taken once\n',
         "",
         ("tests/dashboard/test_openid_sign_in.py",),

@@ -145,7 +145,7 @@ CASES = (
     Mutation(
         "a process believes a plan that it remembers from before a limit was lowered",
         "app/service/governance/withdrawal.py",
-        "        keeping.add_version(tx, call.organisation_id, [each.run_id for each in changed])\n",
+        "        account_writes.add_version(tx, call.organisation_id, [each.run_id for each in changed])\n",
         "",
         (LOWERED,),
         "refused_from_the_moment and not postgresql",
@@ -161,8 +161,8 @@ CASES = (
     Mutation(
         "executed steps that were withdrawn are dropped",
         "app/service/reservations/ending.py",
-        "        Outcome.REPORTED: closing.reported,\n",
-        "        Outcome.REPORTED: (),\n",
+        "        DecisionOutcome.REPORTED: closing.reported,\n",
+        "        DecisionOutcome.REPORTED: (),\n",
         (LOWERED,),
         "never_dropped and not postgresql",
     ),

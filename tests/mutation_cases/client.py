@@ -163,7 +163,7 @@ CASES = (
     ),
     Mutation(
         "a schedule goes on at the ledger's number",
-        "sdk/src/epsilon_ledger/_running/openings.py",
+        "sdk/src/epsilon_ledger/_run/run_factory.py",
         "    if step is None and schedule is not None:",
         "    if step is None and schedule is not None and False:",
         ("tests/sdk/test_resume.py",),
@@ -177,7 +177,7 @@ CASES = (
     ),
     Mutation(
         "threads share a trial without a lock",
-        "sdk/src/epsilon_ledger/_running/trials.py",
+        "sdk/src/epsilon_ledger/_run/trials.py",
         "        with self._lock:\n            self._take(count, event)",
         "        self._take(count, event)",
         ("tests/sdk/test_trials.py",),

@@ -222,8 +222,8 @@ CASES = (
     Mutation(
         "a lifted quarantine is not in the chain",
         "app/service/governance/quarantines.py",
-        '    call.record(tx, Act("quarantine.lifted",',
-        '    str(Act("quarantine.lifted",',
+        '    call.record(\n        tx, AuditEvent("quarantine.lifted"',
+        '    str(\n        AuditEvent("quarantine.lifted"',
         (LIFTED,),
         "two_persons and not postgresql",
     ),

@@ -12,8 +12,8 @@ CASES = (
     Mutation(
         "an ancestor is skipped by the decision",
         "app/ledger/admission.py",
-        "remaining, binding = fewest(accounts, (new,), steps[-1].curve)",
-        "remaining, binding = fewest(accounts[1:], (new,), steps[-1].curve)",
+        "remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)",
+        "remaining, binding = min_repetitions(accounts[1:], (new,), steps[-1].curve)",
         (ADMISSION, MODEL),
     ),
     Mutation(
@@ -32,7 +32,7 @@ CASES = (
     ),
     Mutation(
         "what is held does not count",
-        "app/ledger/gates.py",
+        "app/ledger/filter_bounds.py",
         "        for curve in taken[1:]:\n",
         "        for curve in taken[2:]:\n",
         ("tests/ledger", MODEL),
@@ -74,7 +74,7 @@ CASES = (
     ),
     Mutation(
         "a sample of clients that are seen to answer is amplified",
-        "app/accounting/sampled.py",
+        "app/accounting/poisson_rdp.py",
         "    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:\n        return True\n",
         "    if relation is not NeighboringRelation.REPLACE_ONE:\n        return True\n",
         (RELATIONS, "tests/accounting/test_samples.py", "tests/ledger/test_counterexample.py"),
@@ -137,21 +137,21 @@ CASES = (
     ),
     Mutation(
         "what rounding takes from the parts of delta goes into the reserve",
-        "app/ledger/limits.py",
+        "app/ledger/limit_changes.py",
         "    changed = FilterWeights(weights.indices, parts[:-1], parts[-1])",
         "    changed = FilterWeights.of(after.delta, weights.indices, parts[:-1])",
         ("tests/ledger/test_limits.py",),
     ),
     Mutation(
         "the virtual steps of a completed tree do not count",
-        "sdk/src/epsilon_ledger/_wire/makers.py",
+        "sdk/src/epsilon_ledger/_wire/event_factories.py",
         "1 << (steps - 1).bit_length()",
         "(1 << (steps - 1).bit_length()) - 1",
         ("tests/accounting/test_trees.py",),
     ),
     Mutation(
         "a sweep has as many trials as are expected",
-        "app/accounting/formulas/repetitions.py",
+        "app/accounting/formulas/run_count_sampling.py",
         "    return above",
         "    return round(mean)",
         ("tests/accounting/test_repetitions.py",),

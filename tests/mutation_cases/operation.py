@@ -20,7 +20,7 @@ CASES = (
     ),
     Mutation(
         "a signal that comes while the application loads is lost",
-        "app/serving.py",
+        "app/server.py",
         "            signal(each, self._leave)",
         "            signal(each, lambda *_: None)",
         ("tests/service/test_serving.py",),
@@ -36,14 +36,14 @@ CASES = (
     ),
     Mutation(
         "NaN is a number",
-        "app/api/strict.py",
+        "app/api/strict_json.py",
         "parse_constant=_constant",
         "parse_constant=float",
         ("tests/api/test_strict.py",),
     ),
     Mutation(
         "of two equal keys of an object the last one counts",
-        "app/api/strict.py",
+        "app/api/strict_json.py",
         "object_pairs_hook=_object, ",
         "",
         ("tests/api/test_bad_requests.py", "tests/api/test_bad_bodies.py"),
@@ -71,7 +71,7 @@ CASES = (
     ),
     Mutation(
         "who keeps a connection is cut off at once when the service stops",
-        "app/serving.py",
+        "app/server.py",
         "        await self._hear_out(ends_at)\n",
         "",
         ("tests/reliability/test_shutdown.py",),
@@ -125,8 +125,8 @@ CASES = (
     ),
     Mutation(
         "spans hold the keys that stood in a URL",
-        "app/telemetry.py",
-        "span.set_attribute(name, without_secrets(said))",
+        "app/tracing_setup.py",
+        "span.set_attribute(name, redact_secrets(said))",
         "span.set_attribute(name, said)",
         ("tests/api/test_traces.py",),
     ),
@@ -154,7 +154,7 @@ CASES = (
     Mutation(
         "a lock that is never released is no trouble",
         "app/service/monitoring/readiness.py",
-        "return fault if monotonic() - self._locked_since >= engine.LOCK_TIMEOUT_SECONDS else None",
+        "return fault if monotonic() - self._locked_since >= database.LOCK_TIMEOUT_SECONDS else None",
         "return None",
         ("tests/service/test_readiness.py",),
     ),
@@ -167,7 +167,7 @@ CASES = (
     ),
     Mutation(
         "a search computes its first curves before it finds that it is too much",
-        "app/accounting/solving/calibration.py",
+        "app/accounting/calibration/solvers.py",
         "    expect(LEAST_TRIALS * curve_work(event_at(start), few=False))\n",
         "",
         ("tests/accounting/test_work.py",),
@@ -216,7 +216,7 @@ CASES = (
     ),
     Mutation(
         "what was refused breaks the page of the audit",
-        "app/dashboard/acts.py",
+        "app/dashboard/audit_messages.py",
         "    if not isinstance(found, Mapping):",
         "    if not found:",
         ("tests/dashboard/test_audit.py",),
@@ -259,7 +259,7 @@ CASES = (
     ),
     Mutation(
         "a replica goes by its own clock",
-        "app/persistence/engine.py",
+        "app/persistence/database.py",
         'Clock(self._read_clock if self.dialect == "postgresql" else None)',
         "Clock(None)",
         ("tests/persistence/test_clock.py", "tests/reliability/test_clocks.py"),

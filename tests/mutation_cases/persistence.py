@@ -4,7 +4,7 @@ from tests.mutation_cases.case import Mutation
 
 FAULTS = "tests/reliability/test_faults.py"
 REPLICAS = "tests/reliability/test_replicas.py"
-ENGINE = "tests/persistence/test_engine.py"
+ENGINE = "tests/persistence/test_database.py"
 
 
 CASES = (
@@ -40,7 +40,7 @@ CASES = (
     ),
     Mutation(
         "a commit that failed counts as done",
-        "app/persistence/engine.py",
+        "app/persistence/database.py",
         "            raise LedgerUnavailableError(_IN_DOUBT) from error\n        raise\n",
         "            raise LedgerUnavailableError(_IN_DOUBT) from error\n",
         (FAULTS,),
@@ -74,7 +74,7 @@ CASES = (
     ),
     Mutation(
         "a race that was lost is not run again",
-        "app/persistence/engine.py",
+        "app/persistence/database.py",
         "MAX_TRIES = 5",
         "MAX_TRIES = 1",
         (ENGINE, REPLICAS),
@@ -105,7 +105,7 @@ CASES = (
     ),
     Mutation(
         "a chain that ends with another decision is not noticed",
-        "app/persistence/repositories/watched.py",
+        "app/persistence/repositories/monitoring_queries.py",
         "decisions.c.entry_hash != runs.c.chain_head",
         "decisions.c.entry_hash == None",
         ("tests/api/test_readiness.py",),
@@ -143,7 +143,7 @@ CASES = (
     ),
     Mutation(
         "the row of a rehearsal stays",
-        "app/persistence/engine.py",
+        "app/persistence/database.py",
         "            connection.begin()\n            yield connection\n",
         "            connection.begin()\n            yield connection\n            connection.commit()\n",
         ("tests/persistence/test_rehearsal.py",),

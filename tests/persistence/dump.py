@@ -2,7 +2,7 @@
 
 from sqlalchemy import select
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import metadata
 
 Dump = dict[str, list[tuple[object, ...]]]
@@ -12,7 +12,7 @@ _QUESTIONS = {table.name: select(table).order_by(*table.primary_key) for table i
 
 def dump(database: Database) -> Dump:
     """Every row of every table, in the order of the primary keys."""
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         return {name: [tuple(row) for row in tx.execute(question)] for name, question in _QUESTIONS.items()}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import clock as clocks
 from app.persistence.clock import DRIFT, LONGEST_LEASE_SECONDS, Clock, Reading
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from tests.conftest import need_postgresql, new_database
 
 START = datetime(2026, 11, 22, 9, 0, tzinfo=UTC).timestamp()

@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from app.accounting.events import Gaussian
 from app.ledger.accounts import StepEvent
 from app.ledger.reservations import forfeit
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import readings
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import usage_snapshots
 from app.persistence.tables import metadata
 from tests.conftest import Ledger, open_ledger
 from tests.persistence.dump import dump
@@ -66,10 +66,10 @@ def _have_alerts(ledger: Ledger) -> None:
     for act in ("rotate", "test"):
         assert ledger.post(f"/v1/webhooks/{made.json()['id']}/{act}", None).status_code == 201
     assert ledger.get("/v1/alerts?type=account.threshold_reached").json()["items"]
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         accounts = metadata.tables["accounts"]
         account = tx.execute(select(accounts).where(accounts.c.name == "mimic")).one()
-        readings.put(tx, account.organisation_id, account.id, readings.Reading(0.5, datetime.now(UTC)))
+        usage_snapshots.put(tx, account.organisation_id, account.id, usage_snapshots.Reading(0.5, datetime.now(UTC)))
 
 
 # Each row: a table, which of its rows is copied (a column and its value), what is changed in the copy, and a part
@@ -399,7 +399,7 @@ COPIES += [("decisions", row, NEXT | changes, words) for row, changes, words in 
 def _ids(database: Database) -> dict[str, object]:
     """The ids by name."""
     found: dict[str, object] = {}
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         for table in ("organisations", "accounts"):
             found |= {row.name: row.id for row in tx.execute(select(metadata.tables[table]))}
         reservations = metadata.tables["reservations"]
@@ -412,7 +412,7 @@ def _copy(database: Database, table: Table, where: tuple[str, object], changes: 
     ids = _ids(database)
     column, value = where
     sought = value if column == "name" else ids.get(str(value), value)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(table).where(table.c[column] == sought).order_by(*table.primary_key)).mappings()
         row = dict(next(iter(rows)))
     return row | {key: ids.get(str(new), new) if isinstance(new, str) else new for key, new in changes.items()}
@@ -426,7 +426,7 @@ def test_sql_refuses_a_row_that_breaks_an_invariant(
     row = _copy(database, metadata.tables[table], where, changes)
     if database.dialect == "postgresql" and row.get("epsilon") != row.get("epsilon"):
         pytest.skip("to PostgreSQL, NaN is a number above all others")
-    with pytest.raises(IntegrityError) as refused, database.write(EVERYONE) as tx:
+    with pytest.raises(IntegrityError) as refused, database.write(ALL_TENANTS) as tx:
         tx.execute(insert(metadata.tables[table]).values(row))
     if database.dialect == "sqlite":  # PostgreSQL names them too, but another one where a row breaks several
         assert words in str(refused.value.orig)
@@ -440,7 +440,7 @@ class _UndoneError(Exception):
 def test_the_decision_from_which_the_table_starts_is_sound(database: Database) -> None:
     row = _copy(database, metadata.tables["decisions"], ADMITTED, NEXT)
     before = dump(database)
-    with suppress(_UndoneError), database.write(EVERYONE) as tx:
+    with suppress(_UndoneError), database.write(ALL_TENANTS) as tx:
         tx.execute(insert(metadata.tables["decisions"]).values(row))
         raise _UndoneError
     assert dump(database) == before
@@ -451,7 +451,7 @@ def test_the_decision_from_which_the_table_starts_is_sound(database: Database) -
 )
 def test_sql_refuses_to_forget_what_others_refer_to(database: Database, table: str) -> None:
     before = dump(database)
-    with pytest.raises(IntegrityError), database.write(EVERYONE) as tx:
+    with pytest.raises(IntegrityError), database.write(ALL_TENANTS) as tx:
         tx.execute(delete(metadata.tables[table]))
     assert dump(database) == before
 
@@ -461,7 +461,7 @@ def test_sql_refuses_to_forget_what_others_refer_to(database: Database, table: s
     [(table.name, column.name) for table in metadata.sorted_tables for column in table.columns if not column.nullable],
 )
 def test_sql_refuses_a_null_where_there_must_be_a_value(database: Database, table: str, column: str) -> None:
-    with pytest.raises(IntegrityError), database.write(EVERYONE) as tx:
+    with pytest.raises(IntegrityError), database.write(ALL_TENANTS) as tx:
         tx.execute(update(metadata.tables[table]).values({column: None}))
 
 

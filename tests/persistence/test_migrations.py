@@ -13,11 +13,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, delete, event, insert, inspect, select, update
 from sqlalchemy.exc import OperationalError
 
-from app.ledger.audit import entry_hash, genesis
-from app.ledger.roles import Role
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories.accounts import everything
-from app.persistence.repositories.entries import entries, kept_runs
+from app.ledger.hash_chain import entry_hash, genesis
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories.accounts import list_all
+from app.persistence.repositories.raw_rows import entries, kept_runs
 from app.persistence.schema import alembic_config, is_current, upgrade
 from app.persistence.tables import (
     accounts,
@@ -56,7 +56,7 @@ def _config(tx: Connection) -> Config:
 
 
 def _tables(database: Database) -> set[str]:
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         return set(inspect(tx).get_table_names())
 
 
@@ -93,17 +93,17 @@ def _shape(tx: Connection) -> dict[str, object]:
 
 def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
     upgrade(database)
-    with database.write(EVERYONE) as tx:
+    with database.write(ALL_TENANTS) as tx:
         command.check(_config(tx))
 
 
 def test_the_migrations_make_every_constraint_of_the_tables(database: Database, tmp_path: Path) -> None:
     upgrade(database)
     direct = Database(f"sqlite:///{tmp_path / 'direct.db'}")
-    with direct.write(EVERYONE) as tx:
+    with direct.write(ALL_TENANTS) as tx:
         metadata.create_all(tx)
         wanted = _shape(tx)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert _shape(tx) == wanted
     direct.dispose()
     assert {table: bool(shape) for table, shape in wanted.items()} == dict.fromkeys(metadata.tables, True)
@@ -111,7 +111,7 @@ def test_the_migrations_make_every_constraint_of_the_tables(database: Database, 
 
 def test_partial_indexes_stay_partial(database: Database) -> None:
     upgrade(database)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
     assert indexes == {
         "ix_decisions_not_admitted",
@@ -127,7 +127,7 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
 
 def test_every_constraint_has_a_name(database: Database) -> None:
     upgrade(database)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         for table, sql in tx.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'table'"):
             for kind in ("CHECK", "FOREIGN KEY", "UNIQUE ("):
                 assert sql.count(kind) == len(re.findall(rf"CONSTRAINT \S+ {re.escape(kind)}", sql)), table
@@ -142,7 +142,7 @@ def test_a_database_goes_up_down_and_up_again(database: Database) -> None:
     assert _tables(database) == {"alembic_version"}
     upgrade(database)
     create_organisation(database, "hospital", datetime.now(UTC))
-    with database.write(EVERYONE) as tx:
+    with database.write(ALL_TENANTS) as tx:
         command.check(_config(tx))
 
 
@@ -166,7 +166,7 @@ def charged(ledger: Ledger) -> Ledger:
     for number, body in enumerate(({"count": 3}, {"count": 10**6}, {"events": [{"event": NOISE}, {"event": SAMPLED}]})):
         assert ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"k{number}").status_code in {200, 403}
     ledger.run(name="idle")
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(event_curves).values(formula_version=1))  # the only one that version 0001 knows
         _forget_who(tx)
     return ledger
@@ -208,8 +208,8 @@ def test_a_filled_ledger_goes_down_and_up_unchanged(charged: Ledger, revision: s
 
 
 def _balances(database: Database) -> dict[str, tuple[bytes, bytes]]:
-    with database.read(EVERYONE) as tx:
-        read = [kept.account for kept in everything(tx)]
+    with database.read(ALL_TENANTS) as tx:
+        read = [kept.account for kept in list_all(tx)]
     return {account.id: (account.spent.to_bytes(), account.held.to_bytes()) for account in read}
 
 
@@ -228,10 +228,10 @@ def test_many_decisions_are_chained_page_by_page(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     ledger.run()
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         run = tx.execute(select(runs)).mappings().one()
     links = [_link(dict(run), position) for position in range(2001)]
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         _forget_who(tx)
         tx.execute(insert(decisions), links)
         tx.execute(update(runs).values(decisions=len(links)))
@@ -334,7 +334,7 @@ def test_every_run_keeps_the_budget_that_it_charges(charged: Ledger) -> None:
         command.downgrade(_config(tx), "0005")
         assert "run_budgets" not in inspect(tx).get_table_names()
     upgrade(charged.database)
-    with charged.database.read(EVERYONE) as tx:
+    with charged.database.read(ALL_TENANTS) as tx:
         charging = tx.execute(select(run_budgets.c.run_id, run_budgets.c.budget_id, run_budgets.c.place)).all()
         lying = tx.execute(select(accounts.c.id, accounts.c.parent_id).where(accounts.c.kind == "run")).all()
     assert sorted(charging) == sorted((run, budget, 0) for run, budget in lying)
@@ -344,7 +344,7 @@ def test_every_run_keeps_the_budget_that_it_charges(charged: Ledger) -> None:
 @pytest.mark.parametrize("what", HELD_BACK)
 def test_a_ledger_that_holds_what_the_version_before_cannot_does_not_go_down(charged: Ledger, what: str) -> None:
     change, revision, words = HELD_BACK[what]
-    with charged.database.write(EVERYONE) as tx:
+    with charged.database.write(ALL_TENANTS) as tx:
         change(tx)
     before = dump(charged.database)
     with pytest.raises(RuntimeError, match=words), charged.database.migration() as tx:
@@ -353,10 +353,10 @@ def test_a_ledger_that_holds_what_the_version_before_cannot_does_not_go_down(cha
 
 
 def test_a_database_is_current_after_the_upgrade_only(database: Database) -> None:
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert not is_current(tx)
     upgrade(database)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert is_current(tx)
 
 
@@ -386,5 +386,5 @@ def test_the_command_line_migrates(tmp_path: Path, database: Database) -> None:
     file = tmp_path / "ledger.db"
     told = [command_line("migrate", database=file) for _ in range(2)]
     assert [(done.returncode, done.stderr) for done in told] == [(0, f"Created a new ledger at {file}.\n"), (0, "")]
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert is_current(tx)

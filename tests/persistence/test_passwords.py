@@ -8,7 +8,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.engine import NOBODY, Database
+from app.persistence.database import NO_TENANT, Database
 from tests import postgres
 from tests.databases import need_postgresql
 
@@ -35,7 +35,7 @@ def database(file: Path) -> Iterator[Database]:
 
 
 def _who(database: Database) -> str:
-    with database.read(NOBODY) as tx:
+    with database.read(NO_TENANT) as tx:
         return str(tx.exec_driver_sql("SELECT current_user").scalar_one())
 
 
@@ -45,10 +45,10 @@ def test_a_new_connection_takes_the_password_that_the_file_holds_then(database: 
     assert _who(database) == ROLE
     postgres.shared().execute(f"ALTER ROLE {ROLE} PASSWORD 'second'")
     assert _who(database) == ROLE  # a connection that is open stays open
-    with database.read(NOBODY), pytest.raises(OperationalError, match="password authentication failed"):
+    with database.read(NO_TENANT), pytest.raises(OperationalError, match="password authentication failed"):
         _who(database)
     file.write_text("second")
-    with database.read(NOBODY):
+    with database.read(NO_TENANT):
         assert _who(database) == ROLE
 
 
@@ -64,6 +64,6 @@ def test_a_file_that_cannot_be_read_is_an_outage_and_its_name_is_not_told(databa
 def test_a_file_of_sqlite_needs_no_password(tmp_path: Path, file: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
     database.take_password_from(file)
-    with database.read(NOBODY) as tx:
+    with database.read(NO_TENANT) as tx:
         assert tx.exec_driver_sql("SELECT 1").scalar_one() == 1
     database.dispose()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from app.persistence.engine import EVERYONE
-from app.persistence.repositories import accounts, decided, deliveries, reservations
-from app.persistence.repositories.decided import Place, Wanted
-from app.persistence.repositories.decisions import Outcome
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import accounts, decision_queries, deliveries, reservations
+from app.persistence.repositories.decision_queries import DecisionFilter, Place
+from app.persistence.repositories.decisions import DecisionOutcome
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
@@ -29,7 +29,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
         for _ in range(3):
             assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
         if ledger.database.dialect == "postgresql":
-            with ledger.database.write(EVERYONE) as tx:
+            with ledger.database.write(ALL_TENANTS) as tx:
                 tx.execute(text("ANALYZE accounts"))  # of two indexes that cost the same it would take either
         yield ledger
 
@@ -41,7 +41,7 @@ def _plan(ledger: Ledger, ask: Ask) -> str:
     def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
         asked.append((given[2], given[3]))
 
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         organisation = tx.execute(text("SELECT organisation_id FROM runs")).scalar_one()
     with ledger.database.read(organisation) as tx:
         event.listen(tx, "before_cursor_execute", note)
@@ -74,17 +74,17 @@ def test_an_index_on_some_of_the_rows_is_taken_for_these(opened: Ledger, index: 
 
 
 WANTED = {
-    "everything": (Wanted(), BY_TIME),
-    "beneath": (Wanted(beneath="pop_1"), BY_TIME),
-    "actor": (Wanted(actor="key_1"), BY_TIME),
-    "admitted": (Wanted(outcome=Outcome.ADMITTED), BY_TIME),
-    "within a time": (Wanted(since=PLACE.created_at, until=PLACE.created_at), BY_TIME),
-    "refused": (Wanted(outcome=Outcome.REFUSED), NOT_ADMITTED),
-    "reported beneath": (Wanted(outcome=Outcome.REPORTED, beneath="pop_1"), NOT_ADMITTED),
-    "refused of a run": (Wanted(outcome=Outcome.REFUSED, run_id="run_1"), NOT_ADMITTED),
-    "refused since": (Wanted(outcome=Outcome.REFUSED, since=PLACE.created_at), NOT_ADMITTED),
-    "a run": (Wanted(run_id="run_1"), ""),
-    "admitted of a run": (Wanted(run_id="run_1", outcome=Outcome.ADMITTED, beneath="pop_1"), ""),
+    "everything": (DecisionFilter(), BY_TIME),
+    "beneath": (DecisionFilter(beneath="pop_1"), BY_TIME),
+    "actor": (DecisionFilter(actor="key_1"), BY_TIME),
+    "admitted": (DecisionFilter(outcome=DecisionOutcome.ADMITTED), BY_TIME),
+    "within a time": (DecisionFilter(since=PLACE.created_at, until=PLACE.created_at), BY_TIME),
+    "refused": (DecisionFilter(outcome=DecisionOutcome.REFUSED), NOT_ADMITTED),
+    "reported beneath": (DecisionFilter(outcome=DecisionOutcome.REPORTED, beneath="pop_1"), NOT_ADMITTED),
+    "refused of a run": (DecisionFilter(outcome=DecisionOutcome.REFUSED, run_id="run_1"), NOT_ADMITTED),
+    "refused since": (DecisionFilter(outcome=DecisionOutcome.REFUSED, since=PLACE.created_at), NOT_ADMITTED),
+    "a run": (DecisionFilter(run_id="run_1"), ""),
+    "admitted of a run": (DecisionFilter(run_id="run_1", outcome=DecisionOutcome.ADMITTED, beneath="pop_1"), ""),
 }
 
 
@@ -94,7 +94,9 @@ def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: Place 
     wanted, index = WANTED[what]
     name = opened.database.engine.dialect.name
     index = index or CHAIN[name]
-    plan = _plan(opened, lambda tx, organisation: decided.page(tx, organisation, wanted, before=before, limit=51))
+    plan = _plan(
+        opened, lambda tx, organisation: decision_queries.page(tx, organisation, wanted, before=before, limit=51)
+    )
     if name == "sqlite":
         lines = plan.splitlines()
         page = lines[: lines.index("SCAN anon_1")]

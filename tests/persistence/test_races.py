@@ -13,10 +13,10 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.paging import encode_cursor
+from app.api.pagination import encode_cursor
 from app.ledger.errors import NameTakenError
 from app.main import create_app
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.charging.saving import save

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
@@ -66,7 +66,7 @@ def test_an_empty_database_is_not_migrated(empty_database_url: str) -> None:
 def _locked(database: Database) -> Iterator[None]:
     """Somebody else writes, and does not come to an end."""
     if database.dialect == "postgresql":
-        with database.write(EVERYONE) as tx:
+        with database.write(ALL_TENANTS) as tx:
             tx.execute(text("LOCK TABLE decisions IN EXCLUSIVE MODE"))
             yield
         return
@@ -85,10 +85,10 @@ def test_a_lock_that_is_not_released_is_a_fault_until_it_is(
 
 
 def test_a_thread_that_does_not_end_its_transaction_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.persistence.engine.TRIAL_SECONDS", 0.05)
+    monkeypatch.setattr("app.persistence.database.TRIAL_SECONDS", 0.05)
     database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
     upgrade(database)
-    with database.write(EVERYONE):
+    with database.write(ALL_TENANTS):
         assert rehearse(database) is Fault.LOCKED
     assert rehearse(database) is None
     database.dispose()
@@ -99,7 +99,7 @@ def test_a_full_disk_under_a_file_is_a_fault_until_it_has_room(tmp_path: Path) -
     with a_disk(tmp_path, 2**22) as disk:
         database = Database(f"sqlite:///{disk / 'ledger.db'}")
         upgrade(database)
-        with database.read(EVERYONE), without_room(disk):
+        with database.read(ALL_TENANTS), without_room(disk):
             assert rehearse(database) is Fault.FULL
         assert rehearse(database) is None
         database.dispose()
@@ -169,7 +169,7 @@ def test_a_role_without_row_security_is_served_all_the_same(server: Database) ->
     _execute(server, f"ALTER ROLE {postgres.SERVICE} SET row_security = off")
     try:
         assert rehearse(server) is None
-        with server.read(EVERYONE) as tx:
+        with server.read(ALL_TENANTS) as tx:
             assert tx.execute(text("SELECT count(*) FROM organisations")).scalar_one() == 0
     finally:
         _execute(server, f"ALTER ROLE {postgres.SERVICE} RESET row_security")

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import is_current, upgrade
 from app.persistence.tables import organisations
@@ -65,7 +65,7 @@ def _setting(tx: Connection, name: str) -> str:
 
 
 def test_a_session_is_what_the_ledger_needs(database: Database) -> None:
-    with database.write(EVERYONE) as tx:
+    with database.write(ALL_TENANTS) as tx:
         assert _setting(tx, "synchronous_commit") == "on"
         assert _setting(tx, "timezone") == "UTC"
         assert _setting(tx, "lock_timeout") == f"{postgresql.LOCK_TIMEOUT_SECONDS}s"
@@ -74,29 +74,29 @@ def test_a_session_is_what_the_ledger_needs(database: Database) -> None:
         assert _setting(tx, "transaction_isolation") == "read committed"
         assert _setting(tx, "transaction_read_only") == "off"
         assert _setting(tx, "application_name") == "epsilon-ledger"
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert _setting(tx, "transaction_isolation") == "repeatable read"
         assert _setting(tx, "transaction_read_only") == "on"
         assert _setting(tx, "statement_timeout") == f"{postgresql.STATEMENT_TIMEOUT_SECONDS}s"
-    with database.read(EVERYONE, patient=True) as tx:
+    with database.read(ALL_TENANTS, patient=True) as tx:
         assert _setting(tx, "transaction_isolation") == "repeatable read"
         assert _setting(tx, "transaction_read_only") == "on"
         assert _setting(tx, "statement_timeout") == "0"
         assert _setting(tx, "idle_in_transaction_session_timeout") == "0"
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert _setting(tx, "statement_timeout") == f"{postgresql.STATEMENT_TIMEOUT_SECONDS}s"
 
 
 def test_a_stronger_durability_stays(database: Database, cluster: Cluster) -> None:
     cluster.execute(f"ALTER DATABASE {_name(database)} SET synchronous_commit = 'remote_apply'")
-    with database.write(EVERYONE) as tx:
+    with database.write(ALL_TENANTS) as tx:
         assert _setting(tx, "synchronous_commit") == "remote_apply"
 
 
 def test_moments_numbers_and_bytes_survive_hostile_settings(database: Database) -> None:
     now = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
     organisation = create_organisation(database, "hospital", now)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         found = tx.execute(text("SELECT created_at FROM organisations WHERE id = :id"), {"id": organisation})
         assert found.scalar_one() == now
         assert tx.execute(
@@ -109,7 +109,7 @@ def test_moments_numbers_and_bytes_survive_hostile_settings(database: Database) 
 
 def test_every_column_of_text_compares_by_bytes(database: Database) -> None:
     """The server sorts as English dictionaries do; cursors and the newest id need the order of the bytes."""
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         others = tx.exec_driver_sql(
             "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public' "
             "AND data_type IN ('text', 'character varying') AND collation_name IS DISTINCT FROM 'C' "
@@ -119,31 +119,31 @@ def test_every_column_of_text_compares_by_bytes(database: Database) -> None:
 
 
 def test_a_session_that_was_ended_while_idle_is_replaced_unnoticed(database: Database, cluster: Cluster) -> None:
-    with database.read(EVERYONE), database.read(EVERYONE):
+    with database.read(ALL_TENANTS), database.read(ALL_TENANTS):
         pass  # two connections lie in the pool
     for transaction in (database.read, database.write):
         assert cluster.terminate_backends(_name(database)) > 0
-        with transaction(EVERYONE) as tx:
+        with transaction(ALL_TENANTS) as tx:
             assert is_current(tx)
     assert rehearse(database) is None
 
 
 def test_a_session_that_is_ended_at_work_fails_and_leaves_nothing(database: Database, cluster: Cluster) -> None:
     def work() -> None:
-        with database.write(EVERYONE) as tx:
+        with database.write(ALL_TENANTS) as tx:
             tx.exec_driver_sql("INSERT INTO organisations VALUES ('org_x', 'x', now())")
             assert cluster.terminate_backends(_name(database)) == 1
             tx.exec_driver_sql("SELECT 1")
 
     with pytest.raises(OperationalError):
         work()
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert tx.exec_driver_sql("SELECT count(*) FROM organisations").scalar_one() == 0
 
 
 def test_a_connection_that_breaks_at_the_commit_says_that_nobody_knows(database: Database, cluster: Cluster) -> None:
     def work() -> None:
-        with database.write(EVERYONE) as tx:
+        with database.write(ALL_TENANTS) as tx:
             tx.exec_driver_sql("INSERT INTO organisations VALUES ('org_x', 'x', now())")
             assert cluster.terminate_backends(_name(database)) == 1
 
@@ -152,15 +152,15 @@ def test_a_connection_that_breaks_at_the_commit_says_that_nobody_knows(database:
 
 
 def test_who_waits_for_a_lock_too_long_is_told_to_repeat(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.persistence.engine.MAX_TRIES", 2)
+    monkeypatch.setattr("app.persistence.database.MAX_TRIES", 2)
     create_organisation(database, "hospital", datetime.now(UTC))
 
     def lock() -> None:
-        with database.write(EVERYONE) as tx:
+        with database.write(ALL_TENANTS) as tx:
             tx.exec_driver_sql("SET LOCAL lock_timeout = '1ms'")
             tx.exec_driver_sql("SELECT * FROM organisations FOR UPDATE")
 
-    with database.write(EVERYONE) as tx:
+    with database.write(ALL_TENANTS) as tx:
         tx.exec_driver_sql("SELECT * FROM organisations FOR UPDATE")
         with pytest.raises(LedgerUnavailableError, match="Other writers"):
             database.retried(lock)
@@ -178,7 +178,7 @@ def test_a_deadlock_is_run_again(database: Database) -> None:
     def take(order: tuple[str, str]) -> None:
         def work() -> None:
             tries.append(order[0])
-            with database.write(EVERYONE) as tx:
+            with database.write(ALL_TENANTS) as tx:
                 for place, name in enumerate(order):
                     tx.execute(text("SELECT 1 FROM organisations WHERE name = :name FOR UPDATE"), {"name": name})
                     if place == 0 and tries.count(order[0]) == 1:
@@ -200,7 +200,7 @@ def test_concurrent_migrations_wait_for_each_other() -> None:
             database = Database(url)
             both.wait()
             upgrade(database)
-            with database.read(EVERYONE) as tx:
+            with database.read(ALL_TENANTS) as tx:
                 assert is_current(tx)
             database.dispose()
 
@@ -211,7 +211,7 @@ def test_concurrent_migrations_wait_for_each_other() -> None:
 def test_a_database_in_another_encoding_is_refused_in_a_sentence(cluster: Cluster) -> None:
     cluster.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0")
     database = Database(cluster.url("latin"))
-    with pytest.raises(LedgerUnavailableError, match=r"LATIN1.*UTF8"), database.read(EVERYONE):
+    with pytest.raises(LedgerUnavailableError, match=r"LATIN1.*UTF8"), database.read(ALL_TENANTS):
         raise AssertionError("it was opened")
     assert rehearse(database) is Fault.SILENT
     database.dispose()
@@ -221,7 +221,7 @@ def test_a_database_in_another_encoding_is_refused_in_a_sentence(cluster: Cluste
 def test_an_old_server_is_refused_in_a_sentence(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgresql, "OLDEST_VERSION", 99)
     database.dispose()
-    with pytest.raises(LedgerUnavailableError, match="needs 99 or newer"), database.read(EVERYONE):
+    with pytest.raises(LedgerUnavailableError, match="needs 99 or newer"), database.read(ALL_TENANTS):
         raise AssertionError("it was opened")
 
 
@@ -235,13 +235,13 @@ def test_a_restarted_server_is_found_again() -> None:
             create_organisation(database, f"before {stop.__name__}", datetime.now(UTC))
             stop()
             assert rehearse(database) is Fault.SILENT
-            with pytest.raises(OperationalError), database.read(EVERYONE):
+            with pytest.raises(OperationalError), database.read(ALL_TENANTS):
                 raise AssertionError("nobody answers")
             own.start()
             assert rehearse(database) is None
-            with database.read(EVERYONE) as tx:
+            with database.read(ALL_TENANTS) as tx:
                 assert is_current(tx)
-        with database.read(EVERYONE) as tx:
+        with database.read(ALL_TENANTS) as tx:
             names = tx.exec_driver_sql("SELECT name FROM organisations ORDER BY created_at").scalars().all()
         assert names == ["before stop", "before kill"]
         database.dispose()
@@ -264,13 +264,13 @@ def test_a_standby_takes_no_writes_and_a_promoted_one_does() -> None:
         assert rehearse(database) is None
         behind = Database(standby.url("ledger"))
         assert rehearse(behind) is Fault.READ_ONLY
-        with pytest.raises(DBAPIError, match="recovery"), behind.write(EVERYONE):
+        with pytest.raises(DBAPIError, match="recovery"), behind.write(ALL_TENANTS):
             raise AssertionError("a standby was written")
         behind.dispose()
         primary.kill()
         standby.promote()
         create_organisation(database, "clinic", datetime.now(UTC))
-        with database.read(EVERYONE) as tx:
+        with database.read(ALL_TENANTS) as tx:
             assert set(tx.exec_driver_sql("SELECT name FROM organisations").scalars()) == {"hospital", "clinic"}
         database.dispose()
     finally:
@@ -284,14 +284,14 @@ def test_a_table_that_has_grown_is_looked_at_before_the_server_does_so(cluster: 
     upgrade(database)
     size = "SELECT reltuples FROM pg_class WHERE relname = 'organisations'"
     for rows in (10, 5000):
-        with database.write(EVERYONE) as tx:
+        with database.write(ALL_TENANTS) as tx:
             names = [f"organisation {rows} {number}" for number in range(rows)]
             tx.execute(
                 insert(organisations),
                 [{"id": f"{hash(name):x}", "name": name, "created_at": datetime.now(UTC)} for name in names],
             )
         database.learn_sizes()
-        with database.read(EVERYONE) as tx:
+        with database.read(ALL_TENANTS) as tx:
             assert (tx.exec_driver_sql(size).scalar_one() > 0) == (rows == 5000)
     database.dispose()
 

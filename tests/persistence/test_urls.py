@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from app.ledger.errors import InvalidInputError
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 
 
@@ -55,7 +55,7 @@ def test_what_libpq_takes_is_taken(url: str) -> None:
 def test_a_server_that_is_not_there_takes_no_writes(tmp_path: Path) -> None:
     nobody = Database(f"postgresql://u:secret@/d?host={tmp_path}")
     assert rehearse(nobody) is Fault.SILENT
-    with pytest.raises(OperationalError) as failed, nobody.read(EVERYONE):
+    with pytest.raises(OperationalError) as failed, nobody.read(ALL_TENANTS):
         raise AssertionError("nobody answered")
     assert "secret" not in str(failed.value)
     nobody.dispose()

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import Connection, Table, delete, func, insert, select, text, update
 from sqlalchemy.exc import ProgrammingError
 
-from app.ledger.roles import Role
-from app.opening import prepare_to_serve
-from app.persistence.engine import EVERYONE, NOBODY, Database
+from app.bootstrap import prepare_to_serve
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
 from app.persistence.postgresql import for_organisation
-from app.persistence.repositories import accounts, decisions, keys, tenants
-from app.persistence.repositories.events import PriceBook
+from app.persistence.repositories import accounts, api_keys, decisions, organisations
+from app.persistence.repositories.dp_events import CostCache
 from app.persistence.tables import metadata
 from app.service.alerts.forecasts import take_readings
 from app.service.auth import authentication
@@ -92,8 +92,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     folder = tmp_path_factory.mktemp("two")
     with new_database("postgresql", folder) as url, open_ledger(folder, url) as ledger:
         run, _ = _furnish(ledger, "hospital"), _furnish(ledger, "clinic")
-        with ledger.database.read(EVERYONE) as tx:
-            ours, theirs = (tenants.find_organisation(tx, name) for name in ("hospital", "clinic"))
+        with ledger.database.read(ALL_TENANTS) as tx:
+            ours, theirs = (organisations.find_organisation(tx, name) for name in ("hospital", "clinic"))
         assert ours is not None
         assert theirs is not None
         yield Two(ledger, ours, theirs, run)
@@ -114,7 +114,7 @@ def test_every_table_is_somebodys() -> None:
 @each_table
 def test_a_transaction_sees_the_rows_of_its_organisation_and_no_others(two: Two, table: Table) -> None:
     database = two.database
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert _owners(tx, table) == {two.ours, two.theirs}, "each has a row here, or nothing is tested"
     with database.read(two.ours) as tx:
         assert _owners(tx, table) == {two.ours}
@@ -122,7 +122,7 @@ def test_a_transaction_sees_the_rows_of_its_organisation_and_no_others(two: Two,
         assert _owners(tx, table) == {two.ours}
     with database.write(two.ours) as tx:
         assert _owners(tx, table) == {two.ours}
-    for nobody in (database.read(NOBODY), database.write(NOBODY), database.read("org_nowhere")):
+    for nobody in (database.read(NO_TENANT), database.write(NO_TENANT), database.read("org_nowhere")):
         with nobody as tx:
             assert _owners(tx, table) == set()
 
@@ -146,26 +146,26 @@ def test_a_transaction_changes_and_removes_no_row_of_another_organisation(two: T
 @each_table
 def test_a_transaction_adds_no_row_to_another_organisation_and_gives_none_away(two: Two, table: Table) -> None:
     before = dump(two.database)
-    with two.database.read(EVERYONE) as tx:
+    with two.database.read(ALL_TENANTS) as tx:
         (row, *_) = tx.execute(select(table).where(_whose(table) == two.theirs)).mappings()
     for statement in (insert(table).values(**row), update(table).values({_whose(table): two.theirs})):
         with pytest.raises(ProgrammingError, match="row-level security"), two.database.write(two.ours) as tx:
             tx.execute(statement)
-    with pytest.raises(ProgrammingError, match="row-level security"), two.database.write(NOBODY) as tx:
+    with pytest.raises(ProgrammingError, match="row-level security"), two.database.write(NO_TENANT) as tx:
         tx.execute(insert(table).values(**row))
     assert dump(two.database) == before
 
 
 def test_a_repository_that_is_asked_for_another_organisation_finds_nothing(two: Two) -> None:
     """The mistake against which the wall stands: an id of the wrong organisation handed on."""
-    database, book = two.database, PriceBook()
+    database, book = two.database, CostCache()
     with database.read(two.theirs) as tx:
         assert accounts.find_many(tx, book, two.ours, [two.run]) == []
-        assert list(accounts.everything(tx, two.ours)) == []
-        assert list(accounts.everything(tx, None)) == list(accounts.everything(tx, two.theirs)) != []
+        assert list(accounts.list_all(tx, two.ours)) == []
+        assert list(accounts.list_all(tx, None)) == list(accounts.list_all(tx, two.theirs)) != []
         assert decisions.find_by_keys(tx, two.ours, [f"/v1/runs/{two.run}/steps"]) == []
-        assert tenants.find_organisation(tx, "hospital") is None
-        assert keys.find(tx, two.ledger.keys["hospital", "admin"].partition(".")[0]) is None
+        assert organisations.find_organisation(tx, "hospital") is None
+        assert api_keys.find(tx, two.ledger.keys["hospital", "admin"].partition(".")[0]) is None
     with database.read(two.ours) as tx:
         assert len(accounts.find_many(tx, book, two.ours, [two.run])) == 1
 
@@ -176,11 +176,11 @@ def test_what_a_transaction_was_about_ends_with_it(two: Two) -> None:
     for connection in connections:
         connection.close()
     for _ in range(20):  # whichever connection the pool lends
-        with two.database.read(EVERYONE) as tx:
+        with two.database.read(ALL_TENANTS) as tx:
             assert tx.scalar(select(func.count()).select_from(organisations)) == 2
         with two.database.write(two.ours) as tx:
             assert tx.scalar(select(func.count()).select_from(organisations)) == 1
-        with two.database.read(NOBODY) as tx:
+        with two.database.read(NO_TENANT) as tx:
             assert tx.scalar(select(func.count()).select_from(organisations)) == 0
 
 
@@ -218,6 +218,6 @@ def test_organisations_and_keys_are_made_across_the_wall(two: Two) -> None:
     key = create_key(two.database, name, Role.VIEWER, now)
     caller = authentication.authenticate(two.database, f"Bearer {key.key}", now)
     assert caller.organisation_id == organisation
-    with two.database.write(EVERYONE) as tx:
+    with two.database.write(ALL_TENANTS) as tx:
         for table in reversed(metadata.sorted_tables):
             tx.execute(delete(table).where(_whose(table) == organisation))

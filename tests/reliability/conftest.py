@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from app.ledger.roles import Role
-from app.persistence.engine import Database
+from app.ledger.permissions import Role
+from app.persistence.database import Database
 from tests.conftest import LiveServer
 from tests.reliability.clients import PATIENCE_SECONDS, Trainer, open_budget
 from tests.reliability.failing_server import FAULTS

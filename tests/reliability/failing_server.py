@@ -145,10 +145,10 @@ def break_clock(faults: Faults) -> None:
 def main() -> None:
     """Break what can be broken, and serve."""
     from app import cli, main  # noqa: F401, PLC0415 - the clock is broken in all of their modules
-    from app.persistence import engine  # noqa: PLC0415 - as above
+    from app.persistence import database  # noqa: PLC0415 - as above
 
     faults = Faults(Path(os.environ[FAULTS]))
-    engine.LOCK_TIMEOUT_SECONDS = LOCK_TIMEOUT_SECONDS
+    database.LOCK_TIMEOUT_SECONDS = LOCK_TIMEOUT_SECONDS
     break_database(faults)
     break_clock(faults)
     cli.main()

@@ -11,7 +11,7 @@ import httpx2
 from sqlalchemy import select
 
 from app.accounting.events import event_from_dict, fingerprint
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import decisions, runs, step_events
 from app.service.verification import verify
 
@@ -134,7 +134,7 @@ def _disagreements(journal: Journal, db: Database) -> Iterator[str]:
 
 def _read(journal: Journal, db: Database) -> tuple[list[_Kept], dict[str, int]]:
     """The decisions of the journal's runs, in order, and each run's next step."""
-    with db.read(EVERYONE) as tx:
+    with db.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(decisions).order_by(decisions.c.run_id, decisions.c.position)).all()
         items: dict[tuple[str, int], Items] = {}
         for item in tx.execute(select(step_events).order_by(step_events.c.item)).mappings():

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories.accounts import everything
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories.accounts import list_all
 from app.persistence.schema import upgrade
 from app.service.verification import verify
 from tests import postgres
@@ -154,11 +154,11 @@ def test_a_server_is_brought_back_to_a_moment_by_a_base_backup_and_the_log(
 def test_an_older_version_refuses_a_newer_database(database_url: str) -> None:
     database = Database(database_url)
     upgrade(database)
-    with database.write(EVERYONE) as tx:
+    with database.write(ALL_TENANTS) as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(LedgerUnavailableError, match="9999, of a newer version"):
         upgrade(database)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert tx.execute(text("SELECT version_num FROM alembic_version")).scalar() == "9999"
     database.dispose()
 
@@ -183,5 +183,5 @@ def test_what_a_restored_ledger_forgot_is_reported(lived_in: Ledger, tmp_path: P
 
 
 def _spent(database: Database) -> dict[str, bytes]:
-    with database.read(EVERYONE) as tx:
-        return {kept.path: kept.account.spent.to_bytes() for kept in everything(tx)}
+    with database.read(ALL_TENANTS) as tx:
+        return {kept.path: kept.account.spent.to_bytes() for kept in list_all(tx)}

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import deliveries
 from tests.conftest import LiveServer
 from tests.reliability.conftest import issue_keys
@@ -53,7 +53,7 @@ def test_kill_9_between_the_claim_and_the_acknowledgement_loses_no_alert(
             server.kill()
             assert server.process.returncode == -signal.SIGKILL
             receiver.answer = None
-            with database.write(EVERYONE) as tx:  # as if the minute of the claim was over
+            with database.write(ALL_TENANTS) as tx:  # as if the minute of the claim was over
                 tx.execute(update(deliveries).values(next_attempt_at=deliveries.c.created_at))
             server.start()
             receiver.await_messages(1 + len(alerts))

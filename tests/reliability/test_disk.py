@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.rehearsal import Fault
 from app.persistence.schema import upgrade
 from tests import postgres

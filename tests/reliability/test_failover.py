@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from tests import postgres
 from tests.conftest import need_postgresql

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from sqlalchemy import QueuePool, make_url, text
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.service.verification import verify
 from tests.conftest import open_ledger
 from tests.reliability.clients import SAMPLED, Trainer
@@ -146,7 +146,7 @@ def locked(database_url: str) -> Iterator[None]:
             yield
         return
     database = Database(database_url)
-    with database.write(EVERYONE) as tx:
+    with database.write(ALL_TENANTS) as tx:
         tx.execute(text("LOCK TABLE accounts, runs, decisions IN EXCLUSIVE MODE"))
         yield
     database.dispose()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.verification import verify
 from tests.conftest import LiveServer
 from tests.reliability.clients import SAMPLED

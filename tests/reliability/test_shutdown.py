@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import decisions
 from tests.reliability.clients import open_budget
 from tests.servers import LiveServer
@@ -96,7 +96,7 @@ def test_who_has_asked_is_answered_when_the_service_stops(tmp_path: Path, databa
     assert set(seen.answers) == {200}
     assert seen.farewells > 0
     database = Database(server.database_url)
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         assert tx.execute(select(func.count()).select_from(decisions)).scalar() == seen.answers[200]
     database.dispose()
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from app.accounting.events import canonical, event_from_dict
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.verification import verify
 from tests.reliability.clients import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service

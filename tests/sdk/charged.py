@@ -7,9 +7,9 @@ from sqlalchemy import Connection, select
 
 from app.accounting.events import canonical
 from app.ledger.reservations import has_lapsed
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, decisions, reservations, runs
-from app.persistence.repositories.decisions import Outcome
+from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.tables import runs as runs_table
 from tests.api import trainer
 
@@ -18,11 +18,11 @@ def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], C
     """How often each event was charged (asked for, reported or forfeited), and how often it may be yet."""
     charged: Counter[bytes] = Counter()
     held: Counter[bytes] = Counter()
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         owner = _owner(tx, run_id)
         run = runs.get(tx, owner, run_id)
         for entry in decisions.at_positions(tx, owner, run_id, range(run.decisions)):
-            if entry.outcome is not Outcome.REFUSED:
+            if entry.outcome is not DecisionOutcome.REFUSED:
                 for step in entry.steps:
                     charged[canonical(step.event)] += step.count
         if run.reservation_id is not None:
@@ -34,7 +34,7 @@ def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], C
 
 def has_lapsed_grant(database: Database, run_id: str, now: datetime) -> bool:
     """Whether a run has a reservation whose lease has run out, and which is going to be forfeited."""
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         owner = _owner(tx, run_id)
         active = runs.get(tx, owner, run_id).reservation_id
         found = None if active is None else reservations.find(tx, owner, active)
@@ -43,7 +43,7 @@ def has_lapsed_grant(database: Database, run_id: str, now: datetime) -> bool:
 
 def within_limits(database: Database, run_id: str) -> bool:
     """Whether no account that a run charges is over its limit."""
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         path = accounts.path_of(tx, _owner(tx, run_id), run_id)
     return trainer.within_limits([record.account for record in path])
 

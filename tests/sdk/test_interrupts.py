@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from epsilon_ledger import Event, _net, _running
+from epsilon_ledger import Event, _net, _run
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.test_grants import every_way, in_grants
 from tests.sdk.world import LOUD, World
 
-FILES = {str(file) for room in (_net, _running) for file in Path(str(room.__file__)).parent.glob("*.py")}
+FILES = {str(file) for room in (_net, _run) for file in Path(str(room.__file__)).parent.glob("*.py")}
 STRIDE = max(1, 150 // ROUNDS)
 """Lines between two interrupts; long tests interrupt at every line."""
 
@@ -121,11 +121,11 @@ def test_ctrl_c_while_waiting_for_a_grant_in_the_background(world: World, monkey
         world.authorize(run)
 
     def impatient(flights: Any) -> None:  # noqa: ANN401 - passed on
-        monkeypatch.setattr("epsilon_ledger._running.run.wait", wait)
+        monkeypatch.setattr("epsilon_ledger._run.run.wait", wait)
         assert flights
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("epsilon_ledger._running.run.wait", impatient)
+    monkeypatch.setattr("epsilon_ledger._run.run.wait", impatient)
     with pytest.raises(KeyboardInterrupt):
         run.authorize()
     gate.set()

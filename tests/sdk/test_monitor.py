@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from epsilon_ledger import BudgetExceededError, LedgerClient, Run, decay, gaussian, poisson_sampled
-from epsilon_ledger._wire.decaying import DecayMode
+from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.monitor import PrivacyMonitor
 from tests.conftest import LiveServer
 from tests.sdk.test_live import open_budget

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerClient, LedgerError, Run
-from epsilon_ledger._running.facts import RunStateDict
+from epsilon_ledger._run.run_properties import RunStateDict
 from tests.api import trainer
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from app.accounting.events import canonical, event_from_dict
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.verification import verify
@@ -284,5 +284,5 @@ def clock_of_all() -> Iterator[Clock]:
         patch.setattr(trainer.Clock, "ahead", timedelta())
         stand_at(patch, lambda: trainer.Clock.now(UTC))
         for module in ("run", "async_run"):
-            patch.setattr(f"epsilon_ledger._running.{module}.time", SimpleNamespace(monotonic=clock))
+            patch.setattr(f"epsilon_ledger._run.{module}.time", SimpleNamespace(monotonic=clock))
         yield clock

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import CheckConstraint, Column, Float, Integer, LargeBinary, Table
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.tables import metadata
 from app.persistence.tables.base import UtcDateTime
 

@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from app.accounting.events import DpEvent, Gaussian
 from app.ledger.accounts import Account
-from app.ledger.roles import Role
-from app.persistence.engine import EVERYONE, Database
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
 from app.service.auth.authentication import Principal
@@ -85,7 +85,7 @@ class Office:
         return outcome.decision
 
     def path(self, run: str) -> list[Account]:
-        with self.ledger.database.read(EVERYONE) as tx:
+        with self.ledger.database.read(ALL_TENANTS) as tx:
             return [record.account for record in accounts.path_of(tx, self.organisation_id, run)]
 
     def _prepare(self, command: StepCommand) -> None:
@@ -101,7 +101,7 @@ class Office:
 
 
 def organisation(ledger: Ledger, name: str = "hospital") -> str:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         return str(tx.execute(select(organisations.c.id).where(organisations.c.name == name)).scalar_one())
 
 

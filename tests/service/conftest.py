@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.main import create_app
 from app.persistence.schema import upgrade
 from app.service.auth.authentication import create_organisation

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.alerts import delivery_worker
 from app.service.alerts.delivery_worker import claim_due, deliver, record_attempt
 from app.service.alerts.http_sender import Sender, Sent

@@ -1,6 +1,6 @@
 """Two persons who lift a quarantine."""
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from tests.conftest import Ledger
 from tests.service.tampering import account
 
@@ -9,7 +9,7 @@ REASON = {"reason": "The rows were restored from the backup of the night."}
 
 def lift(ledger: Ledger, path: str) -> None:
     """An auditor proposes, an admin approves."""
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         stopped = account(tx, path).id
     proposed = ledger.post(f"/v1/accounts/{stopped}/quarantine/lift", REASON, "auditor")
     assert proposed.status_code == 201, proposed.text

@@ -11,12 +11,12 @@ from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import admit, reading_of
 from app.ledger.plans import plan_of
-from app.ledger.reservations import Closing, Reservation, ReservationStatus, Shortfall, remaining_items, take
+from app.ledger.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall, remaining_items, take
 from app.ledger.runs import Run
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import accounts, balances, decisions, events, reservations, runs
-from app.persistence.repositories.decisions import Decision, Outcome, sealed
-from app.persistence.repositories.events import PriceList
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import accounts, balances, decisions, dp_events, reservations, runs
+from app.persistence.repositories.decisions import Decision, DecisionOutcome, sealed
+from app.persistence.repositories.dp_events import CostTable
 from app.persistence.tables import organisations
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -33,13 +33,13 @@ class Reserver:
     made: int = 0
 
     def __post_init__(self) -> None:
-        with self.database.read(EVERYONE) as tx:
+        with self.database.read(ALL_TENANTS) as tx:
             found = select(organisations.c.id).where(organisations.c.name == "hospital")
             self.organisation_id = self.organisation_id or str(tx.execute(found).scalar_one())
 
     def reserve(self, *steps: StepEvent) -> Reservation:
         """Set a plan aside on every account of the path."""
-        with self.database.write(EVERYONE) as tx:
+        with self.database.write(ALL_TENANTS) as tx:
             path, run = self._read(tx)
             priced = self._priced(tx, path[0], steps)
             admitted = admit(path, priced)
@@ -63,21 +63,21 @@ class Reserver:
 
     def spend(self, *steps: StepEvent) -> Reservation:
         """Take steps out of the plan: the run's own account alone is charged."""
-        with self.database.write(EVERYONE) as tx:
+        with self.database.write(ALL_TENANTS) as tx:
             path, run = self._read(tx)
             taken = take(self._active(tx), steps, NOW)
             assert not isinstance(taken, Shortfall)
             cost = total_cost(self._priced(tx, path[0], steps))
             own = replace(path[-1], spent=path[-1].spent + cost, held=self._left(tx, path[-1], taken))
             self._save(tx, [own])
-            self._append(tx, run, (*path[:-1], own), steps, Outcome.ADMITTED, taken.id)
+            self._append(tx, run, (*path[:-1], own), steps, DecisionOutcome.ADMITTED, taken.id)
             reservations.save_items(tx, [(self.organisation_id, taken, range(len(taken.items)))])
         return taken
 
-    def close(self, closing: Closing) -> None:
+    def close(self, closing: ReservationClose) -> None:
         """End the reservation: what was used or forfeited is spent everywhere, the rest is set aside no longer."""
         closed = closing.reservation
-        with self.database.write(EVERYONE) as tx:
+        with self.database.write(ALL_TENANTS) as tx:
             path, run = self._read(tx)
             charged = (*closing.charged, *closing.forfeited)
             further = total_cost(self._priced(tx, path[0], charged)) if charged else zero_curve(path[0].grid_version)
@@ -100,7 +100,7 @@ class Reserver:
             own = replace(path[-1], spent=path[-1].spent + further, held=zero_curve(path[-1].grid_version))
             self._save(tx, [*above, own])
             if charged:
-                outcome = Outcome.FORFEITED if closing.forfeited else Outcome.ADMITTED
+                outcome = DecisionOutcome.FORFEITED if closing.forfeited else DecisionOutcome.ADMITTED
                 run = self._append(tx, run, (*above, own), charged, outcome, closed.id)
             runs.save(tx, self.organisation_id, replace(run, reservation_id=None))
             reservations.close(tx, self.organisation_id, closed, NOW)
@@ -116,14 +116,14 @@ class Reserver:
         return found
 
     def _priced(self, tx: Connection, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
-        kept = PriceList(self.organisation_id, account.relation, account.grid_version)
+        kept = CostTable(self.organisation_id, account.relation, account.grid_version)
         priced = [account.price(step) for step in steps]
-        known = events.find_curves(tx, kept, [fingerprint(step.event) for step in steps])
+        known = dp_events.find_curves(tx, kept, [fingerprint(step.event) for step in steps])
         new: dict[DpEvent, RdpCurve] = {
             price.step.event: price.curve for price in priced if price.curve not in known.values()
         }
         if new:
-            events.add_curves(tx, kept, new)
+            dp_events.add_curves(tx, kept, new)
         return priced
 
     def _left(self, tx: Connection, account: Account, reservation: Reservation) -> RdpCurve:
@@ -142,7 +142,7 @@ class Reserver:
         run: Run,
         path: tuple[Account, ...],
         steps: Sequence[StepEvent],
-        outcome: Outcome,
+        outcome: DecisionOutcome,
         reservation_id: str,
     ) -> Run:
         count = sum(step.count for step in steps)
@@ -156,7 +156,7 @@ class Reserver:
             step_count=count,
             requested_count=count,
             reading=reading_of(path),
-            steps_remaining=0 if outcome is Outcome.ADMITTED else None,
+            steps_remaining=0 if outcome is DecisionOutcome.ADMITTED else None,
             binding_account_id=run.account_id,
             binding_account_path=path[-1].path,
             refusal=None,

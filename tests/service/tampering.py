@@ -9,8 +9,8 @@ import numpy as np
 from sqlalchemy import Connection, delete, insert, select, update
 
 from app.ledger.accounts import Account
-from app.persistence.engine import Database
-from app.persistence.repositories.accounts import everything
+from app.persistence.database import Database
+from app.persistence.repositories.accounts import list_all
 from app.persistence.tables import (
     accounts,
     attempts,
@@ -71,7 +71,7 @@ def set_account(tx: Connection, path: str, **values: object) -> None:
 
 def balance(tx: Connection, path: str) -> Account:
     """An account as it is read, with all that it has spent and holds."""
-    [found] = [kept.account for kept in everything(tx) if kept.path == path]
+    [found] = [kept.account for kept in list_all(tx) if kept.path == path]
     assert found is not None
     return found
 

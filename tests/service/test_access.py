@@ -15,8 +15,8 @@ from app.ledger.errors import (
     NameTakenError,
     NotFoundError,
 )
-from app.ledger.roles import PERMISSIONS, Permission, Role
-from app.persistence.engine import EVERYONE, Database
+from app.ledger.permissions import PERMISSIONS, Permission, Role
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import api_keys
 from app.service.auth.authentication import Principal, authenticate, create_organisation
 from app.service.auth.request_context import RequestContext
@@ -59,7 +59,7 @@ def _on_disk(database: Database) -> bytes:
 
 def test_the_hash_of_the_secret_is_stored(ledger: Ledger) -> None:
     issued = create_key(ledger.database, "hospital", Role.VIEWER, NOW)
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         row = tx.execute(select(api_keys).where(api_keys.c.id == issued.id)).one()
     secret = issued.key.partition(".")[2]
     assert row.secret_hash == hashlib.sha256(secret.encode()).digest()

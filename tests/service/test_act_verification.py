@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
-from app.ledger.audit import ActEntry, act_hash, acts_genesis
-from app.persistence.repositories import acts
+from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
+from app.persistence.repositories.audit_entries import list_all
 from app.persistence.tables import accounts, api_keys, audit_entries, proposals, runs
 from app.service.verification import verify
 from tests.conftest import Ledger
@@ -26,9 +26,9 @@ def _at(owner: str, position: int) -> ColumnElement[bool]:
 
 def _rewrite(tx: Connection, owner: str) -> None:
     """Recompute every hash, as somebody would who knows how."""
-    head = acts_genesis(owner)
-    for kept in list(acts.everything(tx, owner)):
-        head = act_hash(head, kept.entry)
+    head = audit_genesis(owner)
+    for kept in list(list_all(tx, owner)):
+        head = audit_entry_hash(head, kept.entry)
         tx.execute(update(audit_entries).where(_at(owner, kept.entry.position)).values(entry_hash=head))
 
 
@@ -131,7 +131,7 @@ def test_a_limit_forged_with_its_act_and_every_hash_is_not_found_by_the_rows_alo
     owner = organisation(lived_in)
     with tampering(lived_in.database) as tx:
         population = account(tx, "mimic").id
-        for kept in list(acts.everything(tx, owner)):
+        for kept in list(list_all(tx, owner)):
             if kept.entry.subject == population:
                 after = json.loads(kept.entry.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
                 text = json.dumps(after, sort_keys=True, separators=(",", ":"))
@@ -142,7 +142,7 @@ def test_a_limit_forged_with_its_act_and_every_hash_is_not_found_by_the_rows_alo
 
 
 def test_an_entry_is_hashed_whole() -> None:
-    fields = set(ActEntry.__dataclass_fields__)
+    fields = set(AuditEntry.__dataclass_fields__)
     assert fields | {"entry_hash"} == {column.name for column in audit_entries.c}
 
 

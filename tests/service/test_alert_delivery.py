@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import deliveries as kept
 from app.service.alerts import delivery_worker
 from app.service.alerts.delivery_worker import (
@@ -188,7 +188,7 @@ def test_a_delivery_to_a_webhook_that_was_disabled_meanwhile_is_not_sent(ledger:
     hook = subscribed(ledger, receiver.url)
     tried(ledger, hook)
     assert ledger.post(f"/v1/webhooks/{hook['id']}/disable", None).status_code == 200
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(kept).values(status="pending"))
     assert sent_once(ledger) == []
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.persistence.engine import EVERYONE
-from app.persistence.repositories import readings
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import usage_snapshots
 from app.persistence.tables import account_readings, accounts, balances, reservations
 from app.service.alerts.forecasts import take_readings
 from app.service.maintenance import loop
@@ -27,12 +27,12 @@ def day(number: float) -> datetime:
 def charged(ledger: Ledger, run: str, count: int, at: datetime) -> None:
     """Steps that were taken at a time, by an office whose clock says so."""
     Office(ledger).group(request(run, (LOUD, count)))
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).values(updated_at=at, version=accounts.c.version + 1))
 
 
 def aged(ledger: Ledger, at: datetime) -> None:
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).values(created_at=at))
 
 
@@ -42,7 +42,7 @@ def read(ledger: Ledger) -> list[tuple[str, int, float]]:
         .join(accounts, accounts.c.id == account_readings.c.account_id)
         .order_by(account_readings.c.day, accounts.c.depth)
     )
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         return [(row.path, row.day, row.share) for row in tx.execute(found)]
 
 
@@ -132,7 +132,7 @@ def test_an_account_that_cannot_be_read_holds_up_no_other(ledger: Ledger, caplog
     run = opened(ledger)
     charged(ledger, run, 10, day(0))
     population = ledger.get("/v1/populations").json()["items"][0]["id"]
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(balances.delete().where(balances.c.account_id == population))
     take_readings(ledger.database, day(0))
     assert [path for path, *_ in read(ledger)] == ["mimic/icu-team"]
@@ -142,16 +142,16 @@ def test_an_account_that_cannot_be_read_holds_up_no_other(ledger: Ledger, caplog
 def test_readings_of_a_day_take_each_other_s_place(ledger: Ledger) -> None:
     opened(ledger)
     account = ledger.get("/v1/budgets").json()["items"][0]["id"]
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         owner = tx.execute(select(accounts.c.organisation_id).where(accounts.c.id == account)).scalar_one()
         noon = NOW.replace(hour=12, minute=0, second=0, microsecond=0)
         for hours, share in ((0, 0.1), (1, 0.2), (24, 0.3)):
-            readings.put(tx, owner, account, readings.Reading(share, noon + timedelta(hours=hours)))
-        assert readings.newest_before(tx, owner, account, noon + timedelta(hours=2)) == readings.Reading(
+            usage_snapshots.put(tx, owner, account, usage_snapshots.Reading(share, noon + timedelta(hours=hours)))
+        assert usage_snapshots.newest_before(tx, owner, account, noon + timedelta(hours=2)) == usage_snapshots.Reading(
             0.2, noon + timedelta(hours=1)
         )
-        first = readings.newest_before(tx, owner, account, noon - timedelta(days=1))
-        assert first == readings.Reading(0.2, noon + timedelta(hours=1))
+        first = usage_snapshots.newest_before(tx, owner, account, noon - timedelta(days=1))
+        assert first == usage_snapshots.Reading(0.2, noon + timedelta(hours=1))
     assert [share for *_, share in read(ledger)] == [0.2, 0.3]
 
 
@@ -177,7 +177,7 @@ def test_a_trainer_that_is_silent_for_half_its_lease_is_told_of_once(ledger: Led
 def test_a_sign_of_life_ends_a_silence(ledger: Ledger, sign: str) -> None:
     run = opened(ledger)
     reservation = _reserved(ledger, run, lease=1000)
-    with ledger.database.write(EVERYONE) as tx:  # all of it was long ago
+    with ledger.database.write(ALL_TENANTS) as tx:  # all of it was long ago
         tx.execute(update(reservations).values(expires_at=datetime.now(UTC) + timedelta(seconds=400)))
         tx.execute(update(accounts).values(updated_at=datetime.now(UTC) - timedelta(seconds=600)))
     if sign == "a heartbeat":

@@ -14,8 +14,8 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
 from app.ledger.accounts import Account
-from app.ledger.thresholds import Watch, watch_of
-from app.persistence.engine import EVERYONE
+from app.ledger.alert_thresholds import ThresholdWatermark, watermark_of
+from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts as kept_accounts
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving
@@ -32,7 +32,7 @@ NOWHERE = "https://alerts.example/privacy"
 
 def told(ledger: Ledger, kind: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
     """Type, account's path and facts of every alert, in the order of their making."""
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(
             select(alerts.c.type, accounts.c.path, alerts.c.facts)
             .join(accounts, accounts.c.id == alerts.c.account_id)
@@ -145,12 +145,12 @@ def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
 ) -> None:
     looked: list[str] = []
 
-    def look(account: Account, shares: tuple[float, ...]) -> Watch:
+    def look(account: Account, shares: tuple[float, ...]) -> ThresholdWatermark:
         looked.append(account.path)
-        return watch_of(account, shares)
+        return watermark_of(account, shares)
 
     for module in (kept_accounts, saving):
-        monkeypatch.setattr(module, "watch_of", look)
+        monkeypatch.setattr(module, "watermark_of", look)
     run, offices = opened(ledger), [Office(ledger) for _ in range(2)]
     for _ in range(2):
         for office in offices:
@@ -183,7 +183,7 @@ def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, 
                 reached |= {
                     (each.id, share) for share in (0.5, 0.8, 1.0) if each.epsilon() >= share * each.limit.epsilon
                 }
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(alerts).where(alerts.c.type == "account.threshold_reached")).all()
     ids = {each.id for run in runs for each in offices[0].path(run)}
     found = [(row.account_id, json.loads(row.facts)["threshold"]) for row in rows if row.account_id in ids]
@@ -194,7 +194,7 @@ def test_a_new_limit_is_told_of_anew(ledger: Ledger) -> None:
     run = opened(ledger)
     assert steps(ledger, run, count=200) == 200
     before = thresholds(ledger).count(("mimic/icu-team", 0.5))
-    with ledger.database.write(EVERYONE) as tx:  # as a change of the limit does
+    with ledger.database.write(ALL_TENANTS) as tx:  # as a change of the limit does
         this = accounts.c.path == "mimic/icu-team"
         tx.execute(update(accounts).where(this).values(epsilon_limit=2.5, version=accounts.c.version + 1))
     while thresholds(ledger).count(("mimic/icu-team", 0.5)) == before and steps(ledger, run, count=20) == 200:
@@ -246,7 +246,7 @@ def _addressed(ledger: Ledger) -> set[tuple[str, str, str]]:
     found = select(deliveries.c.webhook_id, alerts.c.type, alerts.c.account_id).join(
         alerts, alerts.c.id == deliveries.c.alert_id
     )
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         return {(row.webhook_id, row.type, row.account_id) for row in tx.execute(found)}
 
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from app.accounting.events import Gaussian
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories.balances import MOST_EVENTS, charged
 from app.persistence.tables import accounts, balances
 from tests.conftest import Ledger
@@ -17,7 +17,7 @@ LIMIT = {"epsilon": 1000.0, "delta": 1e-5}
 
 def _written(ledger: Ledger, run: str) -> tuple[dict[str, list[int]], bool]:
     """What is counted since the run's curve was written, and whether it ever was."""
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         since = tx.execute(select(accounts.c.charged_since).where(accounts.c.id == run)).scalar_one()
         spent = tx.execute(select(balances.c.spent).where(balances.c.account_id == run)).scalar_one()
     return json.loads(since), bool(spent)

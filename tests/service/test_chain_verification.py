@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, select, update
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions, runs, step_events
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
@@ -175,5 +175,5 @@ def test_a_decision_that_cannot_be_read_does_not_end_the_verification(chained: L
 
 
 def _run(ledger: Ledger) -> str:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         return str(account(tx, MODEL).id)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, create_engine, insert, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import metadata
 from app.persistence.tolerant import DamagedCell
 from app.service.auth.authentication import CLI_ACTOR
@@ -144,7 +144,7 @@ def test_damaged_cells_are_not_compared_with_each_other(copies: Copies) -> None:
             compared += 1
             return str.__eq__(self, other)
 
-    with copies.database.read(EVERYONE) as tx:
+    with copies.database.read(ALL_TENANTS) as tx:
         audit = VerificationContext(tx)
         for place in [*range(100), 0]:
             row = {"organisation_id": Counted("org_1"), "run_id": "run_1", "position": place}

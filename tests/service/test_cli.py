@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.api.openapi import openapi_text
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.main import create_app
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.auth.authentication import authenticate
 from app.settings import Settings
 from tests.conftest import command_line

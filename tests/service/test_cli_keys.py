@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.api.schemas.keys import KeyOut
+from app.api.schemas.api_keys import KeyOut
 from app.ledger.errors import AuthenticationError
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.auth.authentication import authenticate
 from tests.ledgers import Ledger
 from tests.service.commands import Run, commands

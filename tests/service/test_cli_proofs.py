@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, update
 
-from app.commands import proving
-from app.persistence.engine import EVERYONE
+from app.commands import verification
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import balances, dp_events, runs
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
@@ -46,7 +46,7 @@ def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
 
 
 def test_verify_exits_1_and_names_what_does_not_agree(run: Run, spent: Ledger) -> None:
-    with spent.database.write(EVERYONE) as tx:
+    with spent.database.write(ALL_TENANTS) as tx:
         tx.execute(update(runs).values(next_step=2))
         model = account(tx, MODEL).id
     said = run("verify", "--json")
@@ -93,7 +93,7 @@ def test_verify_says_who_lifts_a_quarantine_and_does_not_lift_it(run: Run, spent
         assert dump(spent.database) == before
     assert _quarantine(spent) is not None
     with pytest.MonkeyPatch.context() as bounded:
-        bounded.setattr(proving, "MOST_COMMANDS", 0)
+        bounded.setattr(verification, "MOST_COMMANDS", 0)
         assert "and 1 more" in run("verify").out
     facts = json.loads(run("verify", "--json").out)
     assert (facts["sound"], facts["unproven"], list(facts["quarantined"])) == (True, [], [team.id])
@@ -104,7 +104,7 @@ def test_verify_says_who_lifts_a_quarantine_and_does_not_lift_it(run: Run, spent
 
 
 def _quarantine(ledger: Ledger) -> str | None:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         found: str | None = account(tx, TEAM).quarantine
     return found
 
@@ -131,7 +131,7 @@ def test_verify_exits_1_whatever_is_broken(run: Run, spent: Ledger, what: str) -
 
 
 def test_export_prints_lines_of_json(run: Run, spent: Ledger) -> None:
-    with spent.database.read(EVERYONE) as tx:
+    with spent.database.read(ALL_TENANTS) as tx:
         model = account(tx, MODEL).id
     for scope in (("--population", "mimic"), ("--run", model), ("--population", "mimic", "--org", "hospital")):
         said = run("export", *scope)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.commands import running
-from app.opening import where
+from app.bootstrap import display_urls
+from app.commands import server
 from app.service.placements import Placements
 from tests.service.commands import Run, commands
 
@@ -17,7 +17,7 @@ from tests.service.commands import Run, commands
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """What would have been listened on."""
     seen: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(running, "listen", lambda *taken: seen.append(taken))
+    monkeypatch.setattr(server, "serve_http", lambda *taken: seen.append(taken))
     return seen
 
 
@@ -76,7 +76,7 @@ def test_no_password_is_shown() -> None:
         "eu-2": "postgresql://ledger@/ledger?host=db1:5432&host=db2:5432&password=hush",
     }
     placements = Placements(urls, 1)
-    assert where(placements) == (
+    assert display_urls(placements) == (
         "postgresql://ledger@db1/ledger, eu-2 on postgresql://ledger@/ledger?host=db1:5432&host=db2:5432"
     )
     placements.dispose()

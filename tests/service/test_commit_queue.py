@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import InsufficientScopeError, LedgerUnavailableError, NotFoundError
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.service.charging import commit_queue
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.group import commit_group

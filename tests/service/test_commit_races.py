@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import locks
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.requests import StepResult
@@ -34,7 +34,7 @@ def _writing(database: Database) -> Iterator[Callable[[], None]]:
     begun, end = threading.Event(), threading.Event()
 
     def write() -> None:
-        with database.write(EVERYONE):
+        with database.write(ALL_TENANTS):
             begun.set()
             assert end.wait(PATIENCE_SECONDS)
 
@@ -113,7 +113,7 @@ def test_an_organisation_whose_rows_are_locked_delays_no_other(ledger: Ledger) -
         who.charged(request(asked))
 
     async def work(charges: CommitQueue) -> list[Any]:
-        with ledger.database.write(EVERYONE) as tx:
+        with ledger.database.write(ALL_TENANTS) as tx:
             locks.lock(tx, office.organisation_id, [account.id for account in office.path(run)])
             delayed = asyncio.create_task(charges.take_steps(office.call(), request(run)))
             quick = [await charges.take_steps(its_office.call(), request(other)) for _ in range(3)]

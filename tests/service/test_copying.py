@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import EVERYONE, Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.schema import upgrade
 from app.persistence.tables import decisions, reservations, runs
 from app.service.auth.authentication import create_organisation
@@ -83,7 +83,7 @@ def files(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
 def test_the_example_has_every_kind_of_row(source: Ledger) -> None:
     rows = dump(source.database)
     assert [name for name, of_table in rows.items() if not of_table] == []
-    with source.database.read(EVERYONE) as tx:
+    with source.database.read(ALL_TENANTS) as tx:
         assert set(tx.scalars(select(decisions.c.outcome))) == {"admitted", "refused", "reported", "forfeited"}
         assert set(tx.scalars(select(reservations.c.status))) == {"active", "committed", "voided", "forfeited"}
         assert {"active", "overdrawn", "aborted"} <= set(tx.scalars(select(runs.c.status)))
@@ -101,7 +101,7 @@ def test_every_row_comes_out_as_it_went_in(source: Ledger, target: Database, mon
 
 
 def test_the_copy_takes_up_where_the_source_ended(source: Ledger, target: Database, urls: tuple[str, str]) -> None:
-    with source.database.read(EVERYONE) as tx:
+    with source.database.read(ALL_TENANTS) as tx:
         run = tx.execute(select(runs).where(runs.c.reservation_id.is_not(None))).one()
     asked = {"attempt": run.attempt, "first_step": run.next_step}
     copy_database(source.database, target)
@@ -132,7 +132,7 @@ def test_two_names_of_one_database_are_no_copy(files: tuple[Database, Database])
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_both_have_the_newest_schema(files: tuple[Database, Database], which: int) -> None:
-    with files[which].write(EVERYONE) as tx:
+    with files[which].write(ALL_TENANTS) as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '0002'"))
     with pytest.raises(NotFoundError, match=f"^{('--from', '--to')[which]} names no ledger of this version"):
         copy_database(*files)

@@ -17,8 +17,8 @@ from app.ledger.errors import (
     SequenceConflictError,
     SequenceGapError,
 )
-from app.persistence.recent import Recent
-from app.persistence.repositories.events import PriceBook
+from app.persistence.lru_cache import LruCache
+from app.persistence.repositories.dp_events import CostCache
 from app.service.charging.cache import LedgerCache
 from app.service.charging.requests import StepRequest, StepResult
 from app.service.costing import CostNotReadyError
@@ -168,7 +168,7 @@ def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) 
 def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
     runs = [opened(ledger), another(ledger), another(ledger)]
-    memory = LedgerCache(Recent(size), Recent(size), PriceBook(size), Recent(size), Recent(size))
+    memory = LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size), LruCache(size))
     office = Office(ledger, memory=memory)
     events = [LOUD, QUIET, Gaussian(100.0)]
     _decisions(office.group(*[request(run, (event, 1)) for run in runs for event in events]))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.service.verification import verify
 from tests.api.trainer import LOUD, Trainer, hired, is_refused
 from tests.conftest import Ledger
@@ -35,7 +35,7 @@ def shift(ledger: Ledger, units: int) -> None:
 
 
 def team(ledger: Ledger) -> str:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         return str(account(tx, TEAM).id)
 
 

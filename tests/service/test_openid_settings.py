@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.service.auth.oidc.config import RoleMapping, granted
 from app.settings import PREFIX, Settings
 from tests.service.commands import commands

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.cli import main
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.main import create_app
 from app.service.auth.authentication import create_organisation
 from app.service.governance.api_keys import create_key

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import accounts, audit_entries
 from app.service.verification import verify
 from tests.api.trainer import Trainer, hired, is_refused
@@ -125,7 +125,7 @@ def test_an_account_is_stopped_although_the_end_of_the_chain_cannot_be_read(trai
         tx.exec_driver_sql("UPDATE audit_entries SET position = 'last' WHERE position = ?", (position,))
     assert not verify(ledger.database).sound
     assert ledger.get("/v1/verify", "auditor").status_code == 200
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         assert account(tx, TEAM).quarantine is not None
     is_refused(trainer.steps(), 409, "account_quarantined")
     shift(ledger, 1)

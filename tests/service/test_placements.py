@@ -18,9 +18,9 @@ from app.ledger.errors import (
     NameTakenError,
     NotFoundError,
 )
-from app.ledger.roles import Role
+from app.ledger.permissions import Role
 from app.main import create_app
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.auth import credential_cache
 from app.service.auth.authentication import authenticate, create_organisation
 from app.service.auth.credential_cache import Authenticator

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import entries
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import raw_rows
 from app.persistence.repositories.locks import lock
 from app.service import verification
 from app.service.auth.authentication import CLI_ACTOR
@@ -36,7 +36,7 @@ def charged(ledger: Ledger) -> Ledger:
 
 
 def _step(ledger: Ledger, path: str) -> int:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         run = account(tx, path).id
     reply = ledger.post(f"/v1/runs/{run}/steps", {})
     if reply.status_code == 409:
@@ -54,7 +54,7 @@ def _shift(ledger: Ledger, units: int) -> None:
 
 
 def _key(ledger: Ledger) -> tuple[str, str]:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         team = account(tx, TEAM)
     return team.organisation_id, team.id
 
@@ -71,7 +71,7 @@ def test_writes_stop_where_a_balance_is_not_proven_and_nowhere_else(charged: Led
     _enforce(charged)
     assert _step(charged, MODEL) == 409
     assert _step(charged, "mimic/other-team/model") == 200
-    with charged.database.read(EVERYONE) as tx:
+    with charged.database.read(ALL_TENANTS) as tx:
         assert account(tx, TEAM).quarantine.startswith(f"{TEAM} (bud_")
         assert account(tx, "mimic").quarantine is None
 
@@ -96,7 +96,7 @@ def test_no_verification_lets_writes_pass_again(charged: Ledger) -> None:
 
 
 def test_a_broken_chain_stops_its_run_only(charged: Ledger) -> None:
-    with charged.database.read(EVERYONE) as tx:
+    with charged.database.read(ALL_TENANTS) as tx:
         run = account(tx, MODEL).id
     assert charged.post(f"/v1/runs/{run}/steps", {"count": 10**6}).status_code == 403
     other = charged.run(name="neighbour")
@@ -158,7 +158,7 @@ def test_an_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> 
 
 
 def _version(ledger: Ledger) -> int:
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         return int(account(tx, TEAM).version)
 
 
@@ -203,7 +203,7 @@ def test_one_verification_at_a_time_places_quarantines(
 
 HOLDER = """
 import sys, time
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.verification.lock import turn
 with turn(Database(sys.argv[1])):
     print("has it", flush=True)
@@ -234,20 +234,20 @@ def test_the_turn_is_taken_from_a_process_that_dies(charged: Ledger) -> None:
 
 
 def test_accounts_are_stopped_in_the_order_in_which_charges_lock_them(charged: Ledger) -> None:
-    with charged.database.read(EVERYONE) as tx:
+    with charged.database.read(ALL_TENANTS) as tx:
         population, budget, run = (account(tx, path) for path in ("mimic", TEAM, MODEL))
     failed: list[Exception] = []
 
     def stop() -> None:
         try:
-            with charged.database.write(EVERYONE) as tx:
+            with charged.database.write(ALL_TENANTS) as tx:
                 sentences = dict.fromkeys((budget.id, population.id, run.id), "why")
-                entries.set_quarantine(tx, population.organisation_id, sentences, NOW)
+                raw_rows.set_quarantine(tx, population.organisation_id, sentences, NOW)
         except Exception as error:  # noqa: BLE001 - it is looked at below
             failed.append(error)
 
     stopping = Thread(target=stop)
-    with charged.database.write(EVERYONE) as tx:
+    with charged.database.write(ALL_TENANTS) as tx:
         lock(tx, population.organisation_id, [population.id])
         stopping.start()
         _until_blocked(charged.database)
@@ -264,7 +264,7 @@ def _until_blocked(db: Database) -> None:
     waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
-        with db.read(EVERYONE) as tx:
+        with db.read(ALL_TENANTS) as tx:
             if tx.scalar(waiting):
                 return
         assert time.monotonic() < until
@@ -277,5 +277,5 @@ def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monke
         for path in ("mimic", TEAM, MODEL):
             shift_curve(tx, path, -1)
     _enforce(charged)
-    with charged.database.read(EVERYONE) as tx:
+    with charged.database.read(ALL_TENANTS) as tx:
         assert all(account(tx, path).quarantine.startswith(f"{path} (") for path in ("mimic", TEAM, MODEL))

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from app.persistence.engine import LOCK_TIMEOUT_SECONDS, Database
+from app.persistence.database import LOCK_TIMEOUT_SECONDS, Database
 from app.persistence.rehearsal import Fault
 from app.service.monitoring import readiness
 from app.service.monitoring.readiness import Readiness

@@ -17,12 +17,12 @@ from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationConflictError, ReservationTerminalError
 from app.ledger.filters import Limit
+from app.ledger.permissions import Role
 from app.ledger.reservations import Reservation
-from app.ledger.roles import Role
 from app.ledger.runs import RunAction
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
-from app.persistence.repositories.decisions import Outcome
+from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.auth import authentication
 from app.service.charging.requests import StepResult
 from app.service.charging.withdrawn import end_withdrawn
@@ -32,9 +32,9 @@ from app.service.governance.api_keys import create_key
 from app.service.governance.limit_changes import LimitRequest
 from app.service.idempotency import IdempotentRequest, ResponseOverride
 from app.service.maintenance import loop
-from app.service.runs import lifecycle
 from app.service.reservations import close, create
 from app.service.reservations.create import PlanRequest, PrecedingReservation
+from app.service.runs import lifecycle
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
@@ -422,16 +422,16 @@ class Reserving(RuleBasedStateMachine):
     @invariant()
     def what_was_reserved_is_committed_returned_or_forfeited(self) -> None:
         office = self.offices[0]
-        with self.ledger.database.read(EVERYONE) as tx:
+        with self.ledger.database.read(ALL_TENANTS) as tx:
             for run in self.runs:
                 kept = runs.get(tx, office.organisation_id, run.id)
                 assert (kept.next_step, kept.attempt) == (run.next_step, run.attempt)
                 assert kept.reservation_id == (run.active and run.active.id)
                 entries = decisions.at_positions(tx, office.organisation_id, run.id, range(kept.decisions))
                 for plan in run.plans:
-                    assert said(entries, plan, Outcome.ADMITTED) == plan.used - plan.reported
-                    assert said(entries, plan, Outcome.REPORTED) == plan.reported
-                    assert said(entries, plan, Outcome.FORFEITED) == plan.forfeited
+                    assert said(entries, plan, DecisionOutcome.ADMITTED) == plan.used - plan.reported
+                    assert said(entries, plan, DecisionOutcome.REPORTED) == plan.reported
+                    assert said(entries, plan, DecisionOutcome.FORFEITED) == plan.forfeited
                     found = close.get_reservation(office.call(), plan.id)
                     assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
                     rest = plan.unused - plan.forfeited  # still held while the plan is active, returned afterwards

@@ -10,7 +10,7 @@ from app.accounting.events import Gaussian, fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.plans import PlannedItem
 from app.ledger.reservations import commit, forfeit, void
-from app.persistence.engine import EVERYONE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions, reservation_items, reservations
 from app.service.verification import verify
 from tests.api.trainer import LOUD as WIRED
@@ -67,7 +67,7 @@ def test_what_is_held_for_a_plan_is_sound(reserved: Reserved) -> None:
 @pytest.mark.parametrize("executed", [2, 3, 6, 8])
 def test_a_committed_plan_is_sound(reserved: Reserved, executed: int) -> None:
     trainer = reserved.trainer
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         active = trainer._active(tx)
     trainer.close(commit(active, executed))
     found = verify(reserved.ledger.database)
@@ -77,24 +77,24 @@ def test_a_committed_plan_is_sound(reserved: Reserved, executed: int) -> None:
 
 
 def test_a_forfeited_plan_is_sound_and_charged(reserved: Reserved) -> None:
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         active = reserved.trainer._active(tx)
     reserved.trainer.close(forfeit(active))
     found = verify(reserved.ledger.database)
     assert (found.problems, found.steps, found.charges) == ((), 4, 4)  # forfeited steps are charged, not taken
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         assert len({whole(tx, path) for path in (MODEL, TEAM, ALL)}) == 1
 
 
 def test_a_voided_plan_leaves_nothing(reserved: Reserved) -> None:
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         active = reserved.trainer._active(tx)
     reserved.trainer.close(commit(active, 2))
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         before = whole(tx, ALL)
     reserved.trainer.close(void(reserved.trainer.reserve(StepEvent(LOUD, 7))))
     assert verify(reserved.ledger.database).problems == ()
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         after = balance(tx, ALL)
         assert (after.spent.to_bytes(), after.held.is_zero) == (before, True)
 
@@ -144,7 +144,7 @@ def test_what_was_tampered_with_is_named(reserved: Reserved, what: str) -> None:
 
 @pytest.mark.parametrize("executed", [1, 3])
 def test_an_attestation_that_is_not_what_was_charged_is_named(reserved: Reserved, executed: int) -> None:
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         active = reserved.trainer._active(tx)
     reserved.trainer.close(commit(active, 2))
     with tampering(reserved.ledger.database) as tx:
@@ -154,7 +154,7 @@ def test_an_attestation_that_is_not_what_was_charged_is_named(reserved: Reserved
 
 
 def test_a_forfeit_taken_back_is_named(reserved: Reserved) -> None:
-    with reserved.ledger.database.read(EVERYONE) as tx:
+    with reserved.ledger.database.read(ALL_TENANTS) as tx:
         active = reserved.trainer._active(tx)
     reserved.trainer.close(forfeit(active))
     with tampering(reserved.ledger.database) as tx:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.verification import verify
 from tests.conftest import SAMPLED, LiveServer, command_line, need_postgresql, new_database

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import select, update
 
 from app.ledger.errors import AuthenticationError
-from app.ledger.roles import Role
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import keys as stored_keys
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import api_keys as stored_keys
 from app.persistence.tables import api_keys, audit_entries
 from app.persistence.tables import sessions as table
 from app.service.auth import sessions
@@ -41,7 +41,7 @@ def _seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Principal
 
 
 def _rows(database: Database) -> list[Mapping[str, Any]]:
-    with database.read(EVERYONE) as tx:
+    with database.read(ALL_TENANTS) as tx:
         return [dict(row) for row in tx.execute(select(table)).mappings()]
 
 
@@ -90,7 +90,7 @@ def test_of_its_secret_a_hash_is_stored_and_nothing_stands_in_the_chain(ledger: 
     assert row["id"] == session_id
     assert len(row["secret_hash"]) == 32
     assert secret not in repr(row)
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         assert secret not in repr(tx.execute(select(audit_entries)).all())
     (act,) = _acts(ledger, "session.opened")
     assert (act["subject"], act["actor"]) == (session_id, _caller(ledger).actor)
@@ -205,7 +205,7 @@ def test_nobody_ends_the_session_of_another_organisation(ledger: Ledger) -> None
 
 def test_a_session_never_opens_another_organisation_whatever_key_its_row_names(ledger: Ledger) -> None:
     cookie, stranger = _opened(ledger), _caller(ledger, "admin", "clinic")
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(table).values(actor=stranger.actor))
     with pytest.raises(AuthenticationError):
         _seen(ledger, cookie)
@@ -214,7 +214,7 @@ def test_a_session_never_opens_another_organisation_whatever_key_its_row_names(l
 def test_a_session_of_a_key_has_the_role_that_the_key_has_now(ledger: Ledger) -> None:
     caller = _caller(ledger, "admin")
     cookie = _opened(ledger, caller)
-    with ledger.database.write(EVERYONE) as tx:
+    with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(api_keys).where(api_keys.c.id == caller.actor).values(role="viewer"))
     assert _seen(ledger, cookie).role is Role.VIEWER
 
@@ -232,7 +232,7 @@ def test_what_somebody_does_in_a_browser_counts_as_use_of_their_key(ledger: Ledg
     caller = _caller(ledger, "auditor")
     ring.authenticate(f"{sessions.SCHEME} {_opened(ledger, caller)}")
     ring.refresh("default")
-    with ledger.database.read(EVERYONE) as tx:
+    with ledger.database.read(ALL_TENANTS) as tx:
         record = stored_keys.find(tx, caller.actor)
     assert record is not None
     assert record.last_used_at is not None

@@ -16,7 +16,7 @@ from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.filters import Limit, adaptive_weights
 from app.persistence.repositories.balances import weights_text
-from app.persistence.repositories.events import PriceList, StoredPrice
+from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import account_paths, attempts, balances, event_curves, populations, runs
 from app.service import verification
 from app.service.verification import report, verify
@@ -241,9 +241,9 @@ def test_a_ledger_at_its_brim_is_sound(ledger: Ledger) -> None:
 def test_a_price_by_an_earlier_formula_may_be_higher_and_never_lower(factor: float, version: int) -> None:
     event = Laplace(5.0)
     curve = event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
-    prices = PriceList("org_1", NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION)
+    prices = CostTable("org_1", NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION)
     kept = RdpCurve((curve.values * factor).astype(np.int64))
-    problem = price_problem(StoredPrice(fingerprint(event), canonical(event), prices, kept, version))
+    problem = price_problem(StoredCost(fingerprint(event), canonical(event), prices, kept, version))
     assert (problem is None) == (factor == 1.0 or (factor > 1 and version < FORMULA_VERSION))
 
 

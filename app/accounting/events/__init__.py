@@ -1,9 +1,10 @@
 """What mechanisms did to the data: frozen DpEvents, their wire form, canonical form and fingerprint.
 
 A new event type is one dataclass under `@wire_type(name)` in the module of its kind, its noise multiplier and sampling
-probability in `parameters.py` if it has them, and a formula in `app.accounting.unsampled` or `app.accounting.rdp`.
+probability in `parameters.py` if it has them, and a formula in `app.accounting.base_rdp` or `app.accounting.rdp`.
 """
 
+from app.accounting.events.additive_noise import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace, TreeAggregation
 from app.accounting.events.base import (
     MAX_COUNT,
     MAX_NOISE_MULTIPLIER,
@@ -24,13 +25,7 @@ from app.accounting.events.composite import (
     RepeatAndSelect,
     SelfComposed,
 )
-from app.accounting.events.noisy import (
-    AdaptiveClipping,
-    DiscreteGaussian,
-    Gaussian,
-    Laplace,
-    TreeAggregation,
-)
+from app.accounting.events.other_mechanisms import EpsilonDelta, Exponential, RandomizedResponse, Zcdp
 from app.accounting.events.parameters import (
     noise_multiplier,
     sampling_probability,
@@ -39,8 +34,7 @@ from app.accounting.events.parameters import (
 )
 from app.accounting.events.sampling import PoissonSampled, SampledWithoutReplacement, is_noisy_sum
 from app.accounting.events.schedule import Decay
-from app.accounting.events.stated import EpsilonDelta, Exponential, RandomizedResponse, Zcdp
-from app.accounting.events.wire import (
+from app.accounting.events.serialization import (
     MAX_NESTING,
     canonical,
     event_from_canonical,
@@ -48,7 +42,7 @@ from app.accounting.events.wire import (
     event_to_dict,
     fingerprint,
 )
-from app.accounting.formulas.schedules import MIN_NOISE_MULTIPLIER
+from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
 
 __all__ = [
     "MAX_COUNT",

@@ -8,7 +8,7 @@ from math import inf
 from typing import Final, TypeVar
 
 from app.accounting.errors import InvalidEventError
-from app.accounting.formulas.schedules import MIN_NOISE_MULTIPLIER
+from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
 
 MAX_NOISE_MULTIPLIER: Final = 1e6
 MAX_EPSILON: Final = 1e4

@@ -4,9 +4,9 @@ from dataclasses import replace
 from functools import singledispatch
 
 from app.accounting.errors import UnsupportedEventError
+from app.accounting.events.additive_noise import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace, TreeAggregation
 from app.accounting.events.base import DpEvent, type_name
 from app.accounting.events.composite import GroupPrivacy, RepeatAndSelect, SelfComposed
-from app.accounting.events.noisy import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace, TreeAggregation
 from app.accounting.events.sampling import PoissonSampled, SampledWithoutReplacement
 from app.accounting.events.schedule import Decay
 

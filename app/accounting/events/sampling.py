@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from app.accounting.events.additive_noise import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace
 from app.accounting.events.base import (
     MAX_COUNT,
     PROBABILITIES,
@@ -14,7 +15,6 @@ from app.accounting.events.base import (
     wire_type,
 )
 from app.accounting.events.composite import Composed, GroupPrivacy, SelfComposed
-from app.accounting.events.noisy import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace
 
 
 @wire_type("poisson_sampled")

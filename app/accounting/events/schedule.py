@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final, get_args
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
+from app.accounting.events.additive_noise import AdaptiveClipping, Gaussian
 from app.accounting.events.base import (
     MAX_COUNT,
     DpEvent,
@@ -15,9 +16,8 @@ from app.accounting.events.base import (
     shown,
     wire_type,
 )
-from app.accounting.events.noisy import AdaptiveClipping, Gaussian
 from app.accounting.events.sampling import PoissonSampled
-from app.accounting.formulas.schedules import EXACT_STEPS, KNOTS, DecayMode, check_noise
+from app.accounting.formulas.noise_schedules import EXACT_STEPS, KNOTS, DecayMode, check_noise
 
 MAX_STEPS: Final = 10_000_000
 RATES: Final = {"time": Interval(0, 1e6), "step": Interval(0, 1, below=True), "exp": Interval(0, 1e6)}

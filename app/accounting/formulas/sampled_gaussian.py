@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from app.accounting.formulas.excess_sums import EXP_RANGE, Nodes, OrderPlan, excess, order_plan
+from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, OrderPlan, excess, order_plan
 
 Floats = NDArray[np.float64]
 

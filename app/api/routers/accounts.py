@@ -5,13 +5,13 @@ from typing import Annotated, Final
 from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import GUARDED, OPENING, READING, reads, responses
-from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.problems import AUTH_ERRORS, OPENING, READ_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.schemas.account_creation import BudgetIn, PopulationIn
 from app.api.schemas.account_history import AccountHistoryOut
 from app.api.schemas.accounts import BudgetOut, BudgetPage, PopulationOut, PopulationPage
 from app.api.schemas.proposals import ProposalOut
-from app.api.schemas.terms import BudgetIn, PopulationIn
 from app.ledger.accounts import AccountKind
 from app.service.accounts import create
 from app.service.governance import openings
@@ -35,17 +35,17 @@ HISTORIANS: Final = CapacityLimiter(2)
         **responses(*OPENING, "name_taken"),
     },
 )
-def create_population(body: PopulationIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+def create_population(body: PopulationIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Open a population: the root of a tree of budgets, with the limit that nobody can go past (201).
 
     With `approvers_to_open_population: 2` in the organisation's policy it is proposed (202).
     """
-    return created(
+    return created_response(
         openings.create_population(
             call,
             body.terms(),
             body.population(),
-            identity(request, body, key),
+            idempotent_request(request, body, key),
             lambda view: PopulationOut.of(view).model_dump_json(),
             lambda proposal: ProposalOut.of(proposal).model_dump_json(),
         )
@@ -58,13 +58,13 @@ def create_population(body: PopulationIn, request: Request, call: Asked, key: Id
     summary="List populations",
     tags=["populations"],
     response_model=PopulationPage,
-    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
+def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """Populations of the caller's organisation in the order of their creation."""
     found = create.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
-    shown, following = cut(found, limit, lambda view: view.record.account.id)
-    return tagged(request, PopulationPage(items=[PopulationOut.of(view) for view in shown], next=following))
+    shown, following = split_page(found, limit, lambda view: view.record.account.id)
+    return etag_response(request, PopulationPage(items=[PopulationOut.of(view) for view in shown], next=following))
 
 
 @routes.get(
@@ -73,11 +73,11 @@ def list_populations(request: Request, call: Asked, limit: PageLimit = 50, after
     summary="Read a population",
     tags=["populations"],
     response_model=PopulationOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_population(population_id: str, request: Request, call: Asked) -> Response:
+def get_population(population_id: str, request: Request, call: ContextDep) -> Response:
     """A population, its limit, and what was spent on it by all runs together."""
-    return tagged(request, PopulationOut.of(create.get_account(call, AccountKind.POPULATION, population_id)))
+    return etag_response(request, PopulationOut.of(create.get_account(call, AccountKind.POPULATION, population_id)))
 
 
 @routes.post(
@@ -89,18 +89,18 @@ def get_population(population_id: str, request: Request, call: Asked) -> Respons
     response_model=BudgetOut,
     responses=responses(*OPENING, "name_taken", "not_found"),
 )
-def create_budget(body: BudgetIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+def create_budget(body: BudgetIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Open a budget. It may promise more than its parent holds: every ancestor decides about every charge.
 
     Outside of its window, if it has one, nothing is taken from it. A block is the data that came in some time: a part
     of a population that is composed in parallel.
     """
-    return created(
+    return created_response(
         create.create_budget(
             call,
             body.parent,
             body.terms(),
-            identity(request, body, key),
+            idempotent_request(request, body, key),
             lambda view: BudgetOut.of(view).model_dump_json(),
         )
     )
@@ -112,11 +112,11 @@ def create_budget(body: BudgetIn, request: Request, call: Asked, key: Idempotenc
     summary="List budgets",
     tags=["budgets"],
     response_model=BudgetPage,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
 def list_budgets(
     request: Request,
-    call: Asked,
+    call: ContextDep,
     parent: Annotated[
         str | None,
         Query(max_length=2000, description="Only those directly beneath this account (id or path)."),
@@ -134,8 +134,8 @@ def list_budgets(
         after=decode_cursor(after),
         limit=limit + 1,
     )
-    shown, following = cut(found, limit, lambda view: view.record.account.id)
-    return tagged(request, BudgetPage(items=[BudgetOut.of(view) for view in shown], next=following))
+    shown, following = split_page(found, limit, lambda view: view.record.account.id)
+    return etag_response(request, BudgetPage(items=[BudgetOut.of(view) for view in shown], next=following))
 
 
 @routes.get(
@@ -144,11 +144,11 @@ def list_budgets(
     summary="Read a budget",
     tags=["budgets"],
     response_model=BudgetOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_budget(budget_id: str, request: Request, call: Asked) -> Response:
+def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
     """A budget, its limit, and what was spent by all runs beneath it."""
-    return tagged(request, BudgetOut.of(create.get_account(call, AccountKind.BUDGET, budget_id)))
+    return etag_response(request, BudgetOut.of(create.get_account(call, AccountKind.BUDGET, budget_id)))
 
 
 @routes.get(
@@ -157,15 +157,15 @@ def get_budget(budget_id: str, request: Request, call: Asked) -> Response:
     summary="Read an account's epsilon over time",
     tags=["budgets"],
     response_model=AccountHistoryOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
 async def get_account_history(
     account_id: str,
     request: Request,
-    call: Asked,
+    call: ContextDep,
     max_points: Annotated[int, Query(ge=2, le=500, description="How many moments at the most.")] = 200,
 ) -> Response:
     """How much a population or a budget has spent over time, and through which of its children."""
     histories: AccountHistoryCache = request.app.state.histories
     found = await to_thread.run_sync(histories.read, call, account_id, max_points, limiter=HISTORIANS)
-    return tagged(request, AccountHistoryOut.of(found))
+    return etag_response(request, AccountHistoryOut.of(found))

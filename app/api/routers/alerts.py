@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import READING, WRITING, reads, responses
-from app.api.route import Asked, router, tagged
+from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import AlertOut, AlertPage, ForecastOut, TellsIn, TellsOut
 from app.persistence.repositories.alerts import AlertType
 from app.service.alerts import settings
@@ -20,11 +20,11 @@ routes = router()
     summary="List what was told",
     tags=["alerts"],
     response_model=AlertPage,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
 def list_alerts(
     request: Request,
-    call: Asked,
+    call: ContextDep,
     account: Annotated[
         str | None,
         Query(min_length=1, max_length=2000, description="Only what is about it (id or path), or beneath it."),
@@ -35,8 +35,8 @@ def list_alerts(
 ) -> Response:
     """Alerts of the caller's organisation, the newest first."""
     found = settings.list_alerts(call, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
-    shown, following = cut(found, limit, lambda alert: alert.id)
-    return tagged(request, AlertPage(items=[AlertOut.of(alert) for alert in shown], next=following))
+    shown, following = split_page(found, limit, lambda alert: alert.id)
+    return etag_response(request, AlertPage(items=[AlertOut.of(alert) for alert in shown], next=following))
 
 
 @routes.get(
@@ -45,11 +45,11 @@ def list_alerts(
     summary="Read of what an account tells",
     tags=["alerts"],
     response_model=TellsOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_alert_settings(account_id: str, request: Request, call: Asked) -> Response:
+def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> Response:
     """The thresholds of a population, a budget or a run, and how far ahead it tells of its limit."""
-    return tagged(request, TellsOut.of(settings.get_alert_settings(call, account_id)))
+    return etag_response(request, TellsOut.of(settings.get_alert_settings(call, account_id)))
 
 
 @routes.put(
@@ -57,9 +57,9 @@ def get_alert_settings(account_id: str, request: Request, call: Asked) -> Respon
     operation_id="setAlertSettings",
     summary="Say of what an account tells",
     tags=["alerts"],
-    responses=responses(*WRITING, "not_found"),
+    responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def set_alert_settings(account_id: str, body: TellsIn, call: Asked) -> TellsOut:
+def set_alert_settings(account_id: str, body: TellsIn, call: ContextDep) -> TellsOut:
     """Each threshold is told once under one and the same limit; those that are reached already are told now."""
     return TellsOut.of(settings.set_alert_settings(call, account_id, body.tells()))
 
@@ -69,9 +69,9 @@ def set_alert_settings(account_id: str, body: TellsIn, call: Asked) -> TellsOut:
     operation_id="getForecast",
     summary="Read when an account will reach its limit",
     tags=["alerts"],
-    responses=responses(*READING),
+    responses=responses(*READ_ERRORS),
 )
-def get_forecast(account_id: str, call: Asked) -> ForecastOut:
+def get_forecast(account_id: str, call: ContextDep) -> ForecastOut:
     """The pace of the last seven days, and when a population, a budget or a run is used up if it stays.
 
     It is made anew each time: the less was charged since the last answer, the later is the end.

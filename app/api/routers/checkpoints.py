@@ -2,9 +2,17 @@
 
 from fastapi import Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_position
-from app.api.problems import GUARDED, WRITING, reads, responses
-from app.api.route import Asked, IdempotencyKey, Signing, created, identity, router, tagged
+from app.api.pagination import After, PageLimit, decode_position, split_page
+from app.api.problems import AUTH_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.route import (
+    ContextDep,
+    IdempotencyKey,
+    SignerDep,
+    created_response,
+    etag_response,
+    idempotent_request,
+    router,
+)
 from app.api.schemas.checkpoints import CheckpointOut, CheckpointPage, SigningKeyOut
 from app.api.schemas.common import Nothing
 from app.service.audit import checkpoints
@@ -19,12 +27,12 @@ routes = router()
     summary="Read the public key that signatures are verified with",
     tags=["governance"],
     response_model=SigningKeyOut,
-    responses=reads(*GUARDED, "invalid_request", "signing_not_configured"),
+    responses=cacheable_responses(*AUTH_ERRORS, "invalid_request", "signing_not_configured"),
 )
-def get_signing_key(request: Request, call: Asked, signer: Signing) -> Response:
+def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Response:
     """An auditor gets it in another way, too: from whoever keeps the private key."""
     del call  # whoever has a key may have this one
-    return tagged(request, SigningKeyOut.of(required(signer)))
+    return etag_response(request, SigningKeyOut.of(required(signer)))
 
 
 @routes.post(
@@ -34,12 +42,14 @@ def get_signing_key(request: Request, call: Asked, signer: Signing) -> Response:
     tags=["governance"],
     status_code=201,
     response_model=CheckpointOut,
-    responses=responses(*WRITING, "idempotency_key_reused", "signing_not_configured"),
+    responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
 )
-def make_checkpoint(request: Request, call: Asked, signer: Signing, key: IdempotencyKey = None) -> Response:
+def make_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
     """Tie every run's chain to the organisation's, and sign the head of it. If nothing has happened, the latest one."""
-    asked = identity(request, Nothing(), key)
-    return created(checkpoints.make_checkpoint(call, required(signer), asked, lambda checkpoint: checkpoint.document))
+    asked = idempotent_request(request, Nothing(), key)
+    return created_response(
+        checkpoints.make_checkpoint(call, required(signer), asked, lambda checkpoint: checkpoint.document)
+    )
 
 
 @routes.get(
@@ -48,10 +58,10 @@ def make_checkpoint(request: Request, call: Asked, signer: Signing, key: Idempot
     summary="List checkpoints",
     tags=["governance"],
     response_model=CheckpointPage,
-    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_checkpoints(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
+def list_checkpoints(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """Checkpoints in the order of their making. Whoever could rewrite the ledger could rewrite these: keep copies."""
     found = checkpoints.list_checkpoints(call, after=decode_position(after, 0), limit=limit + 1)
-    shown, following = cut(found, limit, lambda checkpoint: str(checkpoint.acts))
-    return tagged(request, CheckpointPage.of(list(shown), following))
+    shown, following = split_page(found, limit, lambda checkpoint: str(checkpoint.acts))
+    return etag_response(request, CheckpointPage.of(list(shown), following))

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import OPENING, READING, WRITING, reads, responses
-from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.common import Nothing
 from app.api.schemas.experiments import DeclaredOut, ExperimentIn, ExperimentOut, ExperimentPage, sweep_refused
 from app.service import experiments
@@ -28,13 +28,13 @@ routes = router()
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def declare_experiment(body: ExperimentIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+def declare_experiment(body: ExperimentIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Open a budget for the runs of a sweep, or charge the whole sweep and learn how many trials it has."""
-    asked = identity(request, body, key)
+    asked = idempotent_request(request, body, key)
     if body.trials is not None:
-        return created(experiments.create_sweep(call, body.sweep(), asked, _declared, sweep_refused))
+        return created_response(experiments.create_sweep(call, body.sweep(), asked, _declared, sweep_refused))
     assert body.budget is not None, "it was checked"
-    return created(experiments.create_experiment(call, body.budget, body.terms(), asked, _declared))
+    return created_response(experiments.create_experiment(call, body.budget, body.terms(), asked, _declared))
 
 
 @routes.post(
@@ -45,15 +45,15 @@ def declare_experiment(body: ExperimentIn, request: Request, call: Asked, key: I
     status_code=201,
     response_model=DeclaredOut,
     responses=responses(
-        *WRITING,
+        *WRITE_ERRORS,
         *("account_quarantined", "budget_exceeded", "budget_window", "idempotency_key_reused", "not_found"),
         *("policy_violation", "run_state_conflict"),
     ),
 )
-def charge_experiment(experiment_id: str, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+def charge_experiment(experiment_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Charge a whole sweep that waited for another person's approval, and learn how many trials it has."""
-    asked = identity(request, Nothing(), key)
-    return created(experiments.charge_sweep(call, experiment_id, asked, _declared, sweep_refused))
+    asked = idempotent_request(request, Nothing(), key)
+    return created_response(experiments.charge_sweep(call, experiment_id, asked, _declared, sweep_refused))
 
 
 @routes.get(
@@ -62,11 +62,11 @@ def charge_experiment(experiment_id: str, request: Request, call: Asked, key: Id
     summary="List experiments",
     tags=["experiments"],
     response_model=ExperimentPage,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
 def list_experiments(
     request: Request,
-    call: Asked,
+    call: ContextDep,
     budget: Annotated[
         str | None,
         Query(max_length=2000, description="Only those beneath this population or budget (id or path)."),
@@ -76,8 +76,8 @@ def list_experiments(
 ) -> Response:
     """Experiments within the caller's reach, in the order of their making."""
     found = experiments.list_experiments(call, beneath=budget, after=decode_cursor(after), limit=limit + 1)
-    shown, following = cut(found, limit, lambda record: record.experiment.id)
-    return tagged(request, ExperimentPage(items=[ExperimentOut.of(record) for record in shown], next=following))
+    shown, following = split_page(found, limit, lambda record: record.experiment.id)
+    return etag_response(request, ExperimentPage(items=[ExperimentOut.of(record) for record in shown], next=following))
 
 
 @routes.get(
@@ -86,11 +86,11 @@ def list_experiments(
     summary="Read an experiment",
     tags=["experiments"],
     response_model=ExperimentOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_experiment(experiment_id: str, request: Request, call: Asked) -> Response:
+def get_experiment(experiment_id: str, request: Request, call: ContextDep) -> Response:
     """A sweep, and what was spent on all of it; its runs are those that charge its account."""
-    return tagged(request, ExperimentOut.of(experiments.get_experiment(call, experiment_id)))
+    return etag_response(request, ExperimentOut.of(experiments.get_experiment(call, experiment_id)))
 
 
 def _declared(record: ExperimentRecord, trials: int | None = None) -> str:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import ConfigDict, Field
 
 from app.api.problems import responses
-from app.api.route import Everywhere
+from app.api.route import PlacementsDep
 from app.api.schemas.common import Output
 from app.ledger.errors import LedgerUnavailableError
 from app.service.background import STOPPING, TaskRegistry
@@ -77,7 +77,7 @@ def health() -> HealthOut:
     responses=responses("ledger_unavailable"),
     response_model_exclude_none=True,
 )
-async def readiness(request: Request, placements: Everywhere) -> ReadinessOut:
+async def readiness(request: Request, placements: PlacementsDep) -> ReadinessOut:
     """The database would take a step: one was rehearsed a second ago at most. Of several databases, at least one.
 
     A service is not taken out of use for one placement that is down: that would stop the others' organisations too. Nor

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.api.problems import responses
-from app.api.route import Everywhere, strangers_of
+from app.api.route import PlacementsDep, anonymous_limiter
 from app.ledger.errors import AuthenticationError
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.monitoring.exposition import exposition
@@ -30,7 +30,7 @@ routes = APIRouter(tags=["health"])
     response_class=PlainTextResponse,
     responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},
 )
-async def metrics(request: Request, placements: Everywhere) -> Response:
+async def metrics(request: Request, placements: PlacementsDep) -> Response:
     """What every worker of this port has counted, and what the ledgers say, a few seconds old at most.
 
     If the service has a token for metrics, it is needed (`Authorization: Bearer …`), and the fullest populations and
@@ -39,7 +39,7 @@ async def metrics(request: Request, placements: Everywhere) -> Response:
     token: str | None = request.app.state.metrics_token
     if token is not None:
         address = request.client.host if request.client else ""
-        with strangers_of(request).spent_on(AuthenticationError, address):
+        with anonymous_limiter(request).spent_on(AuthenticationError, address):
             _require(request.headers.getlist("authorization"), token)
     ledgers: DatabaseCollector = request.app.state.ledgers
     sampler: Sampler = request.app.state.sampler

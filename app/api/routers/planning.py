@@ -10,19 +10,10 @@ from typing import Final, TypeVar
 from fastapi import Request, Response
 
 from app.api.plans import PLANS, answer_plan
-from app.api.problems import PRICING, SENDING, responses
-from app.api.route import Handler, LedgerRoute, StrictRequest, router
+from app.api.problems import COSTING_ERRORS, SENDING, responses
+from app.api.route import AuthenticatedRoute, Handler, StrictJsonRequest, router
 from app.api.schemas.common import Body
-from app.api.schemas.plan_answers import (
-    DeltaOut,
-    EpsilonOut,
-    LaplaceOut,
-    MostStepsOut,
-    NoiseMultiplierOut,
-    SamplingProbabilityOut,
-    TrajectoryOut,
-)
-from app.api.schemas.planning import (
+from app.api.schemas.planning_requests import (
     DeltaIn,
     EpsilonIn,
     LaplaceIn,
@@ -30,6 +21,15 @@ from app.api.schemas.planning import (
     NoiseMultiplierIn,
     SamplingProbabilityIn,
     TrajectoryIn,
+)
+from app.api.schemas.planning_responses import (
+    DeltaOut,
+    EpsilonOut,
+    LaplaceOut,
+    MostStepsOut,
+    NoiseMultiplierOut,
+    SamplingProbabilityOut,
+    TrajectoryOut,
 )
 from app.service.auth.authentication import Principal
 from app.service.worker_pool.pool import WORKER_POOL, Job
@@ -40,10 +40,10 @@ MOST_READ_HERE: Final = 16_384
 """Bytes of a body: to read them takes this process some milliseconds, in which nobody's step is decided."""
 
 
-class PlanRoute(LedgerRoute):
+class PlanRoute(AuthenticatedRoute):
     """A route whose long bodies are read by the process that calculates: one of an organisation at a time."""
 
-    async def answer(self, request: StrictRequest, handle: Handler) -> Response:
+    async def answer(self, request: StrictJsonRequest, handle: Handler) -> Response:
         """Answer the request."""
         content = await request.body()
         if len(content) <= MOST_READ_HERE:
@@ -61,7 +61,7 @@ routes = router(PlanRoute)
     summary="The epsilon of a plan at a delta",
     tags=["accounting"],
     response_model=EpsilonOut,
-    responses=responses(*SENDING, *PRICING),
+    responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def epsilon(request: Request, body: EpsilonIn) -> Response:
     """What the events cost together if all of them are fixed in advance; nothing is stored."""
@@ -74,7 +74,7 @@ async def epsilon(request: Request, body: EpsilonIn) -> Response:
     summary="The delta of a plan at an epsilon",
     tags=["accounting"],
     response_model=DeltaOut,
-    responses=responses(*SENDING, *PRICING),
+    responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def delta(request: Request, body: DeltaIn) -> Response:
     """The smallest delta that the events prove together at this epsilon if all of them are fixed in advance."""
@@ -87,7 +87,7 @@ async def delta(request: Request, body: DeltaIn) -> Response:
     summary="The epsilon of a plan after each of its steps",
     tags=["accounting"],
     response_model=TrajectoryOut,
-    responses=responses(*SENDING, *PRICING),
+    responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def trajectory(request: Request, body: TrajectoryIn) -> Response:
     """How the cost of a plan that is fixed in advance grows, in the order of its events: for a plot."""
@@ -100,7 +100,7 @@ async def trajectory(request: Request, body: TrajectoryIn) -> Response:
     summary="The least noise with which a plan meets an epsilon and a delta",
     tags=["accounting"],
     response_model=NoiseMultiplierOut,
-    responses=responses(*SENDING, *PRICING),
+    responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def noise_multiplier(request: Request, body: NoiseMultiplierIn) -> Response:
     """How much noise `count` repetitions of an event need beside what else is planned: on the safe side, and least."""
@@ -113,7 +113,7 @@ async def noise_multiplier(request: Request, body: NoiseMultiplierIn) -> Respons
     summary="How many steps meet an epsilon and a delta",
     tags=["accounting"],
     response_model=MostStepsOut,
-    responses=responses(*SENDING, *PRICING),
+    responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def steps(request: Request, body: MostStepsIn) -> Response:
     """The largest number of repetitions, and of whole epochs, that does not break the target: one more would."""
@@ -126,7 +126,7 @@ async def steps(request: Request, body: MostStepsIn) -> Response:
     summary="The most sampling with which a plan meets an epsilon and a delta",
     tags=["accounting"],
     response_model=SamplingProbabilityOut,
-    responses=responses(*SENDING, *PRICING),
+    responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def sampling_probability(request: Request, body: SamplingProbabilityIn) -> Response:
     """How large a Poisson sample `count` repetitions of an event may use beside what else is planned."""

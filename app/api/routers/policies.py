@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
 
-from app.api.problems import READING, WRITING, reads, responses
-from app.api.route import Asked, router, tagged
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.policies import PolicyChangeIn, PolicyOut
 from app.api.schemas.proposals import ProposalOut
 from app.persistence.repositories.proposals import Proposal
@@ -22,7 +22,7 @@ IfMatch = Annotated[
 ]
 _CHANGING: dict[int | str, dict[str, Any]] = {
     201: {"model": ProposalOut, "description": "It loosens a rule: it takes effect when another person approves it"},
-    **responses(*WRITING, "not_found", "precondition_required", "version_conflict"),
+    **responses(*WRITE_ERRORS, "not_found", "precondition_required", "version_conflict"),
 }
 
 
@@ -32,12 +32,12 @@ _CHANGING: dict[int | str, dict[str, Any]] = {
     summary="Read the organisation's policy",
     tags=["governance"],
     response_model=PolicyOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_policies(request: Request, call: Asked) -> Response:
+def get_policies(request: Request, call: ContextDep) -> Response:
     """What holds for every run of the organisation, whatever the policies beneath say besides."""
     record = policies.read_policy(call, None)
-    return tagged(request, PolicyOut.of(record, account=False), record.tag)
+    return etag_response(request, PolicyOut.of(record, account=False), record.tag)
 
 
 @routes.put(
@@ -48,7 +48,7 @@ def get_policies(request: Request, call: Asked) -> Response:
     response_model=PolicyOut,
     responses=_CHANGING,
 )
-def put_policies(body: PolicyChangeIn, call: Asked, if_match: IfMatch = None) -> Response:
+def put_policies(body: PolicyChangeIn, call: ContextDep, if_match: IfMatch = None) -> Response:
     """What is as strict as before, or stricter, holds from the next step on, for runs that are under way, too (200).
 
     What loosens any rule is proposed (201).
@@ -62,12 +62,12 @@ def put_policies(body: PolicyChangeIn, call: Asked, if_match: IfMatch = None) ->
     summary="Read the policy of a population or a budget, and what holds there",
     tags=["governance"],
     response_model=PolicyOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_policy(account_id: str, request: Request, call: Asked) -> Response:
+def get_policy(account_id: str, request: Request, call: ContextDep) -> Response:
     """`effective` is the strictest of this policy and of all above it. The ETag is of this policy alone."""
     record = policies.read_policy(call, account_id)
-    return tagged(request, PolicyOut.of(record, account=True), record.tag)
+    return etag_response(request, PolicyOut.of(record, account=True), record.tag)
 
 
 @routes.put(
@@ -78,7 +78,7 @@ def get_policy(account_id: str, request: Request, call: Asked) -> Response:
     response_model=PolicyOut,
     responses=_CHANGING,
 )
-def put_policy(account_id: str, body: PolicyChangeIn, call: Asked, if_match: IfMatch = None) -> Response:
+def put_policy(account_id: str, body: PolicyChangeIn, call: ContextDep, if_match: IfMatch = None) -> Response:
     """It can only make stricter what holds above. What is looser than this policy was before is proposed (201)."""
     return _changed(call, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
 

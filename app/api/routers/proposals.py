@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import Header, Query, Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import READING, WRITING, reads, responses
-from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.proposals import (
     AccountLimitOut,
     DecisionIn,
@@ -15,7 +15,7 @@ from app.api.schemas.proposals import (
     ProposalPage,
     QuarantineLiftIn,
 )
-from app.persistence.repositories.proposals import Status
+from app.persistence.repositories.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
 from app.service.governance.limit_changes import LimitRequest
 
@@ -33,12 +33,12 @@ IfMatch = Annotated[
     summary="Read the limit of a population, a budget or a run",
     tags=["governance"],
     response_model=AccountLimitOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_limit(account_id: str, request: Request, call: Asked) -> Response:
+def get_limit(account_id: str, request: Request, call: ContextDep) -> Response:
     """The limit, and how often it was changed; `/v1/audit?subject=…` tells by whom and why."""
     record = limit_changes.read_limit(call, account_id)
-    return tagged(request, AccountLimitOut.of(record), limit_changes.limit_etag(record))
+    return etag_response(request, AccountLimitOut.of(record), limit_changes.limit_etag(record))
 
 
 @routes.post(
@@ -50,7 +50,7 @@ def get_limit(account_id: str, request: Request, call: Asked) -> Response:
     responses={
         201: {"model": ProposalOut, "description": "Proposed: it takes effect when another person approves it"},
         **responses(
-            *WRITING,
+            *WRITE_ERRORS,
             *("not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
             *("policy_violation", "precondition_required", "version_conflict"),
         ),
@@ -60,7 +60,7 @@ def change_limit(
     account_id: str,
     body: LimitChangeIn,
     request: Request,
-    call: Asked,
+    call: ContextDep,
     key: IdempotencyKey = None,
     if_match: IfMatch = None,
 ) -> Response:
@@ -68,11 +68,11 @@ def change_limit(
 
     Refusals that were given stay what they are. What was spent is counted against the new limit from its first step on.
     """
-    return created(
+    return created_response(
         limit_changes.change_limit(
             call,
             LimitRequest(account_id, body.limit.domain(), body.reason, if_match),
-            identity(request, body, key),
+            idempotent_request(request, body, key),
             lambda record: AccountLimitOut.of(record).model_dump_json(),
             lambda proposal: ProposalOut.of(proposal).model_dump_json(),
         )
@@ -86,21 +86,21 @@ def change_limit(
     tags=["governance"],
     status_code=201,
     response_model=ProposalOut,
-    responses=responses(*WRITING, "not_found", "idempotency_key_reused"),
+    responses=responses(*WRITE_ERRORS, "not_found", "idempotency_key_reused"),
 )
 def lift_quarantine(
-    account_id: str, body: QuarantineLiftIn, request: Request, call: Asked, key: IdempotencyKey = None
+    account_id: str, body: QuarantineLiftIn, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Of the account and of every account under it. Another person approves it.
 
     The approval verifies the organisation anew. While a fault is found, it is refused: 409 `account_quarantined`.
     """
-    return created(
+    return created_response(
         quarantines.propose_lift(
             call,
             account_id,
             body.reason,
-            identity(request, body, key),
+            idempotent_request(request, body, key),
             lambda proposal: ProposalOut.of(proposal).model_dump_json(),
         )
     )
@@ -112,12 +112,12 @@ def lift_quarantine(
     summary="List what waits for another person's word, and what was decided",
     tags=["governance"],
     response_model=ProposalPage,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
 def list_proposals(
     request: Request,
-    call: Asked,
-    status: Annotated[Status | None, Query(description="Only those in this state.")] = None,
+    call: ContextDep,
+    status: Annotated[ProposalStatus | None, Query(description="Only those in this state.")] = None,
     account: Annotated[
         str | None,
         Query(min_length=1, max_length=2000, description="Only those about this account (id or path), or beneath it."),
@@ -127,8 +127,8 @@ def list_proposals(
 ) -> Response:
     """Proposals within the caller's reach, in the order of their making."""
     found = proposals.list_proposals(call, account, status, after=decode_cursor(after), limit=limit + 1)
-    shown, following = cut(found, limit, lambda proposal: proposal.id)
-    return tagged(request, ProposalPage(items=[ProposalOut.of(each) for each in shown], next=following))
+    shown, following = split_page(found, limit, lambda proposal: proposal.id)
+    return etag_response(request, ProposalPage(items=[ProposalOut.of(each) for each in shown], next=following))
 
 
 @routes.get(
@@ -137,11 +137,11 @@ def list_proposals(
     summary="Read a proposal",
     tags=["governance"],
     response_model=ProposalOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_proposal(proposal_id: str, request: Request, call: Asked) -> Response:
+def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Response:
     """What is proposed, by whom and why, and what became of it."""
-    return tagged(request, ProposalOut.of(proposals.get_proposal(call, proposal_id)))
+    return etag_response(request, ProposalOut.of(proposals.get_proposal(call, proposal_id)))
 
 
 @routes.post(
@@ -150,7 +150,7 @@ def get_proposal(proposal_id: str, request: Request, call: Asked) -> Response:
     summary="Let what was proposed come true",
     tags=["governance"],
     responses=responses(
-        *WRITING,
+        *WRITE_ERRORS,
         *(
             "not_found",
             "name_taken",
@@ -163,7 +163,7 @@ def get_proposal(proposal_id: str, request: Request, call: Asked) -> Response:
         ),
     ),
 )
-def approve_proposal(proposal_id: str, call: Asked, body: DecisionIn | None = None) -> ProposalOut:
+def approve_proposal(proposal_id: str, call: ContextDep, body: DecisionIn | None = None) -> ProposalOut:
     """Only another person than the proposer can; keys that one issued for the other count as one person's."""
     return ProposalOut.of(proposals.approve(call, proposal_id, body.reason if body else None))
 
@@ -173,8 +173,8 @@ def approve_proposal(proposal_id: str, call: Asked, body: DecisionIn | None = No
     operation_id="rejectProposal",
     summary="Reject a proposal, or withdraw one's own",
     tags=["governance"],
-    responses=responses(*WRITING, "not_found", "proposal_decided"),
+    responses=responses(*WRITE_ERRORS, "not_found", "proposal_decided"),
 )
-def reject_proposal(proposal_id: str, call: Asked, body: DecisionIn | None = None) -> ProposalOut:
+def reject_proposal(proposal_id: str, call: ContextDep, body: DecisionIn | None = None) -> ProposalOut:
     """It comes to nothing. The proposer may do so, too: then it is `withdrawn`."""
     return ProposalOut.of(proposals.reject(call, proposal_id, body.reason if body else None))

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import OPENING, READING, reads, responses
-from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
-from app.api.schemas.history import HistoryOut
+from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.problems import OPENING, READ_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.reservations import plan_refused
+from app.api.schemas.run_history import HistoryOut
 from app.api.schemas.runs import RunIn, RunOut, RunPage
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import RunStatus
@@ -31,13 +31,13 @@ routes = router()
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def register_run(body: RunIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+def register_run(body: RunIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Register a run; its steps will be charged to it, to its budgets and to everything above: to all, or to none."""
-    return created(
+    return created_response(
         register.register_run(
             call,
             body.registration(),
-            identity(request, body, key),
+            idempotent_request(request, body, key),
             lambda record: RunOut.of(record).model_dump_json(),
             lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
         )
@@ -50,11 +50,11 @@ def register_run(body: RunIn, request: Request, call: Asked, key: IdempotencyKey
     summary="List runs",
     tags=["runs"],
     response_model=RunPage,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
 def list_runs(
     request: Request,
-    call: Asked,
+    call: ContextDep,
     budget: Annotated[
         str | None,
         Query(max_length=2000, description="Only those that charge this budget (id or path) directly."),
@@ -65,8 +65,8 @@ def list_runs(
 ) -> Response:
     """Runs of the caller's organisation in the order of their registration."""
     found = runs.list_runs(call, budget=budget, status=status, after=decode_cursor(after), limit=limit + 1)
-    shown, following = cut(found, limit, lambda record: record.run.account_id)
-    return tagged(request, RunPage(items=[RunOut.of(record) for record in shown], next=following))
+    shown, following = split_page(found, limit, lambda record: record.run.account_id)
+    return etag_response(request, RunPage(items=[RunOut.of(record) for record in shown], next=following))
 
 
 @routes.get(
@@ -75,11 +75,11 @@ def list_runs(
     summary="Read a run",
     tags=["runs"],
     response_model=RunOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
-def get_run(run_id: str, request: Request, call: Asked) -> Response:
+def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
     """A run: its state, its epsilon, and how many further steps would fit."""
-    return tagged(request, RunOut.of(runs.get_run(call, run_id)))
+    return etag_response(request, RunOut.of(runs.get_run(call, run_id)))
 
 
 @routes.get(
@@ -88,12 +88,12 @@ def get_run(run_id: str, request: Request, call: Asked) -> Response:
     summary="Read a run's epsilon over its steps",
     tags=["runs"],
     response_model=HistoryOut,
-    responses=reads(*READING),
+    responses=cacheable_responses(*READ_ERRORS),
 )
 def get_run_history(
     run_id: str,
     request: Request,
-    call: Asked,
+    call: ContextDep,
     max_points: Annotated[int, Query(ge=2, le=2000, description="How many decisions at the most.")] = 500,
     after: After = None,
 ) -> Response:
@@ -102,4 +102,4 @@ def get_run_history(
     if after and not known.isdecimal():
         raise InvalidInputError(f"{after!a} is not a cursor of a history; send the `next` of an earlier one.")
     found = run_history.read_history(call, run_id, after=int(known), max_points=max_points)
-    return tagged(request, HistoryOut.of(found, after))
+    return etag_response(request, HistoryOut.of(found, after))

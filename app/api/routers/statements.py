@@ -4,17 +4,17 @@ from typing import Any, Final
 
 from fastapi import Response
 
-from app.api.problems import READING, responses
-from app.api.route import Asked, Signing, router
+from app.api.problems import READ_ERRORS, responses
+from app.api.route import ContextDep, SignerDep, router
 from app.api.schemas.statements import StatementOut
-from app.api.statement_page import POLICY, page_of
-from app.ledger.audit import canonical
+from app.api.statement_html import POLICY, page_of
+from app.ledger.hash_chain import canonical
 from app.service.audit.statements import population_statement, run_statement
 from app.service.signatures import required
 
 routes = router()
 
-_PROBLEMS: Final = responses(*READING, "account_quarantined", "signing_not_configured")
+_PROBLEMS: Final = responses(*READ_ERRORS, "account_quarantined", "signing_not_configured")
 _HTML: Final = {"text/html": {"schema": {"type": "string"}, "example": "<!DOCTYPE html>…"}}
 _AS_JSON: Final[dict[str, Any]] = {"tags": ["governance"], "response_model": StatementOut, "responses": _PROBLEMS}
 _AS_PAGE: Final[dict[str, Any]] = {
@@ -30,7 +30,7 @@ _AS_PAGE: Final[dict[str, Any]] = {
     summary="State what a run has cost, signed",
     **_AS_JSON,
 )
-def get_run_statement(run_id: str, call: Asked, signer: Signing) -> Response:
+def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """Mechanisms, steps, loss by the filter and by the tightest accountant, what is covered and what is not."""
     return _json(run_statement(call, run_id, required(signer)))
 
@@ -41,7 +41,7 @@ def get_run_statement(run_id: str, call: Asked, signer: Signing) -> Response:
     summary="The statement of a run as a page",
     **_AS_PAGE,
 )
-def get_run_statement_page(run_id: str, call: Asked, signer: Signing) -> Response:
+def get_run_statement_page(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """The same as JSON says, to be read and printed."""
     return _page(run_statement(call, run_id, required(signer)))
 
@@ -52,7 +52,7 @@ def get_run_statement_page(run_id: str, call: Asked, signer: Signing) -> Respons
     summary="State what all models trained on a population have cost together, signed",
     **_AS_JSON,
 )
-def get_population_statement(population_id: str, call: Asked, signer: Signing) -> Response:
+def get_population_statement(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """These people have lost at most this much, to these models."""
     return _json(population_statement(call, population_id, required(signer)))
 
@@ -63,7 +63,7 @@ def get_population_statement(population_id: str, call: Asked, signer: Signing) -
     summary="The statement of a population as a page",
     **_AS_PAGE,
 )
-def get_population_statement_page(population_id: str, call: Asked, signer: Signing) -> Response:
+def get_population_statement_page(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """The same as JSON says, to be read and printed."""
     return _page(population_statement(call, population_id, required(signer)))
 

@@ -5,16 +5,16 @@ from typing import Annotated
 from fastapi import Query, Response
 from pydantic_core import to_json
 
-from app.api.problems import PRICING, PROBLEM_JSON, WRITING, problem, responses
-from app.api.route import Asked, Charges, IdempotencyKey, router
+from app.api.problems import COSTING_ERRORS, PROBLEM_JSON, WRITE_ERRORS, problem_response, responses
+from app.api.route import CommitQueueDep, ContextDep, IdempotencyKey, router
 from app.api.schemas.steps import REFUSED_EXAMPLE, AdmittedOut, StepsIn, admitted_members, refusal_members
 from app.ledger.errors import AttemptSupersededError
 
 routes = router()
 
 _STEP_RESPONSES = responses(
-    *WRITING,
-    *PRICING,
+    *WRITE_ERRORS,
+    *COSTING_ERRORS,
     "budget_exceeded",
     "budget_window",
     "not_found",
@@ -40,8 +40,8 @@ _STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["va
 async def take_steps(
     run_id: str,
     body: StepsIn,
-    call: Asked,
-    charges: Charges,
+    call: ContextDep,
+    charges: CommitQueueDep,
     key: IdempotencyKey = None,
     *,
     dry_run: Annotated[bool, Query(description="Preview: decide, and record nothing.")] = False,
@@ -69,4 +69,4 @@ async def take_steps(
         content = to_json(admitted_members(answered.decision, dry_run=dry_run))
         return Response(content, 200, headers, "application/json")
     detail, members = refusal_members(answered.decision, dry_run=dry_run)
-    return problem("budget_exceeded", detail, members, headers)
+    return problem_response("budget_exceeded", detail, members, headers)

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.paging import After, PageLimit, cut, decode_cursor
-from app.api.problems import GUARDED, READING, WRITING, reads, responses
-from app.api.route import Asked, IdempotencyKey, created, identity, router, tagged
+from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.alerts import (
     DeliveryOut,
     DeliveryPage,
@@ -22,7 +22,7 @@ from app.service.alerts import webhooks
 
 routes = router()
 
-_CHANGING = (*WRITING, "not_found")
+_CHANGING = (*WRITE_ERRORS, "not_found")
 _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
 
 
@@ -35,16 +35,16 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
     response_model=NewWebhookOut,
     responses=responses(*_CHANGING, "webhook_conflict"),
 )
-def create_webhook(body: WebhookIn, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+def create_webhook(body: WebhookIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Alerts are posted as the Standard Webhooks specification has it.
 
     The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
     """
-    return created(
+    return created_response(
         webhooks.create_webhook(
             call,
             body.subscription(),
-            identity(request, body, key),
+            idempotent_request(request, body, key),
             lambda webhook: NewWebhookOut.of(webhook).model_dump_json(),
             allow_private=request.app.state.webhooks_allow_private,
         )
@@ -57,13 +57,13 @@ def create_webhook(body: WebhookIn, request: Request, call: Asked, key: Idempote
     summary="List webhooks",
     tags=["webhooks"],
     response_model=WebhookPage,
-    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_webhooks(request: Request, call: Asked, limit: PageLimit = 50, after: After = None) -> Response:
+def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """Webhooks of the caller's organisation in the order of their making, those that are disabled among them."""
     found = webhooks.list_webhooks(call, after=decode_cursor(after), limit=limit + 1)
-    shown, following = cut(found, limit, lambda webhook: webhook.id)
-    return tagged(request, WebhookPage(items=[WebhookOut.of(webhook) for webhook in shown], next=following))
+    shown, following = split_page(found, limit, lambda webhook: webhook.id)
+    return etag_response(request, WebhookPage(items=[WebhookOut.of(webhook) for webhook in shown], next=following))
 
 
 @routes.get(
@@ -72,11 +72,11 @@ def list_webhooks(request: Request, call: Asked, limit: PageLimit = 50, after: A
     summary="Read a webhook",
     tags=["webhooks"],
     response_model=WebhookOut,
-    responses=reads(*READING, "insufficient_scope"),
+    responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
 )
-def get_webhook(webhook_id: str, request: Request, call: Asked) -> Response:
+def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response:
     """A webhook: where to, of what, and whether it still is sent anything."""
-    return tagged(request, WebhookOut.of(webhooks.get_webhook(call, webhook_id)))
+    return etag_response(request, WebhookOut.of(webhooks.get_webhook(call, webhook_id)))
 
 
 @routes.post(
@@ -86,7 +86,7 @@ def get_webhook(webhook_id: str, request: Request, call: Asked) -> Response:
     tags=["webhooks"],
     responses=responses(*_CHANGING),
 )
-def disable_webhook(webhook_id: str, call: Asked) -> WebhookOut:
+def disable_webhook(webhook_id: str, call: ContextDep) -> WebhookOut:
     """It stays disabled: what is pending is given up. To be told again, make a new one."""
     return WebhookOut.of(webhooks.disable_webhook(call, webhook_id))
 
@@ -101,19 +101,19 @@ def disable_webhook(webhook_id: str, call: Asked) -> WebhookOut:
     responses=responses(*_CHANGING, "webhook_conflict"),
 )
 def rotate_webhook_secret(
-    webhook_id: str, request: Request, call: Asked, body: RotationIn | None = None, key: IdempotencyKey = None
+    webhook_id: str, request: Request, call: ContextDep, body: RotationIn | None = None, key: IdempotencyKey = None
 ) -> Response:
     """For a while everything carries two signatures, so that the receiver can change its secret at any moment.
 
     The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
     """
     asked = body or RotationIn()
-    return created(
+    return created_response(
         webhooks.rotate_secret(
             call,
             webhook_id,
             asked.overlap_seconds,
-            identity(request, asked, key),
+            idempotent_request(request, asked, key),
             lambda webhook: NewWebhookOut.of(webhook).model_dump_json(),
         )
     )
@@ -128,13 +128,13 @@ def rotate_webhook_secret(
     response_model=DeliveryOut,
     responses=responses(*_MAKING),
 )
-def try_webhook(webhook_id: str, request: Request, call: Asked, key: IdempotencyKey = None) -> Response:
+def try_webhook(webhook_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """An alert `webhook.test` is due at once; the list of deliveries says how it went."""
-    return created(
+    return created_response(
         webhooks.send_test_event(
             call,
             webhook_id,
-            identity(request, Body(), key),
+            idempotent_request(request, Body(), key),
             lambda delivery: DeliveryOut.of(delivery).model_dump_json(),
         )
     )
@@ -146,11 +146,11 @@ def try_webhook(webhook_id: str, request: Request, call: Asked, key: Idempotency
     summary="List what was delivered, and what was not",
     tags=["webhooks"],
     response_model=DeliveryPage,
-    responses=reads(*GUARDED, "insufficient_scope", "invalid_request"),
+    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
 def list_deliveries(
     request: Request,
-    call: Asked,
+    call: ContextDep,
     *,
     webhook: Annotated[str | None, Query(max_length=100, description="Only those to it, by its id.")] = None,
     alert: Annotated[str | None, Query(max_length=100, description="Only those of it, by its id.")] = None,
@@ -162,8 +162,8 @@ def list_deliveries(
     found = webhooks.list_deliveries(
         call, webhook=webhook, alert=alert, status=status, before=decode_cursor(after), limit=limit + 1
     )
-    shown, following = cut(found, limit, lambda delivery: delivery.id)
-    return tagged(request, DeliveryPage(items=[DeliveryOut.of(delivery) for delivery in shown], next=following))
+    shown, following = split_page(found, limit, lambda delivery: delivery.id)
+    return etag_response(request, DeliveryPage(items=[DeliveryOut.of(delivery) for delivery in shown], next=following))
 
 
 @routes.post(
@@ -173,6 +173,6 @@ def list_deliveries(
     tags=["webhooks"],
     responses=responses(*_CHANGING, "webhook_conflict"),
 )
-def redeliver(delivery_id: str, call: Asked) -> DeliveryOut:
+def redeliver(delivery_id: str, call: ContextDep) -> DeliveryOut:
     """It is due at once, whatever became of it before; the receiver knows it by its webhook-id."""
     return DeliveryOut.of(webhooks.redeliver(call, delivery_id))

@@ -7,10 +7,10 @@ from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Body, Output, Reference
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR
-from app.ledger.thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
+from app.ledger.alert_thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
+from app.persistence.repositories.alert_settings import AlertSettings
 from app.persistence.repositories.alerts import Alert, AlertType, DeliveryStatus
 from app.persistence.repositories.deliveries import Delivery
-from app.persistence.repositories.tells import Tells
 from app.persistence.repositories.webhooks import Webhook
 from app.persistence.tables import MAX_URL_LENGTH
 from app.service.alerts.forecasts import Outlook
@@ -243,9 +243,9 @@ class TellsIn(Body):
         default=30, ge=0, le=3650, description="Tell when the limit is expected within so many days; 0: never."
     )
 
-    def tells(self) -> Tells:
+    def tells(self) -> AlertSettings:
         """As the ledger knows it."""
-        return Tells(tuple(self.thresholds), self.forecast_days)
+        return AlertSettings(tuple(self.thresholds), self.forecast_days)
 
 
 class TellsOut(Output):
@@ -257,7 +257,7 @@ class TellsOut(Output):
     forecast_days: int
 
     @classmethod
-    def of(cls, tells: Tells) -> Self:
+    def of(cls, tells: AlertSettings) -> Self:
         """From the domain."""
         return cls(thresholds=list(tells.thresholds), forecast_days=tells.forecast_days)
 

@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import Output
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
-from app.persistence.repositories.decided import Decided
-from app.persistence.repositories.decisions import Outcome
+from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.json_numbers import json_finite
 
 _FACTS = (
@@ -48,7 +48,7 @@ class DecisionOut(Output):
     run: str
     run_path: str
     position: int = Field(description="Its place among the run's decisions, from 0.")
-    decision: Outcome
+    decision: DecisionOutcome
     attempt: int
     first_step: int
     count: int

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.accounting.events import event_to_dict
-from app.accounting.formulas.repetitions import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
+from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
+from app.api.schemas.account_creation import TermsIn
 from app.api.schemas.common import Input, LimitIn, Name, Output, Reference, Relation, relation_of
-from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.event_counts import CountedEvents, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_CURSOR,
@@ -20,9 +21,8 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.api.schemas.reservations import not_made
-from app.api.schemas.terms import TermsIn
 from app.ledger.composition import MAX_BUDGETS
-from app.ledger.experiments import Charged
+from app.ledger.experiments import ChargingMode
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.decisions import Decision
 from app.service.accounts.spec import AccountSpec
@@ -162,7 +162,7 @@ class ExperimentOut(Output):
     id: str
     name: str
     path: str
-    charged: Charged
+    charged: ChargingMode
     account: str = Field(description="The budget of its runs, or the run that pays for all trials.")
     budget: str = Field(description="The budget above that account, the first of several.")
     population: str

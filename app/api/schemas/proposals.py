@@ -9,7 +9,7 @@ from app.api.schemas.common import Body, LimitIn, LimitOut, Output, Reason
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID
 from app.ledger.filters import FilterKind
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.proposals import Kind, Proposal, Status
+from app.persistence.repositories.proposals import Proposal, ProposalKind, ProposalStatus
 
 _WHY = "The study goes on for another year, as its board has approved."
 PROPOSAL_EXAMPLE: dict[str, Any] = {
@@ -100,13 +100,13 @@ class ProposalOut(Output):
     model_config = ConfigDict(json_schema_extra={"examples": [PROPOSAL_EXAMPLE]})
 
     id: str
-    kind: Kind
+    kind: ProposalKind
     account: str | None = Field(description="Null: it is about the organisation itself.")
     proposed: dict[str, Any] = Field(
         description="By kind: a limit, or a policy, and the revision of the one that it would replace; how much a run "
         "may spend; with what a population would be opened; which accounts are quarantined, and why."
     )
-    status: Status
+    status: ProposalStatus
     reason: str
     proposed_by: str
     proposed_at: datetime

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
 from app.api.schemas.common import Body, Output
-from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.event_counts import CountedEvents, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.accounting.events import NeighboringRelation, event_to_dict
+from app.api.schemas.account_creation import TermsIn
 from app.api.schemas.accounts import counted
 from app.api.schemas.common import (
     AccountOut,
@@ -17,7 +18,7 @@ from app.api.schemas.common import (
     Relation,
     relation_of,
 )
-from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.event_counts import CountedEvents, step_events_of
 from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
@@ -28,7 +29,6 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
-from app.api.schemas.terms import TermsIn
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus

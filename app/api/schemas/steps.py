@@ -9,10 +9,10 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import DpEvent
 from app.api.schemas.common import Body, Count, Output
-from app.api.schemas.counted import CountedEvents, step_events_of
+from app.api.schemas.event_counts import CountedEvents, step_events_of
 from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
-from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 from app.service.json_numbers import json_finite
 
@@ -163,7 +163,7 @@ class AdmittedOut(Output):
 def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
     """An admission, or the record of what was reported, as it is answered: the members of AdmittedOut."""
     return {
-        "decision": "admitted" if decision.outcome is Outcome.ADMITTED else "reported",
+        "decision": "admitted" if decision.outcome is DecisionOutcome.ADMITTED else "reported",
         "run": decision.run_id,
         "attempt": decision.attempt,
         "first_step": decision.first_step,

@@ -13,19 +13,19 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.alert_thresholds import ThresholdWatermark, holds_on, watermark_of
 from app.ledger.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
-from app.ledger.thresholds import Watch, holds_on, watch_of
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.engine import writes
+from app.persistence.database import writes
 from app.persistence.repositories import balances
+from app.persistence.repositories.alert_settings import DEFAULT_ALERT_SETTINGS, AlertSettings, read_alert_settings
 from app.persistence.repositories.balances import Since
-from app.persistence.repositories.events import PriceBook
-from app.persistence.repositories.indexed import NO_RUN
+from app.persistence.repositories.dp_events import CostCache
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
-from app.persistence.repositories.tells import DEFAULT_TELLS, Tells, read_tells
-from app.persistence.repositories.tenants import read_policy
+from app.persistence.repositories.organisations import read_policy
+from app.persistence.repositories.partial_indexes import NO_RUN
 from app.persistence.tables import account_paths, accounts, attestations, populations
 from app.persistence.tables import balances as kept_balances
 from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
@@ -61,12 +61,12 @@ class AccountRecord:
     updated_at: datetime
     quarantine: str | None = None
     since: Since | None = field(default_factory=dict)
-    tells: Tells = DEFAULT_TELLS
-    watch: Watch | None = None
+    tells: AlertSettings = DEFAULT_ALERT_SETTINGS
+    watch: ThresholdWatermark | None = None
 
     def changed_to(self, account: Account, now: datetime, since: Since | None) -> "AccountRecord":
         """The record after a change of the account; it knows which thresholds had been reached before."""
-        watch = self.watch or watch_of(self.account, self.tells.thresholds)
+        watch = self.watch or watermark_of(self.account, self.tells.thresholds)
         return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since, self.tells, watch)
 
     def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
@@ -129,13 +129,13 @@ def populations_of(tx: Connection, organisation_id: str) -> list[Account]:
     ids = tx.execute(select(populations.c.account_id).where(populations.c.organisation_id == organisation_id))
     found = list(ids.scalars())
     lock(tx, organisation_id, found)
-    return [record.account for record in find_many(tx, PriceBook(), organisation_id, found)]
+    return [record.account for record in find_many(tx, CostCache(), organisation_id, found)]
 
 
 def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord | None:
     """The account with this id."""
     row = tx.execute(_of(organisation_id).where(accounts.c.id == account_id)).one_or_none()
-    return None if row is None else _record(tx, PriceBook(), row)
+    return None if row is None else _record(tx, CostCache(), row)
 
 
 def newest_id(tx: Connection, organisation_id: str, prefix: str) -> str | None:
@@ -152,7 +152,7 @@ def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountReco
     """The population or budget at this path of names."""
     found = _of(organisation_id).where(accounts.c.path == path, NO_RUN)
     row = tx.execute(found).one_or_none()
-    return None if row is None else _record(tx, PriceBook(), row)
+    return None if row is None else _record(tx, CostCache(), row)
 
 
 def lock_above(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> None:
@@ -171,13 +171,13 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     """
     if writes(tx):
         lock(tx, organisation_id, ids_above(tx, organisation_id, account_id))  # what is read has to be read after it
-    book = PriceBook()
+    book = CostCache()
     asked = {"of_organisation": organisation_id, "of_account": account_id}
     return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AccountFilter:
     """Which accounts are wanted; None: whichever.
 
     Args:
@@ -193,7 +193,9 @@ class Wanted:
     path: str | None = None
 
 
-def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | None, limit: int) -> list[AccountRecord]:
+def page(
+    tx: Connection, organisation_id: str, wanted: AccountFilter, *, after: str | None, limit: int
+) -> list[AccountRecord]:
     """Accounts in the order of their creation, those after an id only."""
     found = _of(organisation_id).where(accounts.c.kind == str(wanted.kind))
     if wanted.beneath is not None:
@@ -204,12 +206,12 @@ def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | N
         found = found.where(accounts.c.path == wanted.path)
     if after is not None:
         found = found.where(accounts.c.id > after)
-    book = PriceBook()
+    book = CostCache()
     return [_record(tx, book, row) for row in tx.execute(found.order_by(accounts.c.id).limit(limit)).all()]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAccount:
+class StoredAccount:
     """An account as an audit finds it.
 
     Args:
@@ -240,7 +242,7 @@ class KeptAccount:
         return self.record.account.path
 
 
-def everything(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[KeptAccount]:
+def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAccount]:
     """Every account of an organisation, or of all, those above others first; damaged cells are reported."""
     query = TolerantQuery(
         select(accounts, *_FACTS)
@@ -253,17 +255,17 @@ def everything(tx: Connection, organisation_id: str | None = None, report: Repor
         [kept_balances, populations],
         _SPARE,
     )
-    book = PriceBook()
+    book = CostCache()
 
-    def kept(row: Row[Any]) -> KeptAccount:
+    def kept(row: Row[Any]) -> StoredAccount:
         record = _decoded(tx, book, row)
         population = record.population if record.account.kind is AccountKind.POPULATION else None
-        return KeptAccount(row.organisation_id, record, population, row.name_skeleton)
+        return StoredAccount(row.organisation_id, record, population, row.name_skeleton)
 
     return query.objects(tx, kept, report)
 
 
-def find_many(tx: Connection, book: PriceBook, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
+def find_many(tx: Connection, book: CostCache, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
     """Those of the accounts that exist; the book has prices that were read before."""
     asked = {"of_organisation": organisation_id, "of_accounts": account_ids}
     return [_record(tx, book, row) for row in tx.execute(_MANY, asked).all()]
@@ -287,7 +289,7 @@ def names_beside(tx: Connection, organisation_id: str, parent_id: str | None) ->
 
 def children(tx: Connection, organisation_id: str, parent_ids: Sequence[str]) -> list[AccountRecord]:
     """The accounts directly beneath some others."""
-    book = PriceBook()
+    book = CostCache()
     found = _of(organisation_id).where(accounts.c.parent_id.in_(parent_ids))
     return [_record(tx, book, row) for row in tx.execute(found.order_by(accounts.c.id)).all()]
 
@@ -296,7 +298,7 @@ def _of(organisation_id: str) -> Select[Any]:
     return _RECORDS.where(accounts.c.organisation_id == organisation_id)
 
 
-def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
+def _record(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
     """The record of a row.
 
     Raises:
@@ -312,7 +314,7 @@ def _record(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         ) from fault
 
 
-def _decoded(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
+def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
     spent, held, since = balances.read(tx, book, row)
     relation = NeighboringRelation(row.neighboring_relation)
     account = Account(
@@ -341,7 +343,7 @@ def _decoded(tx: Connection, book: PriceBook, row: Row[Any]) -> AccountRecord:
         policy_revision=row.policy_revision,
     )
     population = Population(row.privacy_unit, relation, row.size)
-    tells = read_tells(row.alert_thresholds, row.forecast_days)
+    tells = read_alert_settings(row.alert_thresholds, row.forecast_days)
     return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine, since, tells)
 
 
@@ -384,7 +386,7 @@ _CONTENTS: Final[Contents] = {
     accounts.c.policy: read_policy,
     accounts.c.house_policy: read_policy,
     accounts.c.charged_since: balances.read_since,
-    accounts.c.alert_thresholds: lambda thresholds: read_tells(thresholds, 0),
+    accounts.c.alert_thresholds: lambda thresholds: read_alert_settings(thresholds, 0),
     kept_balances.c.spent: RdpCurve.from_bytes,
     kept_balances.c.held: RdpCurve.from_bytes,
     kept_balances.c.spent_delta: lambda delta: RdpCurve.from_bytes(b"", delta),

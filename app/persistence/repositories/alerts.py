@@ -104,7 +104,7 @@ def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Seq
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AlertFilter:
     """Which alerts are asked for.
 
     Args:
@@ -116,7 +116,7 @@ class Wanted:
     within: str | None
 
 
-def page(tx: Connection, organisation_id: str, wanted: Wanted, *, before: str | None, limit: int) -> list[Alert]:
+def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: str | None, limit: int) -> list[Alert]:
     """Alerts, the newest first, those before an id only."""
     found = select(alerts).where(alerts.c.organisation_id == organisation_id)
     if wanted.kind is not None:

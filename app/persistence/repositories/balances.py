@@ -17,9 +17,9 @@ from app.accounting.events import NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, PricedStep, zero_curve
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.filters import FilterWeights
-from app.ledger.reservations import taken_out
-from app.persistence.bulk import Bulk
-from app.persistence.repositories.events import PriceBook, PriceList
+from app.ledger.reservations import subtract_hold
+from app.persistence.bulk import BulkStatement
+from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.tables import accounts, balances
 
 MOST_EVENTS: Final = 16
@@ -30,8 +30,8 @@ Since = Mapping[str, tuple[int, int]]
 
 COLUMNS = (balances.c.spent, balances.c.spent_delta, balances.c.held, balances.c.held_delta)
 
-_CHARGED = Bulk(accounts, ["charged_since", "weights", "version", "updated_at"])
-_WRITTEN = Bulk(balances, [column.name for column in COLUMNS])
+_CHARGED = BulkStatement(accounts, ["charged_since", "weights", "version", "updated_at"])
+_WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS])
 
 
 def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool) -> Since | None:
@@ -55,7 +55,7 @@ def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool
     return counted if len(counted) <= MOST_EVENTS else None
 
 
-def read(tx: Connection, book: PriceBook, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, Since]:
+def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, Since]:
     """What an account has spent and holds.
 
     Args:
@@ -86,11 +86,11 @@ def read(tx: Connection, book: PriceBook, row: Row[Any]) -> tuple[RdpCurve, RdpC
             )
         spent = spent + curves[key].times(times)
         if taken:
-            held = taken_out(held, curves[key].times(taken))
+            held = subtract_hold(held, curves[key].times(taken))
     return spent, held, since
 
 
-def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> PriceBook:
+def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> CostCache:
     """The prices of all that was charged lately to some accounts, read at once and not for each account by itself.
 
     Args:
@@ -100,8 +100,8 @@ def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> PriceBook:
     Returns:
         What `read` needs for these rows.
     """
-    book = PriceBook(size=MOST_EVENTS * len(rows) + 1)
-    wanted: dict[PriceList, set[str]] = {}
+    book = CostCache(size=MOST_EVENTS * len(rows) + 1)
+    wanted: dict[CostTable, set[str]] = {}
     for row in rows:
         wanted.setdefault(_prices_of(row), set()).update(read_since(row.charged_since))
     for prices, fingerprints in wanted.items():
@@ -109,8 +109,8 @@ def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> PriceBook:
     return book
 
 
-def _prices_of(row: Row[Any]) -> PriceList:
-    return PriceList(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version)
+def _prices_of(row: Row[Any]) -> CostTable:
+    return CostTable(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version)
 
 
 def add(tx: Connection, organisation_id: str, account: Account) -> None:

@@ -76,7 +76,7 @@ def latest(tx: Connection, organisation_id: str) -> Checkpoint | None:
     return None if row is None else Checkpoint(**row)
 
 
-def everything(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[Checkpoint]:
+def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[Checkpoint]:
     """Every checkpoint of an organisation, or of all; damaged cells are reported."""
     found = select(checkpoints).order_by(*checkpoints.primary_key)
     if organisation_id is not None:

@@ -11,14 +11,14 @@ from sqlalchemy import Connection, Row, Select, bindparam, select
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
-from app.ledger.audit import Asker, Entry, entry_hash
-from app.persistence.bulk import Bulk
-from app.persistence.repositories.events import read_event
-from app.persistence.repositories.excerpts import first_events
+from app.ledger.hash_chain import Actor, DecisionEntry, entry_hash
+from app.persistence.bulk import BulkStatement
+from app.persistence.repositories.decision_event_previews import first_events
+from app.persistence.repositories.dp_events import read_event
 from app.persistence.tables import accounts, decisions, dp_events, step_events
 
 
-class Outcome(StrEnum):
+class DecisionOutcome(StrEnum):
     """What became of steps: asked for and admitted or refused, or told as having happened, or given up."""
 
     ADMITTED = "admitted"
@@ -57,7 +57,7 @@ class Decision:
     run_id: str
     position: int
     attempt: int
-    outcome: Outcome
+    outcome: DecisionOutcome
     steps: tuple[StepEvent, ...]
     first_step: int
     step_count: int
@@ -72,13 +72,13 @@ class Decision:
     reservation_id: str | None
     created_at: datetime
     opens_attempt: bool = False
-    asker: Asker | None = None
+    asker: Actor | None = None
     entry_hash: bytes = b""
 
     @property
     def admitted(self) -> bool:
         """Whether the run went on by these steps: they were admitted, or had happened."""
-        return self.outcome in {Outcome.ADMITTED, Outcome.REPORTED}
+        return self.outcome in {DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED}
 
     @property
     def next_step(self) -> int:
@@ -97,7 +97,7 @@ def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
     Returns:
         The decision with its `entry_hash`, which is the chain's new head.
     """
-    entry = Entry(
+    entry = DecisionEntry(
         organisation_id=organisation_id,
         run_id=decision.run_id,
         position=decision.position,
@@ -133,8 +133,8 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
-_ADDED = Bulk(decisions)
-_ADDED_ITEMS = Bulk(step_events)
+_ADDED = BulkStatement(decisions)
+_ADDED_ITEMS = BulkStatement(step_events)
 
 
 def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
@@ -261,7 +261,7 @@ def read_decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         run_id=row.run_id,
         position=row.position,
         attempt=row.attempt,
-        outcome=Outcome(row.outcome),
+        outcome=DecisionOutcome(row.outcome),
         steps=steps,
         first_step=row.first_step,
         step_count=row.step_count,
@@ -276,6 +276,6 @@ def read_decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         reservation_id=row.reservation_id,
         created_at=row.created_at,
         opens_attempt=row.opens_step is not None,
-        asker=None if row.actor is None else Asker(row.actor, row.request_id),
+        asker=None if row.actor is None else Actor(row.actor, row.request_id),
         entry_hash=row.entry_hash,
     )

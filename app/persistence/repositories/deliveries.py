@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, exists, func, select, update
 
 from app.persistence.repositories.alerts import Alert, DeliveryStatus, read_alert
-from app.persistence.repositories.indexed import PENDING
+from app.persistence.repositories.partial_indexes import PENDING
 from app.persistence.repositories.webhooks import Webhook, read_webhook
 from app.persistence.tables import alerts, deliveries, webhooks
 

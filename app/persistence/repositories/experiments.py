@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
 
-from app.ledger.experiments import Charged
+from app.ledger.experiments import ChargingMode
 from app.persistence.repositories.locks import ids_beneath
 from app.persistence.tables import account_paths, experiments, run_budgets
 
@@ -25,7 +25,7 @@ class Experiment:
 
     id: str
     account_id: str
-    charged: Charged
+    charged: ChargingMode
     created_by: str
     created_at: datetime
 
@@ -99,4 +99,4 @@ def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dic
 
 
 def _experiment(row: Row[Any]) -> Experiment:
-    return Experiment(row.id, row.account_id, Charged(row.charged), row.created_by, row.created_at)
+    return Experiment(row.id, row.account_id, ChargingMode(row.charged), row.created_by, row.created_at)

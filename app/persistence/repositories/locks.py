@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, Select, bindparam, select
 
 from app.ledger.accounts import AccountKind
-from app.persistence.engine import writes
+from app.persistence.database import writes
 from app.persistence.tables import account_paths, accounts
 
 # Statements of the hot path are built once: building one costs as much as executing it.

@@ -13,7 +13,7 @@ from app.persistence.repositories.locks import ids_beneath
 from app.persistence.tables import proposals
 
 
-class Kind(StrEnum):
+class ProposalKind(StrEnum):
     """What is proposed: another limit or policy, a run that waits, a new population, or the end of a quarantine."""
 
     LIMIT = "limit"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
     QUARANTINE = "quarantine"
 
 
-class Status(StrEnum):
+class ProposalStatus(StrEnum):
     """What became of it."""
 
     OPEN = "open"
@@ -52,10 +52,10 @@ class Proposal:
     """
 
     id: str
-    kind: Kind
+    kind: ProposalKind
     account_id: str | None
     facts: str
-    status: Status
+    status: ProposalStatus
     reason: str
     proposed_by: str
     proposed_at: datetime
@@ -76,7 +76,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProposalFilter:
     """Which proposals are wanted; None: whichever.
 
     Args:
@@ -88,8 +88,8 @@ class Wanted:
 
     beneath: str | None = None
     account_id: str | None = None
-    status: Status | None = None
-    kinds: frozenset[Kind] | None = None
+    status: ProposalStatus | None = None
+    kinds: frozenset[ProposalKind] | None = None
 
 
 _COLUMNS = [column for column in proposals.c if column is not proposals.c.organisation_id]
@@ -115,7 +115,9 @@ def find(tx: Connection, organisation_id: str, proposal_id: str) -> Proposal | N
     return None if row is None else _proposal(row)
 
 
-def page(tx: Connection, organisation_id: str, wanted: Wanted, *, after: str | None, limit: int) -> list[Proposal]:
+def page(
+    tx: Connection, organisation_id: str, wanted: ProposalFilter, *, after: str | None, limit: int
+) -> list[Proposal]:
     """Proposals in the order of their making, those after an id only."""
     found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
     if wanted.beneath is not None:
@@ -138,7 +140,7 @@ def decided(
 ) -> list[Proposal]:
     """Proposals that wait no more, the newest first: those about an account or what lies beneath it, before an id."""
     found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
-    found = found.where(proposals.c.status != str(Status.OPEN))
+    found = found.where(proposals.c.status != str(ProposalStatus.OPEN))
     if beneath is not None:
         found = found.where(proposals.c.account_id.in_(ids_beneath(organisation_id, beneath)))
     if before is not None:
@@ -152,4 +154,4 @@ def _written(values: dict[str, Any]) -> dict[str, Any]:
 
 def _proposal(row: Row[Any]) -> Proposal:
     facts = {column.name: getattr(row, column.name) for column in _COLUMNS}
-    return Proposal(**facts | {"kind": Kind(row.kind), "status": Status(row.status)})
+    return Proposal(**facts | {"kind": ProposalKind(row.kind), "status": ProposalStatus(row.status)})

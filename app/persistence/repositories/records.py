@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Table, select
 
-from app.ledger.experiments import Charged
-from app.ledger.roles import Role
-from app.persistence.repositories.proposals import Kind, Status
-from app.persistence.repositories.tenants import read_policy
+from app.ledger.experiments import ChargingMode
+from app.ledger.permissions import Role
+from app.persistence.repositories.organisations import read_policy
+from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables import (
     account_readings,
     alerts,
@@ -35,10 +35,10 @@ UNPROVEN: Final = (account_readings, alerts, deliveries, replies)
 
 _CONTENTS: Final[Contents] = {
     api_keys.c.role: Role,
-    experiments.c.charged: Charged,
+    experiments.c.charged: ChargingMode,
     organisations.c.policy: read_policy,
-    proposals.c.kind: Kind,
-    proposals.c.status: Status,
+    proposals.c.kind: ProposalKind,
+    proposals.c.status: ProposalStatus,
     proposals.c.facts: json_object,
     sessions.c.role: Role,
     webhooks.c.types: json.loads,
@@ -47,7 +47,7 @@ _CONTENTS: Final[Contents] = {
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRecord:
+class StoredRecord:
     """A row.
 
     Args:
@@ -63,7 +63,7 @@ class KeptRecord:
     row: Row[Any]
 
 
-def everything(tx: Connection, organisation_id: str | None, report: Report) -> Iterator[KeptRecord]:
+def list_all(tx: Connection, organisation_id: str | None, report: Report) -> Iterator[StoredRecord]:
     """Every row of one organisation, or of all, that the audit log knows; damaged cells are reported, of others too."""
     for table in UNPROVEN:
         for _ in _rows(tx, table, organisation_id, report):
@@ -73,7 +73,7 @@ def everything(tx: Connection, organisation_id: str | None, report: Report) -> I
         owner = _owner(table)
         for row in _rows(tx, table, organisation_id, report):
             cells = row._mapping  # noqa: SLF001 - public, whatever its name
-            yield KeptRecord(table.name, cells[owner], "/".join(str(cells[name]) for name in names), row)
+            yield StoredRecord(table.name, cells[owner], "/".join(str(cells[name]) for name in names), row)
 
 
 def _rows(tx: Connection, table: Table, organisation_id: str | None, report: Report) -> Iterator[Row[Any]]:

@@ -11,17 +11,17 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, ReservationStatus
-from app.persistence.bulk import Bulk
-from app.persistence.repositories import events
-from app.persistence.repositories.indexed import ACTIVE
+from app.persistence.bulk import BulkStatement
+from app.persistence.repositories.dp_events import read_event, remember
+from app.persistence.repositories.partial_indexes import ACTIVE
 from app.persistence.tables import account_paths, accounts, dp_events, reservation_items, reservations
 
 # Every step under a reservation reads its row; only an audit reads the curve, which follows from the plan.
 _RESERVATIONS = select(
     *(column for column in reservations.c if column not in {reservations.c.reserved, reservations.c.reserved_delta})
 )
-_USED = Bulk(reservation_items, ["used"])
-_WITHDRAWN = Bulk(reservation_items, ["withdrawn"])
+_USED = BulkStatement(reservation_items, ["used"])
+_WITHDRAWN = BulkStatement(reservation_items, ["withdrawn"])
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
@@ -34,7 +34,7 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved
         reserved: the exact curve of its plan.
         now: in UTC.
     """
-    events.remember(tx, organisation_id, [item.event for item in reservation.items])
+    remember(tx, organisation_id, [item.event for item in reservation.items])
     tx.execute(
         insert(reservations).values(
             organisation_id=organisation_id,
@@ -215,7 +215,7 @@ def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: 
         )
         .group_by(dp_events.c.canonical, dp_events.c.fingerprint)
     )
-    return [(events.read_event(row.canonical, row.fingerprint), int(row.planned)) for row in tx.execute(found)]
+    return [(read_event(row.canonical, row.fingerprint), int(row.planned)) for row in tx.execute(found)]
 
 
 def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]:
@@ -333,7 +333,7 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
     )
     plans: dict[str, list[PlannedItem]] = {}
     for row in tx.execute(found):
-        item = PlannedItem(events.read_event(row.canonical, row.fingerprint), row.planned, row.used, row.withdrawn)
+        item = PlannedItem(read_event(row.canonical, row.fingerprint), row.planned, row.used, row.withdrawn)
         plans.setdefault(row.reservation_id, []).append(item)
     return {reservation_id: tuple(items) for reservation_id, items in plans.items()}
 

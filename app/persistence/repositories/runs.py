@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, bindparam, insert, select
 
 from app.accounting.events import fingerprint
-from app.ledger.audit import canonical
 from app.ledger.deviations import Deviation, DeviationKind
+from app.ledger.hash_chain import canonical
 from app.ledger.runs import Run, RunStatus
-from app.persistence.bulk import Bulk
-from app.persistence.repositories import events
+from app.persistence.bulk import BulkStatement
+from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.locks import ids_beneath
 from app.persistence.tables import attempts, dp_events, run_budgets, runs
 
@@ -36,13 +36,15 @@ _RUNS = (
 _MANY = _RUNS.where(
     runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
 )
-_SAVED = Bulk(runs, ["status", "attempt", "next_step", "decisions", "chain_head", "reservation_id", "deviations"])
+_SAVED = BulkStatement(
+    runs, ["status", "attempt", "next_step", "decisions", "chain_head", "reservation_id", "deviations"]
+)
 
 
 def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
     """Append a run and its first attempt; its account must be there."""
     if run.event is not None:
-        events.remember(tx, organisation_id, [run.event])
+        remember(tx, organisation_id, [run.event])
     tx.execute(
         insert(runs).values(
             organisation_id=organisation_id,
@@ -145,7 +147,7 @@ def _run(row: Row[Any]) -> Run:
     return Run(
         account_id=row.account_id,
         status=RunStatus(row.status),
-        event=None if row.canonical is None else events.read_event(row.canonical, row.event_fingerprint),
+        event=None if row.canonical is None else read_event(row.canonical, row.event_fingerprint),
         attempt=row.attempt,
         next_step=row.next_step,
         decisions=row.decisions,

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, sele
 
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.locks import ids_beneath
-from app.persistence.repositories.proposals import Kind, Status
+from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
 
 _GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})
@@ -55,8 +55,8 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
         .where(
             proposals.c.organisation_id == organisation_id,
             proposals.c.account_id == accounts.c.id,
-            proposals.c.kind.in_([str(Kind.LIMIT), str(Kind.RUN)]),
-            proposals.c.status == str(Status.APPROVED),
+            proposals.c.kind.in_([str(ProposalKind.LIMIT), str(ProposalKind.RUN)]),
+            proposals.c.status == str(ProposalStatus.APPROVED),
         )
         .exists()
     )

@@ -3,20 +3,7 @@
 The organisation's id leads every key, so that organisations can be placed on several databases.
 """
 
-from app.persistence.tables.alerts import MAX_URL_LENGTH, account_readings, alerts, deliveries, webhooks
-from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, metadata
-from app.persistence.tables.charges import (
-    attempts,
-    decisions,
-    dp_events,
-    event_curves,
-    reservation_items,
-    reservations,
-    runs,
-    step_events,
-)
-from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors, sessions
-from app.persistence.tables.tree import (
+from app.persistence.tables.accounts import (
     account_paths,
     accounts,
     api_keys,
@@ -28,6 +15,19 @@ from app.persistence.tables.tree import (
     populations,
     replies,
     run_budgets,
+)
+from app.persistence.tables.alerts import MAX_URL_LENGTH, account_readings, alerts, deliveries, webhooks
+from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, metadata
+from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors, sessions
+from app.persistence.tables.runs import (
+    attempts,
+    decisions,
+    dp_events,
+    event_curves,
+    reservation_items,
+    reservations,
+    runs,
+    step_events,
 )
 
 __all__ = [

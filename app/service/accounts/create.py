@@ -7,9 +7,9 @@ from sqlalchemy import Connection
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.lookalikes import look_alike
-from app.ledger.roles import Permission
-from app.persistence.repositories import accounts, keeping, parts
-from app.persistence.repositories.accounts import AccountRecord, Population, Wanted
+from app.ledger.permissions import Permission
+from app.persistence.repositories import account_writes, accounts, partitions
+from app.persistence.repositories.accounts import AccountFilter, AccountRecord, Population
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.partitions import AccountView, account_views, build_attestation, check_part, partition_payload
 from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, require_dates, validate_spec
@@ -183,7 +183,7 @@ def list_accounts(
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         parent_id = None if parent is None else find_parent(tx, call, parent).account.id
-        wanted = Wanted(kind, call.caller.scope, parent_id, path)
+        wanted = AccountFilter(kind, call.caller.scope, parent_id, path)
         found = accounts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
         return account_views(tx, call, found)
 
@@ -223,11 +223,11 @@ def _open(
     attested_by: str | None = None,
 ) -> AccountView:
     said = None if terms.parallel is None else build_attestation(call, terms.parallel, account.relation, attested_by)
-    keeping.add(tx, call.organisation_id, account, ancestors, population, call.now)
+    account_writes.add(tx, call.organisation_id, account, ancestors, population, call.now)
     if said is not None:
-        parts.attest(tx, call.organisation_id, account.id, said)
+        partitions.attest(tx, call.organisation_id, account.id, said)
     if terms.block is not None:
-        parts.add_block(tx, call.organisation_id, account.id, terms.block)
+        partitions.add_block(tx, call.organisation_id, account.id, terms.block)
     opened = accounts.find(tx, call.organisation_id, account.id)
     assert opened is not None
     [view] = account_views(tx, call, [opened])

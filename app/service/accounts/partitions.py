@@ -9,10 +9,10 @@ from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import MAX_PARTS
 from app.ledger.errors import InvalidInputError
-from app.persistence.repositories import accounts, parts
+from app.persistence.repositories import accounts, partitions
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.events import PriceBook
-from app.persistence.repositories.parts import Attestation, Block
+from app.persistence.repositories.dp_events import CostCache
+from app.persistence.repositories.partitions import Attestation, Block
 from app.service.auth.request_context import RequestContext
 
 
@@ -124,7 +124,7 @@ def check_part(tx: Connection, call: RequestContext, parent: Account, block: Blo
         raise InvalidInputError(f"{parent.path} has {MAX_PARTS} parts already, the most that an account may have.")
     if block is None:
         return
-    taken = parts.blocks_of(tx, call.organisation_id, [sibling.id for sibling in siblings])
+    taken = partitions.blocks_of(tx, call.organisation_id, [sibling.id for sibling in siblings])
     for sibling in siblings:
         other = taken.get(sibling.id)
         if other is not None and other.data_from < block.data_to and block.data_from < other.data_to:
@@ -148,12 +148,12 @@ def account_views(tx: Connection, call: RequestContext, records: Sequence[Accoun
     roots = {each.account.id: each.account for each in records if each.account.kind is AccountKind.POPULATION}
     missing = {each.account.population_id for each in records} - roots.keys()
     if missing:
-        found = accounts.find_many(tx, PriceBook(), call.organisation_id, sorted(missing))
+        found = accounts.find_many(tx, CostCache(), call.organisation_id, sorted(missing))
         roots |= {each.account.id: each.account for each in found}
     composed = [each.account.id for each in records if each.account.partitions_per_unit is not None]
-    said = parts.attested(tx, call.organisation_id, composed) if composed else {}
+    said = partitions.attested(tx, call.organisation_id, composed) if composed else {}
     lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
-    blocks = parts.blocks_of(tx, call.organisation_id, lower) if lower else {}
+    blocks = partitions.blocks_of(tx, call.organisation_id, lower) if lower else {}
     return [
         AccountView(each, roots[each.account.population_id], said.get(each.account.id), blocks.get(each.account.id))
         for each in records

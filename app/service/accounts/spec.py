@@ -9,13 +9,13 @@ from app.accounting.events import NeighboringRelation
 from app.accounting.orders import GRID_VERSION
 from app.ledger.accounts import Account, AccountKind, StepEvent, check_limit, zero_curve
 from app.ledger.composition import REMOVAL_IS_BOUNDED, require_bounded_on_removal
-from app.ledger.conformity import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit
+from app.ledger.policy_checks import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.repositories import accounts, tenants
+from app.persistence.repositories import accounts, organisations
 from app.persistence.repositories.accounts import Population, planned_sha256
-from app.persistence.repositories.parts import Block
+from app.persistence.repositories.partitions import Block
 from app.service.accounts.partitions import ParallelSpec
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
@@ -93,7 +93,7 @@ def new_account(
         partitions_per_unit=terms.parallel.partitions_per_unit if terms.parallel else None,
         parts_lose_units=terms.parallel is not None and terms.parallel.replaced_units == REMOVAL_IS_BOUNDED,
         window=terms.window,
-        house_policy=None if parent else tenants.policy(tx, call.organisation_id)[0],
+        house_policy=None if parent else organisations.policy(tx, call.organisation_id)[0],
     )
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from app.ledger.accounts import Account
-from app.ledger.forecasts import Forecast
+from app.ledger.forecast import Forecast
 from app.ledger.reservations import Reservation
 from app.persistence.repositories.alerts import Alert, AlertType
 from app.service.ids import new_id

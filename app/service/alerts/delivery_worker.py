@@ -13,10 +13,10 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
-from app.persistence.engine import EVERYONE, Database, said_by
-from app.persistence.repositories import deliveries, tenants, webhooks
+from app.ledger.hash_chain import SERVICE
+from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.repositories import deliveries, organisations, webhooks
 from app.persistence.repositories.deliveries import Due
 from app.service.alerts.disabling import disable
 from app.service.alerts.http_sender import MOST_AT_ONCE, Sender, Sent
@@ -78,7 +78,7 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Due]:
     try:
         claimed = await asyncio.to_thread(lambda: claim_due(db, db.clock.now(), busy, most))
     except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every second: one line
-        _logger.warning("Deliveries cannot be looked for, and are looked for again: %s", said_by(error))
+        _logger.warning("Deliveries cannot be looked for, and are looked for again: %s", error_summary(error))
     except Exception:
         _logger.exception("Deliveries cannot be looked for, and are looked for again")
     else:
@@ -93,7 +93,9 @@ async def _deliver_one(db: Database, sender: Sender, due: Due) -> None:
         counters.delivered(acknowledged=sent.acknowledged)
         await asyncio.to_thread(record_attempt, db, due, sent, db.clock.now())
     except (LedgerError, SQLAlchemyError) as error:
-        _logger.warning("What became of delivery %s is not written, so it is sent again: %s", due.id, said_by(error))
+        _logger.warning(
+            "What became of delivery %s is not written, so it is sent again: %s", due.id, error_summary(error)
+        )
     except Exception:
         _logger.exception("Delivery %s failed, and is tried again", due.id)
 
@@ -110,12 +112,12 @@ def claim_due(db: Database, now: datetime, busy: frozenset[str] = frozenset(), m
     Returns:
         At most one of a webhook; they are due again after CLAIM_SECONDS.
     """
-    with db.read(EVERYONE) as tx:
+    with db.read(ALL_TENANTS) as tx:
         if not deliveries.any_due(tx, now, busy):
             return []
 
     def claim() -> list[Due]:
-        with db.write(EVERYONE) as tx:
+        with db.write(ALL_TENANTS) as tx:
             return deliveries.claim(tx, now, now + timedelta(seconds=CLAIM_SECONDS), busy, most)
 
     return db.retried(claim)
@@ -154,7 +156,7 @@ def record_attempt(db: Database, due: Due, sent: Sent, now: datetime) -> None:
 def _failed(tx: Connection, due: Due, sent: Sent, now: datetime) -> None:
     organisation_id, webhook_id = due.organisation_id, due.webhook.id
     if sent.gone:  # an act: the organisation is locked before anything else
-        tenants.lock(tx, organisation_id)
+        organisations.lock(tx, organisation_id)
     failures, since = webhooks.note_failure(tx, organisation_id, webhook_id, now)
     again_at = now + retry_delay(due.attempts)
     deliveries.failed(tx, due, sent.status, sent.error or "", again_at)

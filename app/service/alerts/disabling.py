@@ -5,13 +5,13 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker, digest
+from app.ledger.hash_chain import Actor, digest
 from app.persistence.repositories import deliveries, webhooks
 from app.persistence.repositories.webhooks import Webhook
 from app.service.audit.log import AuditEvent, record_event
 
 
-def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Asker, why: str, now: datetime) -> None:
+def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor, why: str, now: datetime) -> None:
     """Disable a webhook, give up what is pending for it, and keep who did it.
 
     Args:

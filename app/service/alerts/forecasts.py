@@ -12,11 +12,11 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.errors import LedgerError
-from app.ledger.forecasts import Forecast, forecast, share_used
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import accounts, alerts, readings
+from app.ledger.forecast import Forecast, forecast, share_used
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import accounts, alerts, usage_snapshots
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.readings import Reading
+from app.persistence.repositories.usage_snapshots import Reading
 from app.service.alerts.alert_factory import forecast_near
 
 WINDOW: Final = timedelta(days=7)
@@ -68,7 +68,7 @@ def outlook(tx: Connection, organisation_id: str, record: AccountRecord, now: da
     if record.created_at > start:
         base: Reading | None = Reading(0.0, record.created_at)
     else:
-        base = readings.newest_before(tx, organisation_id, record.account.id, start)
+        base = usage_snapshots.newest_before(tx, organisation_id, record.account.id, start)
     return expected(share_used(record.account), base, now)
 
 
@@ -97,8 +97,8 @@ def take_readings(db: Database, now: datetime) -> int:
     Returns:
         How many were read.
     """
-    with db.read(EVERYONE) as tx:
-        due = readings.unread(tx, now, REST)
+    with db.read(ALL_TENANTS) as tx:
+        due = usage_snapshots.unread(tx, now, REST)
     for organisation_id, found in groupby(sorted(due), itemgetter(0)):
         ids = [account_id for _, account_id in found]
         for start in range(0, len(ids), PAGE):
@@ -116,7 +116,7 @@ def _read_all(db: Database, organisation_id: str, due: Iterable[str], now: datet
                 continue
             assert record is not None, "accounts are never removed"
             _tell(tx, organisation_id, record, now)
-            readings.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
+            usage_snapshots.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
 
 
 def _tell(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> None:

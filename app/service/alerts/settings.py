@@ -4,13 +4,13 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection
 
+from app.ledger.alert_thresholds import check_thresholds, reached
 from app.ledger.errors import InvalidInputError, NotFoundError
-from app.ledger.roles import Permission
-from app.ledger.thresholds import check_thresholds, reached
-from app.persistence.repositories import accounts, alerts, tenants
+from app.ledger.permissions import Permission
+from app.persistence.repositories import accounts, alerts, organisations
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.alerts import Alert, AlertType, Wanted
-from app.persistence.repositories.tells import Tells, save_tells
+from app.persistence.repositories.alert_settings import AlertSettings, save_alert_settings
+from app.persistence.repositories.alerts import Alert, AlertFilter, AlertType
 from app.service.accounts.lookup import find_account, require_reach
 from app.service.alerts.alert_factory import thresholds_reached
 from app.service.alerts.forecasts import Outlook, outlook
@@ -40,10 +40,10 @@ def list_alerts(
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         within = call.caller.scope if account is None else find_account(tx, call, account).account.id
-        return alerts.page(tx, call.organisation_id, Wanted(kind, within), before=before, limit=limit)
+        return alerts.page(tx, call.organisation_id, AlertFilter(kind, within), before=before, limit=limit)
 
 
-def get_alert_settings(call: RequestContext, account_id: str) -> Tells:
+def get_alert_settings(call: RequestContext, account_id: str) -> AlertSettings:
     """Read of what an account tells.
 
     Args:
@@ -62,7 +62,7 @@ def get_alert_settings(call: RequestContext, account_id: str) -> Tells:
         return _found(tx, call, account_id).tells
 
 
-def set_alert_settings(call: RequestContext, account_id: str, tells: Tells) -> Tells:
+def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettings) -> AlertSettings:
     """Say of what an account tells; thresholds that it has reached already are told now, if they were not before.
 
     Args:
@@ -81,15 +81,15 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: Tells) -> T
     call.require(Permission.WEBHOOKS)
     check_thresholds(tells.thresholds)
 
-    def write() -> Tells:
+    def write() -> AlertSettings:
         with call.db.write(call.organisation_id) as tx:
-            tenants.lock(tx, call.organisation_id)
+            organisations.lock(tx, call.organisation_id)
             path = accounts.path_of(tx, call.organisation_id, account_id)
             if not path:
                 raise _missing(account_id)
             call.require_reach([record.account.id for record in path])
             account, before = path[-1].account, path[-1].tells
-            save_tells(tx, call.organisation_id, account, tells, call.now)
+            save_alert_settings(tx, call.organisation_id, account, tells, call.now)
             call.record(tx, AuditEvent("account.alerts_set", account_id, asdict(before), asdict(tells)))
             passed = tells.thresholds[: reached(account, tells.thresholds)]
             alerts.add(tx, call.organisation_id, thresholds_reached(account, passed, call.now))

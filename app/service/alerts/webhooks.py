@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import digest
 from app.ledger.errors import NotFoundError, WebhookConflictError
-from app.ledger.roles import Permission
-from app.persistence.repositories import alerts, deliveries, tenants, webhooks
+from app.ledger.hash_chain import digest
+from app.ledger.permissions import Permission
+from app.persistence.repositories import alerts, deliveries, organisations, webhooks
 from app.persistence.repositories.alerts import AlertType, DeliveryStatus
 from app.persistence.repositories.deliveries import Delivery
 from app.persistence.repositories.webhooks import Webhook
@@ -143,7 +143,7 @@ def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
 
     def write() -> Webhook:
         with call.db.write(call.organisation_id) as tx:
-            tenants.lock(tx, call.organisation_id)
+            organisations.lock(tx, call.organisation_id)
             before = _found(tx, call, webhook_id)
             if before.disabled_at is not None:
                 return before

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.ledger.roles import Permission
-from app.persistence.repositories import acts, checkpoints, entries, paths
+from app.ledger.permissions import Permission
+from app.persistence.repositories import account_paths, audit_entries, checkpoints, raw_rows
 from app.service.auth.request_context import RequestContext
 
 
@@ -37,10 +37,10 @@ def read_health(call: RequestContext) -> ChainHealth:
     """
     call.require_everywhere(Permission.AUDIT)
     with call.db.read(call.organisation_id) as tx:
-        length, head = acts.head(tx, call.organisation_id)
+        length, head = audit_entries.head(tx, call.organisation_id)
         last = checkpoints.latest(tx, call.organisation_id)
-        stopped = {account_id: why for (_, account_id), why in entries.quarantined(tx, call.organisation_id).items()}
-        found = paths.paths_of(tx, call.organisation_id, stopped.keys())
+        stopped = {account_id: why for (_, account_id), why in raw_rows.quarantined(tx, call.organisation_id).items()}
+        found = account_paths.paths_of(tx, call.organisation_id, stopped.keys())
     return ChainHealth(
         length=length,
         head=head.hex(),

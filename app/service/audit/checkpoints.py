@@ -14,11 +14,11 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import SERVICE, Asker, canonical
 from app.ledger.errors import LedgerError
-from app.ledger.roles import Permission
-from app.persistence.engine import EVERYONE, Database, said_by
-from app.persistence.repositories import acts, checkpoints, tenants
+from app.ledger.hash_chain import SERVICE, Actor, canonical
+from app.ledger.permissions import Permission
+from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.repositories import audit_entries, checkpoints, organisations
 from app.persistence.repositories.checkpoints import Checkpoint
 from app.service.audit.log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
@@ -74,7 +74,7 @@ def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Ch
         return checkpoints.page(tx, call.organisation_id, after=after, limit=limit)
 
 
-def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Asker, now: datetime) -> Checkpoint:
+def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now: datetime) -> Checkpoint:
     """Tie the runs to the organisation's chain, and sign its head.
 
     Args:
@@ -87,14 +87,14 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Asker, now
     Returns:
         The checkpoint; the latest one, if nothing was done and decided since with this key.
     """
-    tenants.lock(tx, organisation_id)
+    organisations.lock(tx, organisation_id)
     while moved := checkpoints.unanchored(tx, organisation_id, RUNS_AN_ACT):
         heads = {run_id: [decisions, head.hex()] for run_id, decisions, head in moved}
         record_event(
             tx, organisation_id, asker, AuditEvent("runs.anchored", organisation_id, after={"runs": heads}), now
         )
         checkpoints.anchor(tx, organisation_id, moved)
-    count, head = acts.head(tx, organisation_id)
+    count, head = audit_entries.head(tx, organisation_id)
     last = checkpoints.latest(tx, organisation_id)
     if last is not None and last.acts == count:
         signed_by = json.loads(last.document)["signature"]["key_id"]
@@ -102,7 +102,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Asker, now
             return last
         changed = AuditEvent("signing_key.changed", organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id})
         record_event(tx, organisation_id, asker, changed, now)
-        count, head = acts.head(tx, organisation_id)
+        count, head = audit_entries.head(tx, organisation_id)
     payload = {
         "type": "checkpoint",
         "organisation": organisation_id,
@@ -129,15 +129,15 @@ async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None
             await asyncio.to_thread(lambda: sign_due(db, signer, seconds, db.clock.now()))
             counters.background_done("checkpoints")
         except (LedgerError, SQLAlchemyError) as error:
-            _logger.warning("No checkpoint could be signed, and it is tried again: %s", said_by(error))
+            _logger.warning("No checkpoint could be signed, and it is tried again: %s", error_summary(error))
         except Exception:
             _logger.exception("No checkpoint could be signed, and it is tried again")
 
 
 def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int:
     """Sign the history of each organisation whose latest checkpoint is too old; how many were signed."""
-    with db.read(EVERYONE) as tx:
-        owners = sorted(tenants.organisation_ids(tx))
+    with db.read(ALL_TENANTS) as tx:
+        owners = sorted(organisations.organisation_ids(tx))
     signed = 0
     for owner in owners:
         with db.read(owner) as tx:

@@ -12,12 +12,12 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit import canonical_act, canonical_entry
 from app.ledger.errors import InvalidInputError, NotFoundError
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import accounts, acts, balances, entries, events, tenants
-from app.persistence.repositories.accounts import KeptAccount
-from app.persistence.repositories.entries import KeptReservation, KeptRun
+from app.ledger.hash_chain import canonical_audit_entry, canonical_entry
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import accounts, audit_entries, balances, dp_events, organisations, raw_rows
+from app.persistence.repositories.accounts import StoredAccount
+from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
 from app.persistence.tolerant import DamagedCell, refuse
 from app.service.verification.audit_replay import AuditState, Terms, read_acts
 
@@ -57,14 +57,14 @@ def export(
     """
     if (run is None) == (population is None):
         raise InvalidInputError("Name either a run or a population: --run ID, or --population ID (or its name).")
-    with db.read(EVERYONE, patient=True) as tx:
+    with db.read(ALL_TENANTS, patient=True) as tx:
         owner = None if organisation is None else _owner(tx, organisation)
         damaged: dict[object, DamagedCell] = {}
 
         def note(cell: DamagedCell) -> None:
             damaged[cell.row["id"]] = damaged[cell.row["path"]] = cell
 
-        kept = list(accounts.everything(tx, owner, note))
+        kept = list(accounts.list_all(tx, owner, note))
         root = _root(kept, damaged, run, population)
         written = 0
         for line in _lines(tx, kept, root, damaged, now):
@@ -117,13 +117,13 @@ def export_from(
 
 
 def _owner(tx: Connection, organisation: str) -> str:
-    found = tenants.find_organisation(tx, organisation)
+    found = organisations.find_organisation(tx, organisation)
     if found is None:
         raise NotFoundError(f"There is no organisation {organisation!r}; give its id or its name.")
     return found
 
 
-def _root(kept: Iterable[KeptAccount], damaged: Damaged, run: str | None, population: str | None) -> KeptAccount:
+def _root(kept: Iterable[StoredAccount], damaged: Damaged, run: str | None, population: str | None) -> StoredAccount:
     if run is not None:
         found = [one for one in kept if one.id == run and one.account.kind is AccountKind.RUN]
     else:
@@ -140,17 +140,17 @@ def _root(kept: Iterable[KeptAccount], damaged: Damaged, run: str | None, popula
 
 
 def _lines(
-    tx: Connection, kept: Iterable[KeptAccount], root: KeptAccount, damaged: Damaged, now: datetime
+    tx: Connection, kept: Iterable[StoredAccount], root: StoredAccount, damaged: Damaged, now: datetime
 ) -> Iterator[dict[str, Any] | str]:
     owner = root.organisation_id
-    paths = {key: [name for name, _ in path] for key, path in entries.ancestors(tx, owner).items()}
+    paths = {key: [name for name, _ in path] for key, path in raw_rows.ancestors(tx, owner).items()}
     beneath = {account_id for (_, account_id), path in paths.items() if root.id in path}
-    runs = [run for run in entries.kept_runs(tx, owner) if run.id in beneath]
-    budgets = entries.charged_budgets(tx, owner)
+    runs = [run for run in raw_rows.kept_runs(tx, owner) if run.id in beneath]
+    budgets = raw_rows.charged_budgets(tx, owner)
     above = {account_id for run in runs for account_id in paths[owner, run.id]} - beneath
     _require_readable(damaged, beneath | above)
     chosen = [one.account for one in kept if one.organisation_id == owner and one.id in beneath | above]
-    reservations = [one for one in entries.kept_reservations(tx, owner).values() if one.run_id in beneath]
+    reservations = [one for one in raw_rows.kept_reservations(tx, owner).values() if one.run_id in beneath]
     whole = root.account.kind is AccountKind.POPULATION
     yield {
         "type": "header",
@@ -162,7 +162,7 @@ def _lines(
         "exhausted": EXHAUSTED,
     }
     yield from _events(tx, owner, chosen, runs, reservations)
-    told = read_acts(acts.everything(tx, owner)).get(owner, AuditState())
+    told = read_acts(audit_entries.list_all(tx, owner)).get(owner, AuditState())
     for account in chosen:
         charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
         limits = _limits(account, told.terms.get(account.id))
@@ -171,14 +171,14 @@ def _lines(
     for run in runs:
         yield _run(run)
     for reservation in reservations:
-        reserved = entries.reserved(tx, owner, reservation.id)
+        reserved = raw_rows.reserved(tx, owner, reservation.id)
         assert reserved is not None, "one that cannot be read ends the export"
         yield _reservation(reservation, reserved)
     if whole:  # the chain is the organisation's: one run's share of it would prove nothing
-        for act in acts.everything(tx, owner):
-            yield f'{{"type":"act","hash":"{act.entry_hash.hex()}","entry":{canonical_act(act.entry)}}}'
+        for act in audit_entries.list_all(tx, owner):
+            yield f'{{"type":"act","hash":"{act.entry_hash.hex()}","entry":{canonical_audit_entry(act.entry)}}}'
     for run in runs:
-        for entry in entries.entries(tx, owner, run.id):
+        for entry in raw_rows.entries(tx, owner, run.id):
             # The very text that was hashed, so that no other way of writing numbers can come between.
             yield f'{{"type":"decision","hash":"{entry.entry_hash.hex()}","entry":{canonical_entry(entry.entry)}}}'
 
@@ -198,18 +198,18 @@ def _events(
     tx: Connection,
     owner: str,
     chosen: Iterable[Account],
-    runs: Iterable[KeptRun],
-    reservations: Iterable[KeptReservation],
+    runs: Iterable[StoredRun],
+    reservations: Iterable[StoredReservation],
 ) -> Iterator[dict[str, Any]]:
     """The events that are mentioned, and their prices under the rules of the accounts."""
     mentioned = {fingerprint for one in reservations for fingerprint in one.items}
     for run in runs:
-        mentioned |= entries.mentioned_events(tx, owner, run.id)
-    for _, fingerprint, canonical in sorted(events.descriptions(tx, owner)):
+        mentioned |= raw_rows.mentioned_events(tx, owner, run.id)
+    for _, fingerprint, canonical in sorted(dp_events.descriptions(tx, owner)):
         if fingerprint in mentioned:
             yield {"type": "event", "fingerprint": fingerprint, "canonical": canonical.decode()}
     rules = {(account.relation, account.grid_version) for account in chosen}
-    for price in events.everything(tx, owner):
+    for price in dp_events.list_all(tx, owner):
         if price.fingerprint in mentioned and (price.prices.relation, price.prices.grid_version) in rules:
             yield {
                 "type": "price",
@@ -253,7 +253,7 @@ def _account(
     }
 
 
-def _run(run: KeptRun) -> dict[str, Any]:
+def _run(run: StoredRun) -> dict[str, Any]:
     return {
         "type": "run",
         "id": run.id,
@@ -267,7 +267,7 @@ def _run(run: KeptRun) -> dict[str, Any]:
     }
 
 
-def _reservation(reservation: KeptReservation, reserved: tuple[bytes, int]) -> dict[str, Any]:
+def _reservation(reservation: StoredReservation, reserved: tuple[bytes, int]) -> dict[str, Any]:
     curve, delta = reserved
     return {
         "type": "reservation",

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import ActEntry, Asker, canonical
-from app.persistence.repositories import acts, tenants
+from app.ledger.hash_chain import Actor, AuditEntry, canonical
+from app.persistence.repositories import audit_entries, organisations
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class AuditEvent:
     reason: str | None = None
 
 
-def record_event(tx: Connection, organisation_id: str, asker: Asker, act: AuditEvent, now: datetime) -> None:
+def record_event(tx: Connection, organisation_id: str, asker: Actor, act: AuditEvent, now: datetime) -> None:
     """Append an act to an organisation's chain, in the transaction that does it.
 
     Args:
@@ -39,9 +39,9 @@ def record_event(tx: Connection, organisation_id: str, asker: Asker, act: AuditE
         act: what is done.
         now: in UTC.
     """
-    tenants.lock(tx, organisation_id)
-    position, head = acts.head(tx, organisation_id)
-    entry = ActEntry(
+    organisations.lock(tx, organisation_id)
+    position, head = audit_entries.head(tx, organisation_id)
+    entry = AuditEntry(
         organisation_id=organisation_id,
         position=position,
         actor=asker.actor,
@@ -53,4 +53,4 @@ def record_event(tx: Connection, organisation_id: str, asker: Asker, act: AuditE
         request_id=asker.request_id,
         created_at=now,
     )
-    acts.add(tx, entry, head)
+    audit_entries.add(tx, entry, head)

@@ -8,11 +8,11 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
 from app.ledger.errors import InvalidInputError, NotFoundError
-from app.ledger.roles import Permission
-from app.persistence.repositories import acts, decided, decisions, paths
-from app.persistence.repositories.acts import KeptAct, Wanted
-from app.persistence.repositories.decided import Decided, Place
-from app.persistence.repositories.decisions import Outcome
+from app.ledger.permissions import Permission
+from app.persistence.repositories import account_paths, audit_entries, decision_queries, decisions
+from app.persistence.repositories.audit_entries import AuditFilter, StoredAuditEntry
+from app.persistence.repositories.decision_queries import Decided, Place
+from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.run_history import EVENTS_ROOM
@@ -34,7 +34,7 @@ class DecisionQuery:
 
     run: str | None = None
     account: str | None = None
-    outcome: Outcome | None = None
+    outcome: DecisionOutcome | None = None
     actor: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -60,7 +60,7 @@ def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place 
     call.require(Permission.READ)
     _check_time(query.since, query.until)
     with call.db.read(call.organisation_id) as tx:
-        return decided.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
+        return decision_queries.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
 
 
 def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
@@ -88,8 +88,8 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
 
 
 def read_acts(
-    call: RequestContext, wanted: Wanted, *, after: int | None, limit: int, newest_first: bool = False
-) -> list[KeptAct]:
+    call: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
+) -> list[StoredAuditEntry]:
     """Read the organisation's chain of acts, as far as it is within the caller's reach.
 
     A caller who is bound to an account reads of that, of what lies beneath it, and of keys, proposals and experiments
@@ -113,8 +113,10 @@ def read_acts(
     reachable = replace(wanted, within=call.caller.scope)
     with call.db.read(call.organisation_id) as tx:
         if newest_first:
-            return acts.page_backwards(tx, call.organisation_id, reachable, before=after, limit=limit)
-        return acts.page(tx, call.organisation_id, reachable, after=-1 if after is None else after, limit=limit)
+            return audit_entries.page_backwards(tx, call.organisation_id, reachable, before=after, limit=limit)
+        return audit_entries.page(
+            tx, call.organisation_id, reachable, after=-1 if after is None else after, limit=limit
+        )
 
 
 def name_accounts(call: RequestContext, ids: Collection[str]) -> dict[str, str]:
@@ -126,7 +128,7 @@ def name_accounts(call: RequestContext, ids: Collection[str]) -> dict[str, str]:
     """
     call.require(Permission.AUDIT)
     with call.db.read(call.organisation_id) as tx:
-        return paths.paths_of(tx, call.organisation_id, ids)
+        return account_paths.paths_of(tx, call.organisation_id, ids)
 
 
 def _check_time(since: datetime | None, until: datetime | None) -> None:
@@ -141,7 +143,7 @@ def _check_time(since: datetime | None, until: datetime | None) -> None:
         )
 
 
-def _reachable(tx: Connection, call: RequestContext, query: DecisionQuery) -> decided.Wanted:
+def _reachable(tx: Connection, call: RequestContext, query: DecisionQuery) -> decision_queries.DecisionFilter:
     """What is asked for, as far as the caller may see it."""
     run = None if query.run is None else find_path(tx, call, query.run)[-1].account
     # Who may see the run, or the account, has a scope that is above it.
@@ -149,7 +151,7 @@ def _reachable(tx: Connection, call: RequestContext, query: DecisionQuery) -> de
     account = None if above is None else find_account(tx, call, above).account
     if run is None and account is not None and account.kind is AccountKind.RUN:
         run, account = account, None
-    return decided.Wanted(
+    return decision_queries.DecisionFilter(
         run_id=None if run is None else run.id,
         beneath=None if account is None else account.id,
         outcome=query.outcome,

@@ -11,12 +11,12 @@ from app.accounting.events import fingerprint
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
-from app.ledger.experiments import Charged
+from app.ledger.experiments import ChargingMode
 from app.ledger.filters import FilterKind
-from app.ledger.roles import Permission
-from app.ledger.room import fits
+from app.ledger.headroom import fits
+from app.ledger.permissions import Permission
 from app.ledger.runs import TERMINAL, Run
-from app.persistence.repositories import accounts, acts, experiments, runs, tallies
+from app.persistence.repositories import accounts, audit_entries, charge_totals, experiments, runs
 from app.persistence.repositories.accounts import AccountRecord
 from app.service.accounts.create import get_account
 from app.service.auth.request_context import RequestContext
@@ -62,10 +62,10 @@ COVERED: Final = (
     "Everything that is computed from the released results afterwards.",
 )
 CHOICES: Final = {
-    Charged.EACH_RUN: "Each run of the sweep is charged by itself. Where a model was chosen among them, what counts is "
-    "what all of them have cost together.",
-    Charged.REPEAT_AND_SELECT: "The whole sweep is charged at once, the choice of the best trial included, provided "
-    "that the number of trials was drawn as declared and that nothing but the best was looked at.",
+    ChargingMode.EACH_RUN: "Each run of the sweep is charged by itself. Where a model was chosen among them, what "
+    "counts is what all of them have cost together.",
+    ChargingMode.REPEAT_AND_SELECT: "The whole sweep is charged at once, the choice of the best trial included, "
+    "provided that the number of trials was drawn as declared and that nothing but the best was looked at.",
 }
 NOT_COVERED: Final = (
     "What was released without asking: the ledger knows what it was told.",
@@ -97,7 +97,7 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
         path = find_path(tx, call, run_id)
         _require_proven(path)
         run = runs.get(tx, call.organisation_id, run_id)
-        events, kinds, steps = tallies.charged_events(tx, call.organisation_id, run_id, MOST_EVENTS)
+        events, kinds, steps = charge_totals.charged_events(tx, call.organisation_id, run_id, MOST_EVENTS)
         own = path[-1]
         touched = [record.account for record in path]
         governing = governing_of(touched)
@@ -119,7 +119,7 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
             ],
             "mechanisms_in_all": kinds,
             "steps": steps,
-            "decisions": tallies.outcomes(tx, call.organisation_id, run_id),
+            "decisions": charge_totals.outcomes(tx, call.organisation_id, run_id),
             "loss": _loss(governing, own.account, reading_of(touched).epsilon),
             "accounts": [_account(account) for account in touched if account.limit is not None],
             "experiments": _experiments(tx, call, run_id, {tally.fingerprint for tally in events}),
@@ -128,7 +128,7 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
         used = [tally.fingerprint for tally in events]
         payload["versions"] |= {
             "grid": own.account.grid_version,
-            "formulas": tallies.formula_versions(tx, call.organisation_id, used),
+            "formulas": charge_totals.formula_versions(tx, call.organisation_id, used),
         }
     return signer.signed(payload)
 
@@ -153,7 +153,7 @@ def population_statement(call: RequestContext, population_id: str, signer: Signe
     with call.db.read(call.organisation_id) as tx:
         [record] = accounts.path_of(tx, call.organisation_id, record.account.id)
         _require_proven([record])
-        ids, count = tallies.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
+        ids, count = charge_totals.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
         payload = {
             **_head(call, "population_statement"),
             "population": {"id": population_id, "name": record.account.name},
@@ -289,7 +289,7 @@ def _trained_one(run: Run, path: Sequence[Account]) -> dict[str, Any]:
 
 
 def _chain(tx: Connection, call: RequestContext) -> dict[str, Any]:
-    count, head = acts.head(tx, call.organisation_id)
+    count, head = audit_entries.head(tx, call.organisation_id)
     return {"acts": count, "acts_head": head.hex()}
 
 

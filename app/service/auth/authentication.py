@@ -8,20 +8,20 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker
 from app.ledger.errors import AuthenticationError, NameTakenError
+from app.ledger.hash_chain import Actor
 from app.ledger.names import check_name
-from app.ledger.roles import Role
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import keys, tenants
-from app.persistence.repositories.keys import KeyRecord
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import api_keys, organisations
+from app.persistence.repositories.api_keys import KeyRecord
 from app.service.audit.log import AuditEvent, record_event
 from app.service.ids import new_id
 
 DEFAULT_PLACEMENT = "default"
 """The name of the one database that every service has."""
 
-CLI_ACTOR = Asker("cli")
+CLI_ACTOR = Actor("cli")
 """Whoever may run commands on the machine; which person that was, the machine knows."""
 
 
@@ -66,22 +66,22 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
     gate, *others = everywhere or (db,)
 
     def require_free(tx: Connection) -> None:
-        if tenants.find_organisation(tx, name) is not None:
+        if organisations.find_organisation(tx, name) is not None:
             raise NameTakenError(f"There is an organisation named {name!r} already.")
 
     def found(tx: Connection, organisation_id: str) -> None:
-        tenants.add_organisation(tx, organisation_id, name, now)
+        organisations.add_organisation(tx, organisation_id, name, now)
         act = AuditEvent("organisation.created", organisation_id, after={"name": name})
         record_event(tx, organisation_id, CLI_ACTOR, act, now)
 
     def create() -> str:
         organisation_id = new_id("org", now)
         # Whoever founds an organisation, wherever it will live, holds the gate: two cannot take one name at once.
-        with gate.write(EVERYONE) as tx:
-            tenants.lock_names(tx)
+        with gate.write(ALL_TENANTS) as tx:
+            organisations.lock_names(tx)
             require_free(tx)
             for other in others:
-                with other.read(EVERYONE) as look:
+                with other.read(ALL_TENANTS) as look:
                     require_free(look)
             if db is gate:
                 found(tx, organisation_id)
@@ -148,8 +148,8 @@ def authenticate(
         KeyRefusedError: a key that it knows, and that opens nothing; only who has the secret is told why.
     """
     key_id, secret = credentials(authorization)
-    with db.read(EVERYONE) as tx:
-        record = keys.find(tx, key_id)
+    with db.read(ALL_TENANTS) as tx:
+        record = api_keys.find(tx, key_id)
     stored = record.secret_hash if record else bytes(32)
     matches = hmac.compare_digest(stored, secret_hash(secret))
     if record is None:

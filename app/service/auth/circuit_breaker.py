@@ -9,7 +9,7 @@ from threading import Lock
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
-from app.persistence.engine import Database
+from app.persistence.database import Database
 
 
 @dataclass

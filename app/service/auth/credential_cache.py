@@ -11,9 +11,9 @@ from time import monotonic
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailableError
-from app.persistence.engine import EVERYONE, Database, said_by
-from app.persistence.recent import Recent
-from app.persistence.repositories import keys
+from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.lru_cache import LruCache
+from app.persistence.repositories import api_keys
 from app.persistence.repositories.sessions import SessionRecord
 from app.service.auth import sessions
 from app.service.auth.authentication import KeyRefusedError, Principal, authenticate, principal_of
@@ -83,7 +83,7 @@ class Authenticator:
     def __init__(self, databases: Mapping[str, Database], openid: OidcConfig | None = None) -> None:
         self._doors = CircuitBreakers(databases)
         self._known: dict[bytes, _Known] = {}
-        self._ever: Recent[bytes, bool] = Recent(MOST_CALLERS)
+        self._ever: LruCache[bytes, bool] = LruCache(MOST_CALLERS)
         self._failures = FailedAttemptLog()
         self._people = None if openid is None else OidcAuthenticator(openid, self._doors, self._failures)
 
@@ -173,7 +173,9 @@ class Authenticator:
                 await asyncio.to_thread(self.refresh, placement)
                 counters.background_done("keys")
             except (SQLAlchemyError, LedgerError) as error:  # they are believed no longer, and look themselves up
-                _logger.warning("The keys of the placement %s could not be looked up: %s", placement, said_by(error))
+                _logger.warning(
+                    "The keys of the placement %s could not be looked up: %s", placement, error_summary(error)
+                )
             except Exception:
                 _logger.exception("The keys of the placement %s could not be looked up", placement)
 
@@ -201,8 +203,8 @@ class Authenticator:
         if not here:
             return
         now = db.clock.now()
-        with db.read(EVERYONE) as tx:
-            found = keys.find_many(tx, {known.caller.actor for _, known in here if known.session is None})
+        with db.read(ALL_TENANTS) as tx:
+            found = api_keys.find_many(tx, {known.caller.actor for _, known in here if known.session is None})
             signed_in = sessions.look_up(tx, [known.session.id for _, known in here if known.session], placement, now)
         for header, known in self._refresh_sessions(here, signed_in, asked):
             record = found.get(known.caller.actor)
@@ -301,8 +303,8 @@ class Authenticator:
                 (known.caller.organisation_id, known.caller.actor): now - timedelta(seconds=asked - known.used_at)
                 for known in due
             }
-            with db.write(EVERYONE) as tx:
-                keys.used(tx, when)
+            with db.write(ALL_TENANTS) as tx:
+                api_keys.used(tx, when)
             for known in due:
                 known.written_at = asked
 

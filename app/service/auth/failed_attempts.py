@@ -10,9 +10,9 @@ from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import Asker
 from app.ledger.errors import LedgerError
-from app.persistence.engine import Database, said_by
+from app.ledger.hash_chain import Actor
+from app.persistence.database import Database, error_summary
 from app.service.audit.log import AuditEvent, record_event
 
 GATHERED_SECONDS = 60.0
@@ -109,9 +109,9 @@ class FailedAttemptLog:
 
         def write(now: datetime) -> None:
             with db.write(tried.organisation_id) as tx:
-                record_event(tx, tried.organisation_id, Asker(NOBODY, request_id), act, now)
+                record_event(tx, tried.organisation_id, Actor(NOBODY, request_id), act, now)
 
         try:
             db.retried(partial(write, db.clock.now()))
         except (SQLAlchemyError, LedgerError) as error:  # who tried is told that it opens nothing all the same
-            _logger.warning("A %s could not be noted (%s): %s", tried.action, why, said_by(error))
+            _logger.warning("A %s could not be noted (%s): %s", tried.action, why, error_summary(error))

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker
 from app.ledger.errors import InsufficientScopeError
-from app.ledger.roles import PERMISSIONS, Permission, Role, holders
-from app.persistence.engine import Database
+from app.ledger.hash_chain import Actor
+from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
+from app.persistence.database import Database
 from app.service.audit.log import AuditEvent, record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
 
@@ -43,9 +43,9 @@ class RequestContext:
         return self.caller.organisation_id
 
     @property
-    def asker(self) -> Asker:
+    def asker(self) -> Actor:
         """Who asks, and in which request, as chains keep it."""
-        return Asker(self.caller.actor, self.request_id)
+        return Actor(self.caller.actor, self.request_id)
 
     def record(self, tx: Connection, act: AuditEvent) -> None:
         """Append to the organisation's chain what the caller does, in the transaction that does it."""

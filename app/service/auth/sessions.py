@@ -16,12 +16,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker, canonical, digest
 from app.ledger.errors import AuthenticationError
-from app.ledger.roles import Role
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import keys, sessions
-from app.persistence.repositories.keys import KeyRecord
+from app.ledger.hash_chain import Actor, canonical, digest
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import api_keys, sessions
+from app.persistence.repositories.api_keys import KeyRecord
 from app.persistence.repositories.sessions import SessionRecord
 from app.service.audit.log import AuditEvent, record_event
 from app.service.auth.authentication import Principal, principal_of, secret_hash
@@ -95,7 +95,7 @@ def open_session(
                 _end(tx, first, caller, now, request_id)
             sessions.add(tx, session)
             act = AuditEvent("session.opened", session.id, after=_facts(session))
-            record_event(tx, caller.organisation_id, Asker(caller.actor, request_id), act, now)
+            record_event(tx, caller.organisation_id, Actor(caller.actor, request_id), act, now)
 
     db.retried(write)
     return f"{session.id}.{secret}"
@@ -166,7 +166,7 @@ def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> Si
         AuthenticationError: the session is not known here, or has ended, or its key opens nothing any more.
     """
     session_id, _, secret = cookie.partition(".")
-    with db.read(EVERYONE) as tx:
+    with db.read(ALL_TENANTS) as tx:
         found = look_up(tx, [session_id], placement, now).get(session_id)
     if found is None or not hmac.compare_digest(found.session.secret_hash, _bound_hash(secret, found.session)):
         raise AuthenticationError(ENDED)
@@ -186,7 +186,7 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
         return {}
     stored = sessions.find_many(tx, session_ids)
     opened_by = {each.actor for each in stored.values() if each.role is None}
-    known = keys.find_many(tx, opened_by) if opened_by else {}
+    known = api_keys.find_many(tx, opened_by) if opened_by else {}
     callers = {each.id: _caller(each, known.get(each.actor), placement, now) for each in stored.values()}
     return {
         session_id: SignedInSession(stored[session_id], caller)
@@ -215,7 +215,7 @@ def _facts(session: SessionRecord) -> dict[str, object]:
 
 def _end(tx: Connection, session_id: str, caller: Principal, now: datetime, request_id: str | None) -> None:
     if sessions.remove(tx, caller.organisation_id, session_id):
-        asker = Asker(caller.actor, request_id)
+        asker = Actor(caller.actor, request_id)
         record_event(tx, caller.organisation_id, asker, AuditEvent("session.ended", session_id), now)
 
 

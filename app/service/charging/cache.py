@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.ledger.plans import PlannedItem
-from app.persistence.recent import Recent
+from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.events import PriceBook
+from app.persistence.repositories.dp_events import CostCache
 
 Key = tuple[str, str]
 """An organisation's id, and the id of something of it."""
@@ -35,8 +35,8 @@ class LedgerCache:
         reserved: runs that had an active reservation when they were last seen: a hint of what to lock.
     """
 
-    paths: Recent[Key, tuple[str, ...]] = field(default_factory=lambda: Recent(16384))
-    accounts: Recent[Key, AccountRecord] = field(default_factory=lambda: Recent(2048))
-    prices: PriceBook = field(default_factory=PriceBook)
-    plans: Recent[Key, CachedPlan] = field(default_factory=lambda: Recent(2048))
-    reserved: Recent[Key, bool] = field(default_factory=lambda: Recent(16384))
+    paths: LruCache[Key, tuple[str, ...]] = field(default_factory=lambda: LruCache(16384))
+    accounts: LruCache[Key, AccountRecord] = field(default_factory=lambda: LruCache(2048))
+    prices: CostCache = field(default_factory=CostCache)
+    plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
+    reserved: LruCache[Key, bool] = field(default_factory=lambda: LruCache(16384))

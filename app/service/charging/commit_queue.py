@@ -12,8 +12,8 @@ from opentelemetry.trace import SpanContext
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.roles import Permission
-from app.persistence.engine import Database, WriterBusyError, said_by
+from app.ledger.permissions import Permission
+from app.persistence.database import Database, WriteLockBusyError, error_summary
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
 from app.service.charging.group import CommandResult, commit_group, preview
@@ -170,7 +170,7 @@ class CommitQueue:
         except Exception as error:
             foreseen = isinstance(error, _NOBODYS_FAULT)
             counters.group_failed(foreseen=foreseen)
-            why = said_by(error)
+            why = error_summary(error)
             # Traces of a database that is down would bury everything else in the log.
             _logger.exception(
                 "A group of %d commands could not be written: %s", len(commands), why, exc_info=not foreseen
@@ -188,7 +188,7 @@ class CommitQueue:
             # On this thread: handing a group to another one of this interpreter takes longer than writing it.
             try:
                 return list(commit_group(self.db, self.memory, commands, wait=False))
-            except WriterBusyError:
+            except WriteLockBusyError:
                 pass
         work = partial(commit_group, self.db, self.memory, commands)
         return list(await asyncio.get_running_loop().run_in_executor(self._threads, self.db.retried, work))

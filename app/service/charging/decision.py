@@ -15,12 +15,12 @@ from app.ledger.reservations import (
     has_lapsed,
     is_exact,
     is_withdrawn,
+    subtract_hold,
     take,
-    taken_out,
 )
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.ledger.windows import require_open
-from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.alerts.alert_factory import exhausted, overdrawn
 from app.service.charging.refusing import refusal_details, with_limit_change
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepResult
@@ -166,7 +166,7 @@ def _under_reservation(
     cost = total_cost(priced)
     left = [StepEvent(item.event, 1) for item in taken.items if item.unused]
     exact = is_exact(own.held, (work.quote(organisation_id, own, [each], command.ready)[0].curve for each in left))
-    held = taken_out(own.held, cost) if exact else work.held_by(organisation_id, taken, own, command.ready)
+    held = subtract_hold(own.held, cost) if exact else work.held_by(organisation_id, taken, own, command.ready)
     after = own.settled(cost, held)
     remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
     outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
@@ -247,9 +247,9 @@ def _decision(
     """What is decided, as it will be kept; its hash is not known yet."""
     request = command.request
     facts, remaining = None, None
-    kind = Outcome.REPORTED if request.mode is Mode.REPORT else Outcome.ADMITTED
+    kind = DecisionOutcome.REPORTED if request.mode is Mode.REPORT else DecisionOutcome.ADMITTED
     if isinstance(outcome, Refusal):
-        kind, facts = Outcome.REFUSED, json.dumps(refusal_details(outcome))
+        kind, facts = DecisionOutcome.REFUSED, json.dumps(refusal_details(outcome))
     elif not outcome.overdrawn:
         remaining = outcome.steps_remaining
     return Decision(

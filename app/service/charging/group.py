@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError
-from app.persistence.engine import EVERYONE, Database, Whose
+from app.persistence.database import ALL_TENANTS, Database, Whose
 from app.service.charging.cache import LedgerCache
 from app.service.charging.decision import decide
 from app.service.charging.loading import load
@@ -75,7 +75,7 @@ def preview(db: Database, memory: LedgerCache, command: StepCommand) -> StepResu
 def _whose(commands: Sequence[StepCommand]) -> Whose:
     """Of one organisation where the database keeps them apart: a lane is (`CommitQueue`); SQLite's holds several."""
     organisations = {command.organisation_id for command in commands}
-    return organisations.pop() if len(organisations) == 1 else EVERYONE
+    return organisations.pop() if len(organisations) == 1 else ALL_TENANTS
 
 
 def _outcome(work: UnitOfWork, command: StepCommand) -> CommandResult:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.ledger.plans import PlannedItem
-from app.persistence.repositories import accounts, decisions, locks, replies, reservations, runs
+from app.persistence.repositories import accounts, decisions, idempotent_responses, locks, reservations, runs
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.locks import Seen
 from app.service.auth.request_context import RequestContext
@@ -48,7 +48,7 @@ def load(tx: Connection, memory: LedgerCache, wanted: Sequence[LoadRequest]) -> 
     for organisation_id in sorted({each.organisation_id for each in wanted}):
         theirs = [each for each in wanted if each.organisation_id == organisation_id]
         keys = {each.idempotency_key for each in theirs if each.idempotency_key is not None}
-        replies.lock_keys(tx, organisation_id, keys)
+        idempotent_responses.lock_keys(tx, organisation_id, keys)
         _load_paths(work, organisation_id, {each.run_id for each in theirs})
         _load_accounts(work, organisation_id, theirs)
         _load_parts(work, organisation_id)
@@ -181,4 +181,4 @@ def _load_pinned(work: UnitOfWork, organisation_id: str, keys: Sequence[str]) ->
         for decision in decisions.find_by_keys(work.tx, organisation_id, keys):
             assert decision.idempotency_key is not None, "it was found by its key"
             work.pinned[organisation_id, decision.idempotency_key] = decision
-        work.reused.update((organisation_id, key) for key in replies.known(work.tx, organisation_id, keys))
+        work.reused.update((organisation_id, key) for key in idempotent_responses.known(work.tx, organisation_id, keys))

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from app.ledger.admission import Refusal
 from app.ledger.filters import Limit
-from app.ledger.limits import LimitChange
-from app.persistence.repositories import acts
+from app.ledger.limit_changes import LimitChange
+from app.persistence.repositories import audit_entries
 from app.service.audit.log import AuditEvent
 from app.service.json_numbers import json_finite
 
@@ -39,8 +39,8 @@ def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) ->
     binding = refusal.binding
     if not binding.limit_revision:
         return refusal
-    wanted = acts.Wanted(action=f"{binding.kind}.limit_changed", subject=binding.id)
-    last = next(iter(acts.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
+    wanted = audit_entries.AuditFilter(action=f"{binding.kind}.limit_changed", subject=binding.id)
+    last = next(iter(audit_entries.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
     if last is None or last.entry.before is None:
         return refusal  # the chain is cut: that is for a verification to say
     before = json.loads(last.entry.before)["limit"]

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.accounting.events import fingerprint
-from app.ledger.thresholds import watch_of
-from app.persistence.repositories import alerts, balances, decisions, events, reservations, runs
+from app.ledger.alert_thresholds import watermark_of
+from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
 from app.service.alerts.alert_factory import thresholds_reached
 from app.service.charging.cache import CachedPlan, Key, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork
@@ -19,12 +19,12 @@ def save(work: UnitOfWork) -> None:
     """
     for kept, remembered in work.listed.items() if work.changed else ():
         # Prices are believed as they are remembered; an older state of the database may have been restored since.
-        for event in events.without_curve(work.tx, kept, remembered):
+        for event in dp_events.without_curve(work.tx, kept, remembered):
             work.prices.setdefault(kept, {})[event] = remembered[event]
     for kept, curves in work.prices.items():
-        events.add_curves(work.tx, kept, curves)
+        dp_events.add_curves(work.tx, kept, curves)
     for organisation_id, mentioned in work.mentioned.items():
-        events.remember(work.tx, organisation_id, mentioned)
+        dp_events.remember(work.tx, organisation_id, mentioned)
     if work.decided:
         decisions.add_all(work.tx, work.decided)
     if work.moved:
@@ -49,7 +49,7 @@ def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
         assert record.watch is not None, "whoever changes an account looks at its thresholds before"
         if record.watch.holds(record.account.spent):
             continue
-        watch = watch_of(record.account, record.tells.thresholds)
+        watch = watermark_of(record.account, record.tells.thresholds)
         crossed = record.tells.thresholds[record.watch.passed : watch.passed]
         work.tell(key[0], thresholds_reached(record.account, crossed, record.updated_at))
         work.accounts[key] = replace(record, watch=watch)

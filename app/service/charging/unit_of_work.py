@@ -18,7 +18,7 @@ from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.alerts import Alert
 from app.persistence.repositories.balances import Since
 from app.persistence.repositories.decisions import Decision, sealed
-from app.persistence.repositories.events import PriceList
+from app.persistence.repositories.dp_events import CostTable
 from app.service.charging.cache import Key, LedgerCache
 from app.service.costing import PrecomputedCosts
 
@@ -64,8 +64,8 @@ class UnitOfWork:
     decided: list[tuple[str, Decision]] = field(default_factory=list)
     changed: set[Key] = field(default_factory=set)
     moved: set[Key] = field(default_factory=set)
-    listed: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
-    prices: dict[PriceList, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    listed: dict[CostTable, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    prices: dict[CostTable, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     mentioned: dict[str, set[DpEvent]] = field(default_factory=dict)
     told: dict[str, list[Alert]] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ class UnitOfWork:
         Raises:
             UnpreparedError: neither the list nor `ready` has an event.
         """
-        kept = PriceList(organisation_id, account.relation, account.grid_version)
+        kept = CostTable(organisation_id, account.relation, account.grid_version)
         listed = self.listed.setdefault(kept, {})
         new = self.prices.get(kept, {})
         unknown = {fingerprint(event): event for event in {step.event for step in steps} - listed.keys() - new.keys()}
@@ -171,7 +171,7 @@ class UnitOfWork:
 
     def remember_prices(self, organisation_id: str, account: Account, steps: Iterable[PricedStep]) -> None:
         """Have those prices appended to the ledger's list that it lacks."""
-        kept = PriceList(organisation_id, account.relation, account.grid_version)
+        kept = CostTable(organisation_id, account.relation, account.grid_version)
         listed = self.listed.get(kept, {})
         new = {priced.step.event: priced.curve for priced in steps if priced.step.event not in listed}
         if new:

@@ -6,9 +6,9 @@ from datetime import datetime
 
 from app.accounting.events import RepeatAndSelect
 from app.ledger.accounts import Account, StepEvent
-from app.ledger.conformity import require_declared, require_reporter, require_steps, sources_of
-from app.ledger.deviations import Declared, Deviation, deviations, noted
+from app.ledger.deviations import Declared, Deviation, deviations, merge_deviations
 from app.ledger.errors import RunStateConflictError
+from app.ledger.policy_checks import require_declared, require_reporter, require_steps, sources_of
 from app.ledger.runs import Run
 from app.persistence.repositories import experiments
 from app.service.charging.requests import Mode, StepCommand
@@ -63,4 +63,4 @@ def find_deviations(
 def with_deviations(work: UnitOfWork, command: StepCommand, run: Run, steps: Sequence[StepEvent]) -> Run:
     """A run whose steps are taken, with what they differ in."""
     found = find_deviations(work, command.organisation_id, run, steps, command.now)
-    return replace(run, deviations=noted(run.deviations, found)) if found else run
+    return replace(run, deviations=merge_deviations(run.deviations, found)) if found else run

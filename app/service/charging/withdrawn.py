@@ -1,7 +1,7 @@
 """The end of a plan whose next steps a lowered limit has withdrawn (ADR 0026)."""
 
 from app.ledger.reservations import commit, has_lapsed
-from app.persistence.engine import Database
+from app.persistence.database import Database
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save

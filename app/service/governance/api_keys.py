@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.names import check_name
-from app.ledger.roles import ISSUES, Permission, Role
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import acts, keys, tenants
-from app.persistence.repositories.keys import KeyRecord
+from app.ledger.permissions import ISSUES, Permission, Role
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import api_keys, audit_entries, organisations
+from app.persistence.repositories.api_keys import KeyRecord
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.audit.log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR
@@ -58,14 +58,14 @@ def create_key(
 
     def is_taken(key_id: str) -> bool:
         for other in others:
-            with other.read(EVERYONE) as look:
-                if keys.find(look, key_id) is not None:
+            with other.read(ALL_TENANTS) as look:
+                if api_keys.find(look, key_id) is not None:
                     return True
         return False
 
     def create() -> IssuedKey:
-        with db.write(EVERYONE) as tx:
-            organisation_id = tenants.find_organisation(tx, organisation)
+        with db.write(ALL_TENANTS) as tx:
+            organisation_id = organisations.find_organisation(tx, organisation)
             if organisation_id is None:
                 raise NotFoundError(
                     f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`."
@@ -158,7 +158,7 @@ def rotate_key(
         terms = KeyTerms(Role(old.role), old.name, old.scope, old.expires_at)
         issued = generate_key(call.organisation_id, terms, call.caller.actor, call.now)
         add_key(tx, issued, call.asker, call.now)
-        keys.change(tx, old, expires_at=ends)
+        api_keys.change(tx, old, expires_at=ends)
         after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
         call.record(tx, AuditEvent("key.rotated", old.id, before=key_audit_payload(old), after=after))
         return render(issued)
@@ -187,7 +187,7 @@ def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_he
 
     def revoke() -> KeyRecord:
         with call.db.write(call.organisation_id) as tx:
-            tenants.lock(tx, call.organisation_id)
+            organisations.lock(tx, call.organisation_id)
             old = _found(tx, call, key_id)
             if call.caller.actor != key_id:
                 _require_lendable(tx, call, Role(old.role), old.scope)
@@ -201,7 +201,7 @@ def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_he
 def _revoke(tx: Connection, call: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:
     if old.revoked_at is not None:
         return old
-    keys.change(tx, old, revoked_at=call.now)
+    api_keys.change(tx, old, revoked_at=call.now)
     now = replace(old, revoked_at=call.now)
     call.record(tx, AuditEvent("key.revoked", old.id, key_audit_payload(old), key_audit_payload(now), reason))
     return now
@@ -211,8 +211,8 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
     """Actors, and the keys for which theirs were changed, whoever changed them."""
     found, waiting = set(actors), list(actors)
     while waiting:
-        rotated = acts.Wanted(action="key.rotated", subject=waiting.pop())
-        for kept in acts.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
+        rotated = audit_entries.AuditFilter(action="key.rotated", subject=waiting.pop())
+        for kept in audit_entries.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
             heir = json.loads(kept.entry.after or "{}").get("replaced_by")
             if heir is not None and heir not in found:
                 found.add(heir)
@@ -256,11 +256,11 @@ def list_keys(call: RequestContext, *, after: str | None, limit: int) -> list[Ke
     """
     call.require(Permission.KEYS)
     with call.db.read(call.organisation_id) as tx:
-        return keys.page(tx, call.organisation_id, scope=call.caller.scope, after=after, limit=limit)
+        return api_keys.page(tx, call.organisation_id, scope=call.caller.scope, after=after, limit=limit)
 
 
 def _found(tx: Connection, call: RequestContext, key_id: str) -> KeyRecord:
-    found = keys.find(tx, key_id)
+    found = api_keys.find(tx, key_id)
     if found is None or found.organisation_id != call.organisation_id:
         raise NotFoundError(f"There is no key {key_id!r} in your organisation.")
     return found
@@ -277,7 +277,7 @@ def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetim
     Raises:
         InvalidInputError: it would.
     """
-    own = keys.find(tx, call.caller.actor)
+    own = api_keys.find(tx, call.caller.actor)
     ends = None if own is None else own.expires_at
     if ends is not None and (expires_at is None or expires_at > ends):
         raise InvalidInputError(

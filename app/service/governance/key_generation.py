@@ -7,10 +7,10 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Asker, digest
-from app.ledger.roles import Role
-from app.persistence.repositories import keys
-from app.persistence.repositories.keys import KeyRecord
+from app.ledger.hash_chain import Actor, digest
+from app.ledger.permissions import Role
+from app.persistence.repositories import api_keys
+from app.persistence.repositories.api_keys import KeyRecord
 from app.service.audit.log import AuditEvent, record_event
 from app.service.auth.authentication import secret_hash
 from app.service.ids import new_id
@@ -70,9 +70,9 @@ def generate_key(organisation_id: str, terms: KeyTerms, issuer: str, now: dateti
     return IssuedKey(record, f"{record.id}.{secret}")
 
 
-def add_key(tx: Connection, issued: IssuedKey, asker: Asker, now: datetime) -> None:
+def add_key(tx: Connection, issued: IssuedKey, asker: Actor, now: datetime) -> None:
     """Store a new key, and say so in the chain."""
-    keys.add(tx, issued.record)
+    api_keys.add(tx, issued.record)
     act = AuditEvent("key.created", issued.id, after=key_audit_payload(issued.record))
     record_event(tx, issued.record.organisation_id, asker, act, now)
 

@@ -6,21 +6,21 @@ from dataclasses import asdict, dataclass, replace
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.conformity import Size, require_limit_allowed, require_run, sources_of
+from app.ledger.alert_thresholds import reached
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
     VersionConflictError,
 )
 from app.ledger.filters import Limit
-from app.ledger.limits import is_lowered, is_raised, limited
+from app.ledger.limit_changes import is_lowered, is_raised, with_limit
+from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import effective
-from app.ledger.roles import PERMISSIONS, Permission
-from app.ledger.thresholds import reached
-from app.persistence.repositories import accounts, alerts, keeping
+from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
+from app.persistence.repositories import account_writes, accounts, alerts
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.persistence.repositories.balances import weights_facts
-from app.persistence.repositories.proposals import Kind, Proposal
+from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.spec import validate_spec
 from app.service.alerts.alert_factory import thresholds_reached
@@ -178,7 +178,7 @@ def apply_limit(
         The account afterwards.
     """
     record, after = path[-1], _limited(path, limit, ready)
-    keeping.set_limit(tx, call.organisation_id, after, call.now)
+    account_writes.set_limit(tx, call.organisation_id, after, call.now)
     now = replace(record, account=after, updated_at=call.now)
     assert record.account.limit is not None, "only a limit can be changed"
     withdrawn = withdraw_plans(tx, call, after, ready) if is_lowered(record.account.limit, limit) else []
@@ -203,14 +203,14 @@ def limit_payload(record: AccountRecord) -> dict[str, object]:
 
 def _propose(tx: Connection, call: RequestContext, record: AccountRecord, request: LimitRequest) -> Proposal:
     account = record.account
-    require_none_open(tx, call, account.id, {Kind.LIMIT, Kind.RUN})
+    require_none_open(tx, call, account.id, {ProposalKind.LIMIT, ProposalKind.RUN})
     facts = {"limit": asdict(request.limit), "revision": account.limit_revision}
-    return propose(tx, call, Kind.LIMIT, account.id, facts, request.reason, before=limit_payload(record))
+    return propose(tx, call, ProposalKind.LIMIT, account.id, facts, request.reason, before=limit_payload(record))
 
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, ready: PrecomputedCosts) -> Account:
     """An account with another limit, that protects the people of every population to which it belongs."""
-    after = limited(path[-1].account, limit)
+    after = with_limit(path[-1].account, limit)
     for population in _populations(path):
         after = validate_spec(after, population, ready)
     return after

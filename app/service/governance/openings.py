@@ -11,11 +11,11 @@ from app.accounting.events import NeighboringRelation
 from app.ledger.errors import NameTakenError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.lookalikes import look_alike
-from app.ledger.policies import NOTHING_SAID, ORGANISATION, Source, effective
-from app.ledger.roles import Permission
-from app.persistence.repositories import tenants
+from app.ledger.permissions import Permission
+from app.ledger.policies import NOTHING_SAID, ORGANISATION, PolicySource, effective
+from app.persistence.repositories import organisations
 from app.persistence.repositories.accounts import Population, planned_text, read_planned
-from app.persistence.repositories.proposals import Kind, Proposal
+from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.create import check_population, open_population
 from app.service.accounts.partitions import AccountView, ParallelSpec
 from app.service.accounts.spec import AccountSpec
@@ -67,8 +67,8 @@ def create_population(
 
 def needs_second_person(tx: Connection, call: RequestContext) -> bool:
     """Whether the organisation's policy lets nobody open a population alone."""
-    policy = tenants.policy(tx, call.organisation_id)[0] or NOTHING_SAID
-    return effective((Source(ORGANISATION, policy),)).approvers_to_open_population != 1
+    policy = organisations.policy(tx, call.organisation_id)[0] or NOTHING_SAID
+    return effective((PolicySource(ORGANISATION, policy),)).approvers_to_open_population != 1
 
 
 def propose_population(
@@ -90,14 +90,14 @@ def propose_population(
         NameTakenError: a population has this name, or one that looks like it, or is proposed with it.
     """
     check_population(tx, call, terms, population, ready)
-    for waiting in open_proposals(tx, call, None, {Kind.POPULATION}, limit=MOST_WAITING):
+    for waiting in open_proposals(tx, call, None, {ProposalKind.POPULATION}, limit=MOST_WAITING):
         other = waiting.proposed["name"]
         if look_alike(terms.name, other):
             raise NameTakenError(
                 f"{waiting.id} proposes {other!r} already; approve, reject or withdraw it first.", name=other
             )
     told = f"The population {terms.name}: another person has to approve it."
-    return propose(tx, call, Kind.POPULATION, None, opening_facts(terms, population), told)
+    return propose(tx, call, ProposalKind.POPULATION, None, opening_facts(terms, population), told)
 
 
 def approve_population(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:

@@ -5,14 +5,23 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
-from app.ledger.audit import canonical
-from app.ledger.conformity import sources_of
 from app.ledger.errors import InvalidInputError, VersionConflictError
-from app.ledger.policies import NOTHING_SAID, ORGANISATION, Policy, Source, effective, facts_of, loosened, policy_of
+from app.ledger.hash_chain import canonical
+from app.ledger.permissions import Permission
+from app.ledger.policies import (
+    NOTHING_SAID,
+    ORGANISATION,
+    Policy,
+    PolicySource,
+    effective,
+    facts_of,
+    loosened,
+    policy_of,
+)
+from app.ledger.policy_checks import sources_of
 from app.ledger.policy_warnings import RuleWarning, warnings_about
-from app.ledger.roles import Permission
-from app.persistence.repositories import accounts, keeping, tenants
-from app.persistence.repositories.proposals import Kind, Proposal
+from app.persistence.repositories import account_writes, accounts, organisations
+from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_parent
 from app.service.audit.log import AuditEvent
 from app.service.auth.request_context import RequestContext
@@ -119,7 +128,7 @@ def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord 
 
     def change() -> PolicyRecord | Proposal:
         with call.db.write(call.organisation_id) as tx:
-            tenants.lock(tx, call.organisation_id)
+            organisations.lock(tx, call.organisation_id)
             account = None if request.account is None else find_parent(tx, call, request.account).account.id
             before = find_policy(tx, call, account)
             require_if_match("policy", before.tag, request.tag, policy_revision=before.revision)
@@ -170,12 +179,12 @@ def approve_policy(tx: Connection, call: RequestContext, proposal: Proposal, rea
 def _propose(tx: Connection, call: RequestContext, before: PolicyRecord, request: PolicyRequest) -> Proposal:
     account = None if before.of_organisation else before.subject
     facts = {"policy": facts_of(request.policy), "revision": before.revision}
-    for waiting in open_proposals(tx, call, account, {Kind.POLICY}, limit=1):
+    for waiting in open_proposals(tx, call, account, {ProposalKind.POLICY}, limit=1):
         if (waiting.facts, waiting.proposed_by) == (canonical(facts), call.caller.actor):
             return waiting
-    require_none_open(tx, call, account, {Kind.POLICY})
+    require_none_open(tx, call, account, {ProposalKind.POLICY})
     was = {"policy": facts_of(before.policy), "revision": before.revision}
-    return propose(tx, call, Kind.POLICY, account, facts, request.reason, before=was)
+    return propose(tx, call, ProposalKind.POLICY, account, facts, request.reason, before=was)
 
 
 def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
@@ -192,9 +201,9 @@ def find_policy(tx: Connection, call: RequestContext, account_id: str | None) ->
 
 
 def _house(tx: Connection, call: RequestContext) -> PolicyRecord:
-    policy, revision = tenants.policy(tx, call.organisation_id)
+    policy, revision = organisations.policy(tx, call.organisation_id)
     said = policy or NOTHING_SAID
-    holds = effective((Source(ORGANISATION, said),))
+    holds = effective((PolicySource(ORGANISATION, said),))
     warnings = warnings_about(said, holds, NOTHING_SAID)
     return PolicyRecord(call.organisation_id, ORGANISATION, said, holds, revision, warnings)
 
@@ -215,15 +224,15 @@ def _of_account(path: list[Account]) -> PolicyRecord:
 def _set(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy) -> PolicyRecord:
     *above, own = _path(tx, call, before.subject)
     changed = replace(own, policy=policy, policy_revision=own.policy_revision + 1, version=own.version + 1)
-    keeping.set_policy(tx, call.organisation_id, changed, call.now)
+    account_writes.set_policy(tx, call.organisation_id, changed, call.now)
     return _of_account([*above, changed])
 
 
 def _set_house(tx: Connection, call: RequestContext, policy: Policy) -> PolicyRecord:
     """Write the organisation's policy, and to each of its populations, whose locked rows tell it to every step."""
-    revision = tenants.policy(tx, call.organisation_id)[1] + 1
-    tenants.set_policy(tx, call.organisation_id, policy, revision)
+    revision = organisations.policy(tx, call.organisation_id)[1] + 1
+    organisations.set_policy(tx, call.organisation_id, policy, revision)
     for population in accounts.populations_of(tx, call.organisation_id):
         changed = replace(population, house_policy=policy, version=population.version + 1)
-        keeping.set_policy(tx, call.organisation_id, changed, call.now)
+        account_writes.set_policy(tx, call.organisation_id, changed, call.now)
     return _house(tx, call)

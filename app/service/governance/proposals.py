@@ -8,9 +8,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDecidedError
-from app.ledger.roles import Permission
-from app.persistence.repositories import keys, proposals, tenants
-from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
+from app.ledger.permissions import Permission
+from app.persistence.repositories import api_keys, organisations, proposals
+from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.audit.log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR
@@ -39,12 +39,12 @@ class Effects:
     around: Callable[[RequestContext, Proposal], AbstractContextManager[None]] | None = None
 
 
-_EFFECTS: Final[Mapping[Kind, Effects]] = {
-    Kind.LIMIT: Effects(approve_limit),
-    Kind.RUN: Effects(approve_run, reject_run),
-    Kind.POLICY: Effects(approve_policy),
-    Kind.POPULATION: Effects(approve_population),
-    Kind.QUARANTINE: Effects(approve_lift, around=verified),
+_EFFECTS: Final[Mapping[ProposalKind, Effects]] = {
+    ProposalKind.LIMIT: Effects(approve_limit),
+    ProposalKind.RUN: Effects(approve_run, reject_run),
+    ProposalKind.POLICY: Effects(approve_policy),
+    ProposalKind.POPULATION: Effects(approve_population),
+    ProposalKind.QUARANTINE: Effects(approve_lift, around=verified),
 }
 
 
@@ -68,7 +68,7 @@ def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
 
 
 def list_proposals(
-    call: RequestContext, account: str | None, status: Status | None, *, after: str | None, limit: int
+    call: RequestContext, account: str | None, status: ProposalStatus | None, *, after: str | None, limit: int
 ) -> list[Proposal]:
     """Read proposals within the caller's reach, in the order of their making.
 
@@ -89,7 +89,7 @@ def list_proposals(
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         beneath = call.caller.scope if account is None else find_account(tx, call, account).account.id
-        wanted = Wanted(beneath=beneath, status=status)
+        wanted = ProposalFilter(beneath=beneath, status=status)
         return proposals.page(tx, call.organisation_id, wanted, after=after, limit=limit)
 
 
@@ -121,11 +121,11 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
 
     with call.db.read(call.organisation_id) as tx:
         proposal = _found(tx, call, proposal_id)
-        around = _EFFECTS[proposal.kind].around if proposal.status is Status.OPEN else None
+        around = _EFFECTS[proposal.kind].around if proposal.status is ProposalStatus.OPEN else None
         if around is not None:
             _require_decidable(tx, call, proposal)
     with nullcontext() if around is None else around(call, proposal):
-        return _decide(call, proposal_id, Status.APPROVED, reason, work)
+        return _decide(call, proposal_id, ProposalStatus.APPROVED, reason, work)
 
 
 def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
@@ -153,27 +153,27 @@ def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Propos
         if end is not None:
             end(tx, call, proposal)
 
-    return _decide(call, proposal_id, Status.REJECTED, reason, work)
+    return _decide(call, proposal_id, ProposalStatus.REJECTED, reason, work)
 
 
 def _decide(
     call: RequestContext,
     proposal_id: str,
-    status: Status,
+    status: ProposalStatus,
     reason: str | None,
     work: Callable[[Connection, Proposal, PrecomputedCosts], None],
 ) -> Proposal:
     def decide(ready: PrecomputedCosts) -> Proposal:
         with call.db.write(call.organisation_id) as tx:
-            tenants.lock(tx, call.organisation_id)
+            organisations.lock(tx, call.organisation_id)
             proposal = _found(tx, call, proposal_id)
-            if proposal.status is not Status.OPEN:
+            if proposal.status is not ProposalStatus.OPEN:
                 raise ProposalDecidedError(
                     f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
                     proposal_status=str(proposal.status),
                 )
-            own = status is Status.REJECTED and proposal.proposed_by == call.caller.actor
-            reached = Status.WITHDRAWN if own else status
+            own = status is ProposalStatus.REJECTED and proposal.proposed_by == call.caller.actor
+            reached = ProposalStatus.WITHDRAWN if own else status
             decided = replace(
                 proposal, status=reached, decided_by=call.caller.actor, decided_at=call.now, decision_reason=reason
             )
@@ -252,6 +252,6 @@ def _issuers(tx: Connection, actor: str) -> set[str]:
     at: str | None = actor
     while at is not None and at not in found and at != CLI_ACTOR.actor:
         found.add(at)
-        record = keys.find(tx, at)
+        record = api_keys.find(tx, at)
         at = record.created_by if record is not None else None
     return found

@@ -5,11 +5,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import canonical
 from app.ledger.errors import InvalidInputError
+from app.ledger.hash_chain import canonical
 from app.ledger.policies import ORGANISATION
 from app.persistence.repositories import proposals
-from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
+from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.service.audit.log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
@@ -18,7 +18,7 @@ from app.service.ids import new_id
 def propose(
     tx: Connection,
     call: RequestContext,
-    kind: Kind,
+    kind: ProposalKind,
     account_id: str | None,
     facts: Mapping[str, Any],
     reason: str,
@@ -44,7 +44,7 @@ def propose(
         kind=kind,
         account_id=account_id,
         facts=canonical(facts),
-        status=Status.OPEN,
+        status=ProposalStatus.OPEN,
         reason=reason,
         proposed_by=call.caller.actor,
         proposed_at=call.now,
@@ -55,7 +55,9 @@ def propose(
     return proposal
 
 
-def require_none_open(tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[Kind]) -> None:
+def require_none_open(
+    tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind]
+) -> None:
     """Let something be proposed of which no other proposal is open.
 
     Args:
@@ -75,7 +77,7 @@ def require_none_open(tx: Connection, call: RequestContext, account_id: str | No
 
 
 def open_proposals(
-    tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[Kind], *, limit: int
+    tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind], *, limit: int
 ) -> list[Proposal]:
     """Get the open proposals of some kinds about one account, or about the organisation itself.
 
@@ -86,5 +88,5 @@ def open_proposals(
         kinds: which.
         limit: how many at the most.
     """
-    wanted = Wanted(account_id=account_id or ORGANISATION, kinds=frozenset(kinds), status=Status.OPEN)
+    wanted = ProposalFilter(account_id=account_id or ORGANISATION, kinds=frozenset(kinds), status=ProposalStatus.OPEN)
     return proposals.page(tx, call.organisation_id, wanted, after=None, limit=limit)

@@ -7,9 +7,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.errors import AccountQuarantinedError, InvalidInputError, VersionConflictError
-from app.ledger.roles import Permission
-from app.persistence.repositories import entries, locks
-from app.persistence.repositories.proposals import Kind, Proposal
+from app.ledger.permissions import Permission
+from app.persistence.repositories import locks, raw_rows
+from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_account
 from app.service.audit.log import AuditEvent
 from app.service.auth.request_context import RequestContext
@@ -54,7 +54,7 @@ def find_open(call: RequestContext, account: str) -> Proposal | None:
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         found = find_account(tx, call, account).account.id
-        return next(iter(open_proposals(tx, call, found, {Kind.QUARANTINE}, limit=1)), None)
+        return next(iter(open_proposals(tx, call, found, {ProposalKind.QUARANTINE}, limit=1)), None)
 
 
 def propose_lift(
@@ -84,9 +84,9 @@ def propose_lift(
         found = _quarantined(tx, call, record.account.id)
         if not found:
             raise InvalidInputError(f"Neither {record.account.path} nor an account under it is quarantined.")
-        require_none_open(tx, call, record.account.id, {Kind.QUARANTINE})
+        require_none_open(tx, call, record.account.id, {ProposalKind.QUARANTINE})
         facts = {"quarantined": dict(found)}
-        return render(propose(tx, call, Kind.QUARANTINE, record.account.id, facts, reason))
+        return render(propose(tx, call, ProposalKind.QUARANTINE, record.account.id, facts, reason))
 
     return run_idempotent(call, identity, create)
 
@@ -144,7 +144,7 @@ def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready
             f"Since this was proposed, verification has found something else, the first: {new[0]} Reject the proposal, "
             "look at that too, and propose to lift both."
         )
-    entries.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
+    raw_rows.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
     after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.caller.actor}
     call.record(
         tx, AuditEvent("quarantine.lifted", proposal.subject, {"quarantined": dict(found)}, after, proposal.reason)
@@ -152,7 +152,7 @@ def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready
 
 
 def _quarantined(tx: Connection, call: RequestContext, account_id: str | None) -> dict[str, str]:
-    found = {each: why for (_, each), why in entries.quarantined(tx, call.organisation_id).items()}
+    found = {each: why for (_, each), why in raw_rows.quarantined(tx, call.organisation_id).items()}
     if account_id is None:
         return found
     under = _under(tx, call, account_id)

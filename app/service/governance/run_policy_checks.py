@@ -10,11 +10,11 @@ from app.accounting.events import DpEvent
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
 from app.ledger.composition import budgets_of, require_bounded_on_removal
-from app.ledger.conformity import Size, require_run, require_steps, sources_of
 from app.ledger.errors import VersionConflictError
 from app.ledger.policies import effective
+from app.ledger.policy_checks import Size, require_run, require_steps, sources_of
 from app.persistence.repositories.accounts import Population
-from app.persistence.repositories.proposals import Kind, Proposal
+from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.spec import require_dates
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
@@ -100,7 +100,7 @@ def propose_run(
             f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} that nobody has "
             f"approved have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
         )
-    propose(tx, call, Kind.RUN, own.id, facts, told)
+    propose(tx, call, ProposalKind.RUN, own.id, facts, told)
 
 
 def _epsilon(number: float) -> str:

@@ -9,7 +9,7 @@ from app.accounting.events import fingerprint
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.reservations import Reservation, has_lapsed
 from app.ledger.withdrawal import ActivePlan, withdrawn_plans
-from app.persistence.repositories import accounts, keeping, locks, reservations
+from app.persistence.repositories import account_writes, accounts, locks, reservations
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps
 
@@ -44,7 +44,7 @@ def withdraw_plans(
     changed = withdrawn_plans(limited, _under(tx, call, limited, plans), plans, curves)
     if changed:
         reservations.save_withdrawn(tx, call.organisation_id, changed)
-        keeping.add_version(tx, call.organisation_id, [each.run_id for each in changed])
+        account_writes.add_version(tx, call.organisation_id, [each.run_id for each in changed])
     before = {each.id: each for each in found}
     return [_facts(before[each.id], each) for each in changed]
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, Table, bindparam, func, insert, null, select, update
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories import tenants
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import organisations
 from app.persistence.schema import has_ledger
 from app.persistence.tables import accounts, metadata, runs
 from app.service.verification import VerificationReport, verify
@@ -54,15 +54,15 @@ def copy_database(source: Database, target: Database) -> CopyResult:
                 "EPSILON_LEDGER_DATABASE_URL=… epsilon-ledger migrate."
             )
     # As patient as a migration: a count of a large table takes longer than a request may.
-    with source.read(EVERYONE, patient=True) as old, target.migration() as new:
-        tenants.lock_names(new)
+    with source.read(ALL_TENANTS, patient=True) as old, target.migration() as new:
+        organisations.lock_names(new)
         _require_empty(new)
         before = _state(old)
         rows = {table.name: _copy_table(old, new, table) for table in metadata.sorted_tables}
         _tie_reservations(old, new)
         if _counts(new) != rows:
             raise LedgerUnavailableError("The copy does not have as many rows as were read; nothing was copied.")
-        with source.read(EVERYONE, patient=True) as later:
+        with source.read(ALL_TENANTS, patient=True) as later:
             if _state(later) != before:
                 raise LedgerUnavailableError(
                     "The source was written to while it was copied; nothing was copied. Stop the service first."

@@ -9,10 +9,10 @@ from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
+from app.ledger.hash_chain import SERVICE
 from app.ledger.reservations import forfeit, has_lapsed
-from app.persistence.engine import EVERYONE, Database, said_by
+from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import reservations
 from app.persistence.repositories.reservations import Lapsed
 from app.service.alerts.forecasts import take_readings
@@ -54,7 +54,7 @@ async def run_maintenance(db: Database) -> None:
                 await asyncio.to_thread(each)
                 counters.background_done("upkeep")
             except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every few seconds: one line
-                why = said_by(error)
+                why = error_summary(error)
                 _logger.warning("The regular upkeep of a database failed, and is tried again: %s", why)
             except Exception:
                 _logger.exception("The regular upkeep of a database failed, and is tried again")
@@ -96,7 +96,7 @@ def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
     """Page by page: those that cannot be ended now must not stand before those that can."""
     page: list[Lapsed] = []
     while not page or len(page) == PAGE:
-        with db.read(EVERYONE) as tx:
+        with db.read(ALL_TENANTS) as tx:
             page = reservations.lapsed(tx, now, PAGE, after=page[-1] if page else None)
         yield from page
         if not page:

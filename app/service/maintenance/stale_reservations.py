@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from app.persistence.engine import EVERYONE, Database
-from app.persistence.repositories.silence import silent as silent_ones
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories.stale_reservations import silent as silent_ones
 from app.service.alerts.alert_factory import silent
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
@@ -26,7 +26,7 @@ def tell_silent(db: Database, now: datetime) -> int:
     Returns:
         Of how many was told.
     """
-    with db.read(EVERYONE) as tx:
+    with db.read(ALL_TENANTS) as tx:
         found = silent_ones(tx, now, SILENT_SHARE, PAGE)
     for organisation_id, run_id in found:
         db.retried(partial(_tell, db, organisation_id, run_id, now))

@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from app.persistence.repositories.decisions import Outcome
+from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.charging.requests import StepResult
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a series each, which nobody asks for
@@ -68,7 +68,9 @@ _VERIFICATIONS = Counter(
     registry=REGISTRY,
 )
 
-_decided = {outcome: _DECISIONS.labels(outcome) for outcome in (*map(str, Outcome), REPLAYED) if outcome != "forfeited"}
+_decided = {
+    outcome: _DECISIONS.labels(outcome) for outcome in (*map(str, DecisionOutcome), REPLAYED) if outcome != "forfeited"
+}
 _stepped = {outcome: _STEPS.labels(outcome) for outcome in _decided if outcome != REPLAYED}
 _failed = {cause: _FAILURES.labels(cause) for cause in ("database", "error")}
 _delivered = {result: _DELIVERIES.labels(result) for result in ("delivered", "failed")}

@@ -1,6 +1,6 @@
 """Spans of what takes time in an admission, if somebody traces; if not, nothing is made and nothing is asked.
 
-The interface of OpenTelemetry comes with FastAPI; what sends traces is the extra `telemetry` (app/telemetry.py).
+The interface of OpenTelemetry comes with FastAPI; what sends traces is the extra `telemetry` (app/tracing_setup.py).
 """
 
 from collections.abc import Iterable

@@ -15,13 +15,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.accounts import AccountKind
 from app.ledger.errors import LedgerError
-from app.ledger.forecasts import share_used
-from app.persistence.engine import EVERYONE, said_by
+from app.ledger.forecast import share_used
+from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.rehearsal import READABLE, Fault
-from app.persistence.repositories import glances, watched
+from app.persistence.repositories import monitoring_queries, overview_queries
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.glances import Outline
-from app.persistence.repositories.watched import Backlog, Signing
+from app.persistence.repositories.monitoring_queries import Backlog, Signing
+from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.placements import Placement
 from app.service.queries.damaged_rows import read_tolerating_damage
 
@@ -130,23 +130,23 @@ class _Watch:
         try:
             return PlacementSnapshot(trouble, await asyncio.to_thread(self.look))
         except (SQLAlchemyError, LedgerError) as error:
-            _logger.warning("The placement %s cannot be measured: %s", self.placement.name, said_by(error))
+            _logger.warning("The placement %s cannot be measured: %s", self.placement.name, error_summary(error))
             return PlacementSnapshot(trouble or Fault.SILENT)
 
     def look(self) -> LedgerStats:
         """Read what has changed."""
-        with self.placement.database.read(EVERYONE) as tx:
-            unread = self._read(tx, glances.outlines(tx, None))
+        with self.placement.database.read(ALL_TENANTS) as tx:
+            unread = self._read(tx, overview_queries.outlines(tx, None))
             return LedgerStats(
                 uses=[use for _, use in self._uses.values() if use],
                 unread=unread,
-                organisations=watched.organisations_of(tx),
-                runs=watched.runs_by_status(tx),
-                backlog=watched.backlog(tx),
-                signing=watched.signing(tx) if self._signs else None,
+                organisations=monitoring_queries.organisations_of(tx),
+                runs=monitoring_queries.runs_by_status(tx),
+                backlog=monitoring_queries.backlog(tx),
+                signing=monitoring_queries.signing(tx) if self._signs else None,
             )
 
-    def _read(self, tx: Connection, every: Sequence[Outline]) -> int:
+    def _read(self, tx: Connection, every: Sequence[AccountSummary]) -> int:
         """Read accounts that have changed, as many as one look may; how many are left."""
         known = self._uses
         self._uses = {each.key: known[each.key] for each in every if each.key in known}
@@ -158,7 +158,7 @@ class _Watch:
                 self._read_page(tx, organisation_id, theirs[start : start + PAGE])
         return max(0, len(changed) - MOST_READ)
 
-    def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[Outline]) -> None:
+    def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[AccountSummary]) -> None:
         marks = {each.id: each.mark for each in page}
         uses, damaged = read_tolerating_damage(tx, organisation_id, list(marks), partial(_use_of, organisation_id))
         for account_id, use in (uses | dict.fromkeys(damaged)).items():

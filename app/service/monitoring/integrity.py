@@ -15,9 +15,9 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import LedgerError
-from app.persistence.engine import EVERYONE, said_by
-from app.persistence.repositories import watched
-from app.persistence.repositories.watched import Heads
+from app.persistence.database import ALL_TENANTS, error_summary
+from app.persistence.repositories import monitoring_queries
+from app.persistence.repositories.monitoring_queries import Heads
 from app.service.metrics import counters
 from app.service.placements import Placement
 
@@ -56,8 +56,10 @@ class IntegrityMonitor:
 
     def look(self, placement: Placement) -> None:
         """Look at one placement's ledger."""
-        with placement.database.read(EVERYONE) as tx:
-            self.found[placement.name] = IntegrityWarnings(watched.quarantined(tx), watched.heads(tx))
+        with placement.database.read(ALL_TENANTS) as tx:
+            self.found[placement.name] = IntegrityWarnings(
+                monitoring_queries.quarantined(tx), monitoring_queries.heads(tx)
+            )
 
     async def keep_looking(self, placement: Placement) -> None:
         """Look again and again, until cancelled."""
@@ -66,7 +68,7 @@ class IntegrityMonitor:
                 await asyncio.to_thread(self.look, placement)
                 counters.background_done("soundness")
             except (LedgerError, SQLAlchemyError) as error:
-                _logger.warning("The ends of the chains could not be looked at: %s", said_by(error))
+                _logger.warning("The ends of the chains could not be looked at: %s", error_summary(error))
             except Exception:
                 _logger.exception("The ends of the chains could not be looked at")
             await asyncio.sleep(LOOK_SECONDS)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from app.persistence import engine
-from app.persistence.engine import Database
+from app.persistence import database
+from app.persistence.database import Database
 from app.persistence.rehearsal import Fault, rehearse
 
 BELIEVED_SECONDS = 1.0
@@ -59,7 +59,7 @@ class Readiness:
             return fault
         if self._locked_since is None:
             self._locked_since = self._began_at
-        return fault if monotonic() - self._locked_since >= engine.LOCK_TIMEOUT_SECONDS else None
+        return fault if monotonic() - self._locked_since >= database.LOCK_TIMEOUT_SECONDS else None
 
     def close(self) -> None:
         """Begin no further rehearsal."""

@@ -7,6 +7,16 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, least
+from app.accounting.calibration.solvers import (
+    DIGITS,
+    MIN_SAMPLING_PROBABILITY,
+    Target,
+    count_that_fits,
+    noise_multiplier_that_fits,
+    sampling_probability_that_fits,
+)
+from app.accounting.calibration.targets import Rule
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import RdpCurve
 from app.accounting.events import (
@@ -17,20 +27,10 @@ from app.accounting.events import (
 )
 from app.accounting.orders import orders
 from app.accounting.rdp import event_curve
-from app.accounting.solving.calibration import (
-    DIGITS,
-    MIN_SAMPLING_PROBABILITY,
-    Target,
-    count_that_fits,
-    noise_multiplier_that_fits,
-    sampling_probability_that_fits,
-)
-from app.accounting.solving.rules import Rule
-from app.accounting.solving.search import decimal, index_at_or_below, least
 from app.accounting.work import spend
 from app.ledger.accounts import StepEvent
+from app.ledger.filter_bounds import bounds_of
 from app.ledger.filters import FilterKind, Limit, adaptive_weights
-from app.ledger.gates import gate_of
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon
 
 LIMITS: Final = (1e-9, 10_000.0)
@@ -64,7 +64,7 @@ class AdaptiveRule(Rule):
         spend(WEIGHING)
         limit = Limit(self.epsilon, self.delta)
         weights = adaptive_weights(limit, total, self.grid_version)
-        gate = gate_of(limit, FilterKind.ADAPTIVE, weights, self.grid_version, total.delta)
+        gate = bounds_of(limit, FilterKind.ADAPTIVE, weights, self.grid_version, total.delta)
         bounds = np.full(total.values.shape, CLOSED, dtype=np.int64)
         if total.delta <= gate.room:
             bounds[gate.places] = gate.bounds

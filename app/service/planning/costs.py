@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from app.accounting.calibration.trajectory import TrajectoryPoint, epsilon_trajectory
 from app.accounting.conversion import delta_of_curve, epsilon_of_curve
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
-from app.accounting.solving.trajectory import TrajectoryPoint, epsilon_trajectory
 from app.accounting.work import spend
-from app.accounting.zcdp import Concentration, total_concentration
+from app.accounting.zcdp import ZcdpBound, total_concentration
 from app.ledger.accounts import StepEvent, zero_curve
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon, about_order, about_size
 from app.service.planning.calibration import smallest_adaptive_limit
@@ -169,8 +169,8 @@ def plan_trajectory(
 def _unsampled(
     steps: tuple[StepEvent, ...],
     setting: PlanAssumptions,
-    zcdp: Callable[[Concentration], float],
-    exact: Callable[[Concentration], float],
+    zcdp: Callable[[ZcdpBound], float],
+    exact: Callable[[ZcdpBound], float],
 ) -> list[AccountantReading]:
     """What may be said of a plan in which nothing is sampled."""
     plan = total_concentration(((step.event, step.count) for step in steps), setting.relation)

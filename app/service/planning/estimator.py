@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Final
 
+from app.accounting.calibration.trajectory import TrajectoryPoint
 from app.accounting.events import (
     MAX_NOISE_MULTIPLIER,
     MIN_NOISE_MULTIPLIER,
@@ -14,7 +15,6 @@ from app.accounting.events import (
     PoissonSampled,
     SampledWithoutReplacement,
 )
-from app.accounting.solving.trajectory import TrajectoryPoint
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.service.planning.assumptions import PlanAssumptions

@@ -5,7 +5,7 @@ from math import inf
 
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import RdpCurve
-from app.accounting.formulas.laplace_noise import bound_of_tail, epsilon_of_laplace, scale_of_tail
+from app.accounting.formulas.laplace_tails import bound_of_tail, epsilon_of_laplace, scale_of_tail
 from app.accounting.formulas.mechanisms import laplace_rdp
 from app.accounting.orders import GRID_VERSION, orders
 from app.service.planning.assumptions import about_size

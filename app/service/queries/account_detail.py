@@ -8,12 +8,12 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
-from app.ledger.roles import Permission
-from app.persistence.repositories import decided, glances
+from app.ledger.permissions import Permission
+from app.persistence.repositories import decision_queries, overview_queries
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.decided import Decided
-from app.persistence.repositories.decisions import Outcome
-from app.persistence.repositories.glances import RunOutline
+from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decisions import DecisionOutcome
+from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import find_path_of
 from app.service.accounts.partitions import AccountView, account_views
 from app.service.auth.request_context import RequestContext
@@ -118,8 +118,8 @@ def get_account_detail(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
             )
         history = histories.read_in(tx, call, record, POINTS)
-        found = glances.newest_runs(tx, call.organisation_id, record.account.id, before=before, limit=RUNS + 1)
-        refused = decided.Wanted(outcome=Outcome.REFUSED, beneath=record.account.id)
+        found = overview_queries.newest_runs(tx, call.organisation_id, record.account.id, before=before, limit=RUNS + 1)
+        refused = decision_queries.DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=record.account.id)
         return AccountDetail(
             view=view,
             above=tuple(path[:-1]),
@@ -129,7 +129,7 @@ def get_account_detail(
             spenders=_spenders(tx, call, record.account, history),
             runs=found[:RUNS],
             following=found[RUNS - 1].id if len(found) > RUNS else None,
-            refusals=decided.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS),
+            refusals=decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS),
             limit=limit_now(tx, call, path),
             answer=None if plan is None else what_if(tx, call, tuple(each.account for each in path), plan),
         )

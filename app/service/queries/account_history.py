@@ -14,12 +14,12 @@ from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import NotFoundError
 from app.ledger.filters import Limit
-from app.ledger.roles import Permission
-from app.persistence.recent import Recent
-from app.persistence.repositories import acts, events, glances, samples
+from app.ledger.permissions import Permission
+from app.persistence.lru_cache import LruCache
+from app.persistence.repositories import audit_entries, dp_events, history_samples, overview_queries
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.events import PriceList
-from app.persistence.repositories.samples import Sample
+from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.history_samples import Sample
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.run_history import spread
@@ -109,7 +109,7 @@ class AccountHistoryCache:
     """Histories that were made lately; any thread may ask."""
 
     def __init__(self) -> None:
-        self._known: Recent[tuple[str, str, int], tuple[tuple[object, ...], _Curve]] = Recent(REMEMBERED)
+        self._known: LruCache[tuple[str, str, int], tuple[tuple[object, ...], _Curve]] = LruCache(REMEMBERED)
 
     def read(self, call: RequestContext, account_id: str, max_points: int) -> AccountHistory:
         """Read how an account's epsilon has grown.
@@ -155,14 +155,14 @@ class AccountHistoryCache:
 
 def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_points: int) -> _Curve:
     account = record.account
-    parts = samples.parts_beneath(tx, organisation_id, account.id)
+    parts = history_samples.parts_beneath(tx, organisation_id, account.id)
     decisions = sum(part.decisions for part in parts)
     each = max(1, SAMPLES // max(1, len(parts)))
-    found = [one for one in samples.spread_over(tx, organisation_id, account.id, each) if one.charged]
+    found = [one for one in history_samples.spread_over(tx, organisation_id, account.id, each) if one.charged]
     if not found or account.spent.is_zero:
         return _Curve((), (), None, (), decisions, len(found), exact=True)
-    told = samples.events_of(tx, organisation_id, account.id, each, EVENTS)
-    prices = PriceList(organisation_id, account.relation, account.grid_version)
+    told = history_samples.events_of(tx, organisation_id, account.id, each, EVENTS)
+    prices = CostTable(organisation_id, account.relation, account.grid_version)
     keys = {key for one in found for key, _ in told.get((one.run_id, one.position), ())}
     moments = _moments(record, found, max_points)
     whole = all(part.decisions <= each for part in parts)
@@ -170,7 +170,7 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
         found,
         told,
         {part.run_id: part.child_id for part in parts},
-        events.find_curves(tx, prices, keys),
+        dp_events.find_curves(tx, prices, keys),
         moments,
         whole=whole,
     )
@@ -213,7 +213,7 @@ def _shares(
     shares = {child: grown.through(child, place) / bound for child in grown.counts}
     ranked = sorted(shares, key=lambda child: (-float(shares[child][-1]), child))
     named = ranked[:MOST_CHILDREN] if len(ranked) > MOST_CHILDREN + 1 else ranked
-    names = glances.names_of(tx, organisation_id, named)
+    names = overview_queries.names_of(tx, organisation_id, named)
     told = [ChildShare(child, names[child].path, names[child].kind, tuple(shares[child].tolist())) for child in named]
     others = ranked[len(named) :]
     if others:
@@ -223,8 +223,8 @@ def _shares(
 
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
-    wanted = acts.Wanted(action=f"{account.kind}.limit_changed", subject=account.id)
-    found = acts.page(tx, organisation_id, wanted, after=-1, limit=CHANGES)
+    wanted = audit_entries.AuditFilter(action=f"{account.kind}.limit_changed", subject=account.id)
+    found = audit_entries.page(tx, organisation_id, wanted, after=-1, limit=CHANGES)
     return tuple(
         LimitChange(each.entry.created_at, _limit(each.entry.before), _limit(each.entry.after)) for each in found
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from app.persistence.repositories import paths
+from app.persistence.repositories import account_paths
 from app.service.auth.request_context import RequestContext
 
 
@@ -17,4 +17,4 @@ def read_paths(call: RequestContext, account_ids: Iterable[str | None]) -> Mappi
     if not wanted:
         return {}
     with call.db.read(call.organisation_id) as tx:
-        return paths.paths_of(tx, call.organisation_id, sorted(wanted))
+        return account_paths.paths_of(tx, call.organisation_id, sorted(wanted))

@@ -10,13 +10,13 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.filters import Limit
-from app.ledger.forecasts import share_used
+from app.ledger.forecast import share_used
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.recent import Recent
-from app.persistence.repositories import glances
+from app.persistence.lru_cache import LruCache
+from app.persistence.repositories import overview_queries
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.glances import Outline
-from app.persistence.repositories.readings import Reading
+from app.persistence.repositories.overview_queries import AccountSummary
+from app.persistence.repositories.usage_snapshots import Reading
 from app.service.alerts.forecasts import WINDOW, expected
 from app.service.auth.request_context import RequestContext
 from app.service.queries.damaged_rows import read_tolerating_damage
@@ -138,7 +138,7 @@ class AccountStatusCache:
     """How accounts stood when they were read last; any thread may ask."""
 
     def __init__(self) -> None:
-        self._known: Recent[tuple[str, str], tuple[tuple[object, ...], AccountStatus]] = Recent(REMEMBERED)
+        self._known: LruCache[tuple[str, str], tuple[tuple[object, ...], AccountStatus]] = LruCache(REMEMBERED)
 
     def read(self, tx: Connection, call: RequestContext, *, beneath: str | None = None) -> list[AccountStatus]:
         """Every population and budget within the caller's reach, or beneath one; without their pace.
@@ -151,7 +151,7 @@ class AccountStatusCache:
         Returns:
             Those above first.
         """
-        found = glances.outlines(tx, call.organisation_id, beneath=beneath or call.caller.scope)
+        found = overview_queries.outlines(tx, call.organisation_id, beneath=beneath or call.caller.scope)
         known = {each.id: self._still(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):
@@ -164,7 +164,7 @@ class AccountStatusCache:
                 known |= _damaged(tx, call.organisation_id, [page[each] for each in damaged])
         return [kept for each in found if (kept := known[each.id]) is not None]
 
-    def _still(self, outline: Outline) -> AccountStatus | None:
+    def _still(self, outline: AccountSummary) -> AccountStatus | None:
         kept = self._known.get(outline.key)
         return kept[1] if kept is not None and kept[0] == outline.mark else None
 
@@ -198,9 +198,9 @@ def standing_of(record: AccountRecord) -> AccountStatus:
     )
 
 
-def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[Outline]) -> dict[str, AccountStatus]:
+def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[AccountSummary]) -> dict[str, AccountStatus]:
     """How accounts stand whose rows are damaged; not remembered, since a row that was restored bears the old mark."""
-    names = glances.names_of(tx, organisation_id, [each.id for each in outlines])
+    names = overview_queries.names_of(tx, organisation_id, [each.id for each in outlines])
     return {
         each.id: AccountStatus(
             id=each.id,
@@ -233,7 +233,7 @@ def with_burn_rate(tx: Connection, call: RequestContext, standings: Sequence[Acc
     """
     start = call.now - WINDOW
     older = [each.id for each in standings if each.created_at <= start]
-    readings = glances.readings_before(tx, call.organisation_id, older, start) if older else {}
+    readings = overview_queries.readings_before(tx, call.organisation_id, older, start) if older else {}
     return [
         _paced(each, readings.get(each.id) if each.created_at <= start else Reading(0.0, each.created_at), call.now)
         for each in standings

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from app.ledger.conformity import sources_of
-from app.ledger.policies import ORGANISATION, Policy, Source
-from app.ledger.roles import Permission
+from app.ledger.permissions import Permission
+from app.ledger.policies import ORGANISATION, Policy, PolicySource
+from app.ledger.policy_checks import sources_of
 from app.persistence.repositories import accounts
-from app.persistence.repositories.proposals import Kind, Proposal
+from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.auth.request_context import RequestContext
 from app.service.governance.policies import PolicyRecord, read_policy
 from app.service.governance.proposing import open_proposals
@@ -59,16 +59,16 @@ def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
     record = read_policy(call, account)
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        sources: tuple[Source, ...] = (Source(ORGANISATION, record.policy),)
+        sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.policy),)
         if account is not None:
             path = accounts.path_of(tx, call.organisation_id, record.subject)
             sources = sources_of([each.account for each in path])
         about = None if account is None else record.subject
-        waiting = next(iter(open_proposals(tx, call, about, {Kind.POLICY}, limit=1)), None)
+        waiting = next(iter(open_proposals(tx, call, about, {ProposalKind.POLICY}, limit=1)), None)
     return EffectivePolicy(record, tuple(_rule(field.name, record, sources) for field in fields(Policy)), waiting)
 
 
-def _rule(name: str, record: PolicyRecord, sources: tuple[Source, ...]) -> PolicyRule:
+def _rule(name: str, record: PolicyRecord, sources: tuple[PolicySource, ...]) -> PolicyRule:
     holds = getattr(record.effective, name)
     saying = [(source.path, getattr(source.policy, name)) for source in sources]
     by = tuple(

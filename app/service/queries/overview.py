@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.ledger.accounts import AccountKind
-from app.ledger.roles import Permission
-from app.persistence.repositories import decided, glances
-from app.persistence.repositories.decided import Decided
-from app.persistence.repositories.decisions import Outcome
-from app.persistence.repositories.glances import RunOutline
+from app.ledger.permissions import Permission
+from app.persistence.repositories import decision_queries, overview_queries
+from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decisions import DecisionOutcome
+from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, AccountStatusCache, ancestors, with_burn_rate
 
@@ -67,7 +67,7 @@ def read_change_token(call: RequestContext) -> tuple[object, ...]:
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        return glances.stamp(tx, call.organisation_id)
+        return overview_queries.change_token(tx, call.organisation_id)
 
 
 def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted: str = "") -> Overview:
@@ -86,9 +86,11 @@ def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted
         everything = standings.read(tx, call)
         found = _matching(everything, wanted)
         chosen = with_burn_rate(tx, call, _chosen(found))
-        unfinished, numbers = glances.unfinished_runs(tx, call.organisation_id, beneath=call.caller.scope, limit=RUNS)
-        refused = decided.Wanted(outcome=Outcome.REFUSED, beneath=call.caller.scope)
-        refusals = decided.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS)
+        unfinished, numbers = overview_queries.unfinished_runs(
+            tx, call.organisation_id, beneath=call.caller.scope, limit=RUNS
+        )
+        refused = decision_queries.DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=call.caller.scope)
+        refusals = decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS)
     levels: dict[str, int] = {}
     for each in found:
         levels[each.level] = levels.get(each.level, 0) + 1

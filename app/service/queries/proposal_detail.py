@@ -8,11 +8,11 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
+from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import ORGANISATION, Policy, policy_of
-from app.ledger.roles import PERMISSIONS, Permission
 from app.persistence.repositories import accounts, proposals
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.proposals import Kind, Proposal, Status, Wanted
+from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.governance.limit_changes import limit_etag, single_approver_allowed
@@ -133,7 +133,7 @@ def read_open(call: RequestContext) -> list[ProposalDetail]:
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        wanted = Wanted(beneath=call.caller.scope, status=Status.OPEN)
+        wanted = ProposalFilter(beneath=call.caller.scope, status=ProposalStatus.OPEN)
         found = proposals.page(tx, call.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
         return [_proposed(tx, call, each) for each in found]
 
@@ -176,7 +176,11 @@ def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord
     """The same of an account that has a limit of its own, with all accounts above it, in a transaction."""
     record = path[-1]
     assert record.account.limit is not None, "as said"
-    wanted = Wanted(account_id=record.account.id, kinds=frozenset({Kind.LIMIT, Kind.RUN}), status=Status.OPEN)
+    wanted = ProposalFilter(
+        account_id=record.account.id,
+        kinds=frozenset({ProposalKind.LIMIT, ProposalKind.RUN}),
+        status=ProposalStatus.OPEN,
+    )
     waiting = proposals.page(tx, call.organisation_id, wanted, after=None, limit=1)
     return LimitNow(
         record=record,
@@ -189,10 +193,10 @@ def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord
 
 
 def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> ProposalDetail:
-    may = proposal.status is Status.OPEN and Permission.APPROVE in PERMISSIONS[call.caller.role]
+    may = proposal.status is ProposalStatus.OPEN and Permission.APPROVE in PERMISSIONS[call.caller.role]
     path, page = ORGANISATION, "/policies"
     spending = None
-    if proposal.kind is Kind.POPULATION:
+    if proposal.kind is ProposalKind.POPULATION:
         path, page = str(proposal.proposed["name"]), ""
     if proposal.account_id is not None:
         accounts_above = accounts.path_of(tx, call.organisation_id, proposal.account_id)
@@ -205,8 +209,8 @@ def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> Propo
         page=page,
         spending=spending,
         rules=_rules(tx, call, proposal),
-        opening=proposal.proposed if proposal.kind is Kind.POPULATION else None,
-        faults=tuple(proposal.proposed["quarantined"].values()) if proposal.kind is Kind.QUARANTINE else (),
+        opening=proposal.proposed if proposal.kind is ProposalKind.POPULATION else None,
+        faults=tuple(proposal.proposed["quarantined"].values()) if proposal.kind is ProposalKind.QUARANTINE else (),
         obstacle=approval_blocker(tx, call, proposal) if may else None,
         own=proposal.proposed_by == call.caller.actor,
     )
@@ -215,23 +219,23 @@ def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> Propo
 def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | None:
     """What a proposal of a limit, or of a run, would let an account spend."""
     facts, account = proposal.proposed, path[-1].account
-    if proposal.kind not in {Kind.LIMIT, Kind.RUN}:
+    if proposal.kind not in {ProposalKind.LIMIT, ProposalKind.RUN}:
         return None
     asked = facts.get("limit", facts)
-    replaces = proposal.kind is Kind.LIMIT and proposal.status is Status.OPEN
+    replaces = proposal.kind is ProposalKind.LIMIT and proposal.status is ProposalStatus.OPEN
     return Spending(
         kind=account.kind,
         before=account.limit if replaces else None,
         epsilon=asked["epsilon"],
         delta=asked["delta"],
         population=_population(path),
-        by_plan=proposal.kind is Kind.RUN and facts["planned"] and not facts["limited"],
+        by_plan=proposal.kind is ProposalKind.RUN and facts["planned"] and not facts["limited"],
     )
 
 
 def _rules(tx: Connection, call: RequestContext, proposal: Proposal) -> tuple[RuleChange, ...]:
     """What an open proposal of a policy would change, held against the policy as it is now."""
-    if proposal.kind is not Kind.POLICY or proposal.status is not Status.OPEN:
+    if proposal.kind is not ProposalKind.POLICY or proposal.status is not ProposalStatus.OPEN:
         return ()
     before, after = find_policy(tx, call, proposal.account_id), policy_of(proposal.proposed["policy"])
     looser = before.loosened(after)

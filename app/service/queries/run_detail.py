@@ -7,13 +7,13 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import governing_of
+from app.ledger.permissions import Permission
 from app.ledger.plans import MAX_COUNT
 from app.ledger.reservations import Reservation
-from app.ledger.roles import Permission
-from app.persistence.repositories import acts, decided, decisions, glances, reservations
-from app.persistence.repositories.decided import Decided
-from app.persistence.repositories.decisions import Decision, Outcome
-from app.persistence.repositories.glances import Attempt
+from app.persistence.repositories import audit_entries, decision_queries, decisions, overview_queries, reservations
+from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
+from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
 from app.service.queries.run_history import EVENTS_ROOM, spread
@@ -66,7 +66,7 @@ def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
     """
     call.require(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        return glances.path_stamp(tx, call.organisation_id, run_id)
+        return overview_queries.path_change_token(tx, call.organisation_id, run_id)
 
 
 def get_run_detail(call: RequestContext, run_id: str) -> RunDetail:
@@ -89,14 +89,16 @@ def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedC
     organisation_id = call.organisation_id
     record = read_run(tx, call, run_id, ready)
     wanted = spread(0, record.run.decisions, POINTS)
-    refused = decided.Wanted(run_id=run_id, outcome=Outcome.REFUSED)
-    found: list[Decided] = decided.page(tx, organisation_id, refused, before=None, limit=LATEST)
-    registered = acts.page(tx, organisation_id, acts.Wanted(action="run.registered", subject=run_id), after=-1, limit=1)
+    refused = decision_queries.DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
+    found: list[Decided] = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
+    registered = audit_entries.page(
+        tx, organisation_id, audit_entries.AuditFilter(action="run.registered", subject=run_id), after=-1, limit=1
+    )
     return RunDetail(
         record=record,
         points=tuple(decisions.at_positions(tx, organisation_id, run_id, wanted, EVENTS_ROOM)),
         refusals=tuple(each.decision for each in found),
-        attempts=tuple(glances.newest_attempts(tx, organisation_id, run_id, LATEST)),
+        attempts=tuple(overview_queries.newest_attempts(tx, organisation_id, run_id, LATEST)),
         reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
         registered_by=registered[0].entry.actor if registered else None,
         governing=governing_of([each.account for each in record.path]),

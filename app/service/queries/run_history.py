@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.ledger.roles import Permission
+from app.ledger.permissions import Permission
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import Decision
 from app.service.auth.request_context import RequestContext

@@ -10,7 +10,7 @@ from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
 from app.ledger.admission import Reading, reading_of, repetitions_left
 from app.ledger.composition import budgets_of, exposed
 from app.ledger.errors import NotFoundError
-from app.ledger.roles import Permission
+from app.ledger.permissions import Permission
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, locks, runs
 from app.persistence.repositories.accounts import AccountRecord

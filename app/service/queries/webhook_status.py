@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from app.ledger.roles import Permission
+from app.ledger.permissions import Permission
 from app.persistence.repositories import deliveries, webhooks
 from app.persistence.repositories.deliveries import Delivery
 from app.persistence.repositories.webhooks import Webhook

@@ -12,7 +12,7 @@ from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zer
 from app.ledger.admission import Refusal, admit
 from app.ledger.composition import exposed
 from app.ledger.filters import FilterKind
-from app.ledger.noise import noise_that_fits
+from app.ledger.noise_search import noise_that_fits
 from app.persistence.repositories import accounts
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from app.ledger.errors import NotFoundError, ReservationConflictError
-from app.ledger.reservations import Closing, Reservation, commit, extend, forfeit, has_lapsed, void
-from app.ledger.roles import Permission
+from app.ledger.permissions import Permission
+from app.ledger.reservations import Reservation, ReservationClose, commit, extend, forfeit, has_lapsed, void
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
@@ -158,7 +158,7 @@ def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, s
         raise ReservationConflictError(f"The run has ended before, with {told}, and stays so.", steps_executed=attested)
 
 
-def _ended(call: RequestContext, reservation_id: str, how: Callable[[Reservation], Closing]) -> Reservation:
+def _ended(call: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
     call.require(Permission.CHARGE)
 
     def close() -> Reservation:

@@ -9,11 +9,11 @@ from sqlalchemy import Connection
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
 from app.ledger.composition import require_bounded_on_removal
-from app.ledger.conformity import require_declared, require_steps, sources_of
 from app.ledger.errors import NotFoundError, ReservationConflictError
+from app.ledger.permissions import Permission
 from app.ledger.plans import plan_of
+from app.ledger.policy_checks import require_declared, require_steps, sources_of
 from app.ledger.reservations import Reservation, ReservationStatus, commit, forfeit, has_lapsed
-from app.ledger.roles import Permission
 from app.ledger.runs import require_active, require_attempt
 from app.ledger.windows import require_open
 from app.persistence.repositories import reservations

@@ -12,15 +12,15 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
-from app.ledger.audit import Asker
 from app.ledger.composition import of_children, through
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.exposure import without
-from app.ledger.reservations import Closing, Reservation, has_lapsed, is_exact, taken_out
-from app.ledger.room import fits
+from app.ledger.hash_chain import Actor
+from app.ledger.headroom import fits
+from app.ledger.parallel_exposure import without
+from app.ledger.reservations import Reservation, ReservationClose, has_lapsed, is_exact, subtract_hold
 from app.ledger.runs import TERMINAL, Run, RunStatus
-from app.persistence.repositories import accounts, parts, reservations
-from app.persistence.repositories.decisions import Decision, Outcome
+from app.persistence.repositories import accounts, partitions, reservations
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.alerts.alert_factory import exhausted, forfeited, overdrawn
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError, PrecomputedCosts
@@ -31,12 +31,12 @@ class _Ended:
     """Which reservation was ended, by whom and when."""
 
     id: str
-    by: Asker
+    by: Actor
     at: datetime
 
 
 def close_reservation(
-    work: UnitOfWork, organisation_id: str, before: Reservation, closing: Closing, asker: Asker, now: datetime
+    work: UnitOfWork, organisation_id: str, before: Reservation, closing: ReservationClose, asker: Actor, now: datetime
 ) -> None:
     """Note what the end of a reservation changes, and write the end itself.
 
@@ -59,9 +59,9 @@ def close_reservation(
     own = path[-1].settled(further, zero_curve(path[-1].grid_version))
     work.change(organisation_id, (*above, own), now)
     outcomes = {
-        Outcome.ADMITTED: closing.charged,
-        Outcome.REPORTED: closing.reported,
-        Outcome.FORFEITED: closing.forfeited,
+        DecisionOutcome.ADMITTED: closing.charged,
+        DecisionOutcome.REPORTED: closing.reported,
+        DecisionOutcome.FORFEITED: closing.forfeited,
     }
     for outcome, steps in outcomes.items():
         if steps:
@@ -80,7 +80,7 @@ def _append(
     organisation_id: str,
     run: Run,
     ended: _Ended,
-    outcome: Outcome,
+    outcome: DecisionOutcome,
     steps: Sequence[StepEvent],
 ) -> Run:
     """Append what was executed or forfeited to the run's chain, and freeze a run that has executed too much."""
@@ -88,7 +88,9 @@ def _append(
     assert path is not None, "it has not been unlocked"
     priced = _priced(work, organisation_id, path[0], steps)
     # Withdrawn steps that were executed are recorded as what is reported: unasked, and whatever the limits say.
-    over = next((account for account in path if not fits(account)), None) if outcome is Outcome.REPORTED else None
+    over = (
+        next((account for account in path if not fits(account)), None) if outcome is DecisionOutcome.REPORTED else None
+    )
     if over is not None and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
         used_up = exhausted(over, path[-1], ended.at)
@@ -132,7 +134,7 @@ def _above(
         spent: what was held for it and is spent now.
         reserved: what was held for it.
     """
-    composed = parts.topmost(
+    composed = partitions.topmost_parallel(
         work.tx, organisation_id, [account.id for account in path[:-1] if account.partitions_per_unit is None]
     )
     after: dict[str, Account] = {}
@@ -168,7 +170,7 @@ def _as_kept(work: UnitOfWork, organisation_id: str, account_id: str) -> Account
 def _held_after(work: UnitOfWork, organisation_id: str, account: Account, ended_id: str, ended: RdpCurve) -> RdpCurve:
     """What an account above the run holds for the other reservations beneath it."""
     if is_exact(account.held, ()):
-        return taken_out(account.held, ended)
+        return subtract_hold(account.held, ended)
     return _planned_beneath(work, organisation_id, account, ended_id)
 
 
@@ -185,13 +187,13 @@ def _decision(
     path: Sequence[Account],
     run: Run,
     ended: _Ended,
-    outcome: Outcome,
+    outcome: DecisionOutcome,
     steps: Sequence[PricedStep],
     over: Account | None,
 ) -> Decision:
     """An entry of the run's chain; the accounts are as they are afterwards, one of them maybe over its limit."""
     remaining, binding = None, over or path[-1]
-    if outcome is not Outcome.FORFEITED and over is None:
+    if outcome is not DecisionOutcome.FORFEITED and over is None:
         remaining, binding = repetitions_left(path, steps[-1])
     count = sum(priced.step.count for priced in steps)
     asked = json.dumps([ended.id, str(outcome), count])
@@ -214,5 +216,5 @@ def _decision(
         reservation_id=ended.id,
         created_at=ended.at,
         asker=ended.by,
-        opens_attempt=outcome is not Outcome.FORFEITED and run.next_step == run.attempt_first_step,
+        opens_attempt=outcome is not DecisionOutcome.FORFEITED and run.next_step == run.attempt_first_step,
     )

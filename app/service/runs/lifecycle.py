@@ -6,10 +6,10 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from app.ledger.errors import InvalidInputError
-from app.ledger.roles import Permission
-from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_attempt, require_going
-from app.persistence.repositories import proposals, runs, tenants
-from app.persistence.repositories.proposals import Kind, Status
+from app.ledger.permissions import Permission
+from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_attempt, require_not_ended
+from app.persistence.repositories import organisations, proposals, runs
+from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.service.audit.log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for
@@ -58,7 +58,7 @@ def transition_run(
 
     def change(ready: PrecomputedCosts) -> RunRecord:
         with call.db.write(call.organisation_id) as tx:
-            tenants.lock(tx, call.organisation_id)
+            organisations.lock(tx, call.organisation_id)
             work = load_for(tx, call, run_id)
             run = work.run(call.organisation_id, run_id)
             if attempt is not None:
@@ -113,7 +113,7 @@ def start_attempt(
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         work = load_for(tx, call, run_id)
         run = work.run(call.organisation_id, run_id)
-        require_going(run)
+        require_not_ended(run)
         require_no_sweep(work, call.organisation_id, run)
         end_with_the_run(work, call, run_id, steps_executed, attested_only=False)
         run = work.run(call.organisation_id, run_id)
@@ -143,8 +143,8 @@ def save_transition(work: UnitOfWork, call: RequestContext, run: Run) -> None:
 
 def _supersede(tx: Connection, call: RequestContext, run_id: str) -> None:
     """Nobody has to decide any more about a registration whose run is aborted."""
-    for waiting in open_proposals(tx, call, run_id, {Kind.RUN}, limit=1):
-        decided = replace(waiting, status=Status.SUPERSEDED, decided_by=call.caller.actor, decided_at=call.now)
+    for waiting in open_proposals(tx, call, run_id, {ProposalKind.RUN}, limit=1):
+        decided = replace(waiting, status=ProposalStatus.SUPERSEDED, decided_by=call.caller.actor, decided_at=call.now)
         proposals.decide(tx, call.organisation_id, decided)
         before, now = ({"status": str(each.status)} for each in (waiting, decided))
         call.record(tx, AuditEvent(f"{waiting.kind}.{decided.status}", waiting.id, before, now))

@@ -8,14 +8,14 @@ from sqlalchemy import Connection
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Refusal
-from app.ledger.audit import genesis
 from app.ledger.composition import budgets_of, check_several, require_charged_directly
-from app.ledger.conformity import Size, require_run, sources_of
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
-from app.ledger.roles import Permission
+from app.ledger.hash_chain import genesis
+from app.ledger.permissions import Permission
+from app.ledger.policy_checks import Size, require_run, sources_of
 from app.ledger.runs import Run, RunStatus
 from app.ledger.windows import require_open
-from app.persistence.repositories import accounts, keeping, runs
+from app.persistence.repositories import account_writes, accounts, runs
 from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.accounts.lookup import find_parent
 from app.service.accounts.partitions import budget_payload
@@ -162,7 +162,7 @@ def insert_run(
     if not needs_approval(path, size):
         excess = find_excess(tx, call, ancestors, _promised(charged, account, size, bounded=registration.bounded))
     status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
-    keeping.add(tx, call.organisation_id, account, ancestors, None, call.now)
+    account_writes.add(tx, call.organisation_id, account, ancestors, None, call.now)
     head = genesis(call.organisation_id, account.id)
     run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
     run = replace(

@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
-from app.ledger.audit import Asker
-from app.ledger.roles import Permission
-from app.persistence.engine import EVERYONE, Database
+from app.ledger.hash_chain import Actor
+from app.ledger.permissions import Permission
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.postgresql import is_id
-from app.persistence.repositories import accounts, acts, checkpoints, entries, parts
-from app.persistence.repositories.accounts import KeptAccount
-from app.persistence.repositories.entries import KeptRun
+from app.persistence.repositories import accounts, audit_entries, checkpoints, partitions, raw_rows
+from app.persistence.repositories.accounts import StoredAccount
+from app.persistence.repositories.raw_rows import StoredRun
 from app.service.accounts.partitions import budget_payload, partition_payload
 from app.service.accounts.spec import account_audit_payload, run_audit_payload
 from app.service.auth.request_context import RequestContext
@@ -46,20 +46,20 @@ def verify(
     Returns:
         What was found; nothing is changed.
     """
-    with db.read(organisation_id or EVERYONE, patient=True) as tx:
+    with db.read(organisation_id or ALL_TENANTS, patient=True) as tx:
         # PostgreSQL's driver would fetch the whole of a result before it gives the first row.
         tx.execution_options(yield_per=ROWS_AT_ONCE)
         audit = VerificationContext(tx)
         read_prices(audit, organisation_id)
         _read_acts(audit, organisation_id, witnesses)
-        audit.paths = entries.ancestors(tx, organisation_id, audit.report)
-        audit.charged = entries.charged_budgets(tx, organisation_id, audit.report)
-        audit.attested, audit.blocks = parts.everything(tx, organisation_id, audit.report)
-        audit.reservations = entries.kept_reservations(tx, organisation_id, audit.report)
+        audit.paths = raw_rows.ancestors(tx, organisation_id, audit.report)
+        audit.charged = raw_rows.charged_budgets(tx, organisation_id, audit.report)
+        audit.attested, audit.blocks = partitions.list_all(tx, organisation_id, audit.report)
+        audit.reservations = raw_rows.kept_reservations(tx, organisation_id, audit.report)
         for (owner, _), reservation in audit.reservations.items():
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
         _judge_accounts(audit, organisation_id)
-        quarantined = entries.quarantined(tx, organisation_id, audit.report)
+        quarantined = raw_rows.quarantined(tx, organisation_id, audit.report)
     return VerificationReport(
         accounts=audit.accounts,
         runs=audit.runs,
@@ -78,10 +78,10 @@ def _read_acts(
     audit: VerificationContext, organisation_id: str | None, witnesses: Collection[TrustedCheckpoint]
 ) -> None:
     """Walk the chains of acts, and hold them against the checkpoints that signed them."""
-    kept = list(checkpoints.everything(audit.tx, organisation_id, audit.report))
+    kept = list(checkpoints.list_all(audit.tx, organisation_id, audit.report))
     known = [*map(kept_witness, kept), *witnesses]
     signed = {(witness.organisation_id, witness.acts) for witness in known}
-    audit.told = read_acts(acts.everything(audit.tx, organisation_id, audit.report), signed)
+    audit.told = read_acts(audit_entries.list_all(audit.tx, organisation_id, audit.report), signed)
     wrong = [(owner, told.fault) for owner, told in audit.told.items() if told.fault is not None]
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
@@ -91,9 +91,9 @@ def _read_acts(
 
 def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
     """Judge each run as it comes, after the accounts above it; those are judged when every run has been counted."""
-    runs = {(run.organisation_id, run.id): run for run in entries.kept_runs(audit.tx, organisation_id, audit.report)}
+    runs = {(run.organisation_id, run.id): run for run in raw_rows.kept_runs(audit.tx, organisation_id, audit.report)}
     missing = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
-    for kept in accounts.everything(audit.tx, organisation_id, audit.report):
+    for kept in accounts.list_all(audit.tx, organisation_id, audit.report):
         key = (kept.organisation_id, kept.id)
         missing.get(key[0], set()).discard(key[1])
         audit.accounts += 1
@@ -117,7 +117,7 @@ def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> 
     _name_missing(audit, missing)
 
 
-def _compare(audit: VerificationContext, kept: KeptAccount, run: KeptRun | None) -> None:
+def _compare(audit: VerificationContext, kept: StoredAccount, run: StoredRun | None) -> None:
     """Hold an account against what the acts of its organisation say of it."""
     key = (kept.organisation_id, kept.id)
     facts = account_audit_payload(kept.account, kept.population)
@@ -138,7 +138,7 @@ def _name_missing(audit: VerificationContext, missing: Mapping[str, Collection[s
             audit.faults.append(Discrepancy(owner, account_id, None, detail))
 
 
-def apply_quarantines(db: Database, found: VerificationReport, asker: Asker, now: datetime) -> VerificationReport:
+def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now: datetime) -> VerificationReport:
     """Stop writes to accounts that are found wrong. Only two persons let them pass again, never a verification.
 
     What was found may be old by now: rows were restored since. So it only names organisations to look at again:
@@ -155,8 +155,8 @@ def apply_quarantines(db: Database, found: VerificationReport, asker: Asker, now
         What holds now: `found`, or what the second look found.
     """
     with verification_lock(db):
-        with db.read(found.organisation_id or EVERYONE) as tx:
-            standing = entries.quarantined(tx, found.organisation_id, lambda _: None)  # it was reported before
+        with db.read(found.organisation_id or ALL_TENANTS) as tx:
+            standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # it was reported before
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
         again = [
             place(db, organisation_id, verify(db, organisation_id), asker, now)

@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit import ActEntry, act_hash, acts_genesis, canonical
 from app.ledger.filters import FilterWeights, Limit
+from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis, canonical
 from app.ledger.lookalikes import name_skeleton
 from app.ledger.policies import Policy, facts_of
 from app.ledger.runs import RunStatus
-from app.persistence.repositories import acts
+from app.persistence.repositories import audit_entries
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.tells import DEFAULT_TELLS
+from app.persistence.repositories.alert_settings import DEFAULT_ALERT_SETTINGS
 from app.persistence.tolerant import DAMAGED
 from app.service.verification import records
 from app.service.verification.records import Records
@@ -67,7 +67,7 @@ class Terms:
     created_at: datetime | None = None
     policy: str | None = None
     policy_revision: int = 0
-    tells: str = canonical(asdict(DEFAULT_TELLS))
+    tells: str = canonical(asdict(DEFAULT_ALERT_SETTINGS))
     quarantine: str | None = None
 
 
@@ -100,7 +100,9 @@ class AuditState:
     head: bytes = b""
 
 
-def read_acts(kept: Iterator[acts.KeptAct], signed: Collection[tuple[str, int]] = ()) -> dict[str, AuditState]:
+def read_acts(
+    kept: Iterator[audit_entries.StoredAuditEntry], signed: Collection[tuple[str, int]] = ()
+) -> dict[str, AuditState]:
     """Walk the chains of organisations.
 
     Args:
@@ -113,7 +115,7 @@ def read_acts(kept: Iterator[acts.KeptAct], signed: Collection[tuple[str, int]] 
     found: dict[str, AuditState] = {}
     for act in kept:
         owner = act.entry.organisation_id
-        told = found.setdefault(owner, AuditState(head=acts_genesis(owner)))
+        told = found.setdefault(owner, AuditState(head=audit_genesis(owner)))
         if told.fault is None:
             told.fault = _fault(told, act)
         if told.fault is None:
@@ -181,17 +183,17 @@ def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) ->
     return None
 
 
-def _fault(told: AuditState, act: acts.KeptAct) -> str | None:
+def _fault(told: AuditState, act: audit_entries.StoredAuditEntry) -> str | None:
     if act.entry.position != told.acts:
         return f"act {told.acts} is missing from the organisation's chain."
-    if act_hash(told.head, act.entry) != act.entry_hash:
+    if audit_entry_hash(told.head, act.entry) != act.entry_hash:
         return (
             f"act {act.entry.position} ({act.entry.action}) is not the one that was done: its hash is that of another."
         )
     return None
 
 
-def _noted(told: AuditState, entry: ActEntry) -> str | None:
+def _noted(told: AuditState, entry: AuditEntry) -> str | None:
     """Note what an act says; what is wrong with it, if it means nothing."""
     try:
         after = json.loads(entry.after) if entry.after else {}
@@ -202,7 +204,7 @@ def _noted(told: AuditState, entry: ActEntry) -> str | None:
     return None
 
 
-def _note(told: AuditState, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _note(told: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     known = told.terms.get(entry.subject)
     if entry.action == "organisation.created":
         told.founded = True
@@ -223,7 +225,7 @@ def _note(told: AuditState, entry: ActEntry, after: Mapping[str, Any]) -> None:
             _withdraw(told, after)
 
 
-def _lift(told: AuditState, entry: ActEntry) -> None:
+def _lift(told: AuditState, entry: AuditEntry) -> None:
     for account_id in json.loads(entry.before or "{}")["quarantined"]:
         if account_id in told.terms:
             told.terms[account_id].quarantine = None
@@ -234,7 +236,7 @@ def _withdraw(told: AuditState, after: Mapping[str, Any]) -> None:
         told.withdrawn.setdefault(plan["reservation"], Counter()).update(plan["steps"])
 
 
-def _change(known: Terms, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _change(known: Terms, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     if entry.action == "policy.changed":
         known.policy, known.policy_revision = canonical(after["policy"]), after["revision"]
     elif entry.action == "account.alerts_set":

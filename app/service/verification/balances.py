@@ -9,9 +9,9 @@ from app.accounting.errors import AccountingError
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, total_cost
 from app.ledger.filters import SET_ASIDE, FilterKind, adaptive_weights
-from app.ledger.limits import scaled
-from app.persistence.repositories.entries import Key
-from app.persistence.repositories.events import PriceList
+from app.ledger.limit_changes import rescale_weights
+from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.raw_rows import Key
 from app.service.verification.composition import current_of, value_of
 from app.service.verification.report import Balance, VerificationContext
 
@@ -128,7 +128,7 @@ def _are_due(audit: VerificationContext, key: Key, account: Account, before: Acc
     assert account.limit is not None, "only a limit has weights"
     if before is not None and before.weights is not None:
         assert before.limit is not None, "only a limit has weights"
-        if scaled(before.weights, before.limit, account.limit) == account.weights:
+        if rescale_weights(before.weights, before.limit, account.limit) == account.weights:
             return True
     return any(
         adaptive_weights(account.limit, workload, account.grid_version, rule) == account.weights
@@ -145,7 +145,7 @@ def _workloads(audit: VerificationContext, key: Key, balance: Balance) -> Iterat
         if not planned.is_zero:
             yield planned
             return
-    prices = PriceList(key[0], account.relation, account.grid_version)
+    prices = CostTable(key[0], account.relation, account.grid_version)
     for _, price in audit.prices(prices, balance.workloads):
         if not price.is_zero:
             yield price

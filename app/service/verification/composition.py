@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, zero_curve
-from app.ledger.exposure import held_of, largest
-from app.persistence.repositories.entries import Key
+from app.ledger.parallel_exposure import held_of, largest
+from app.persistence.repositories.raw_rows import Key
 from app.service.verification.report import VerificationContext
 
 

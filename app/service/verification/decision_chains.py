@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isclose
 
-from app.ledger.audit import Entry, entry_hash, genesis
+from app.ledger.hash_chain import DecisionEntry, entry_hash, genesis
 from app.ledger.reservations import ReservationStatus
 from app.ledger.runs import RunStatus
-from app.persistence.repositories import entries
-from app.persistence.repositories.entries import KeptEntry, KeptReservation, KeptRun, Key
+from app.persistence.repositories import raw_rows
+from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReservation, StoredRun
 from app.persistence.tolerant import DAMAGED
 from app.service.ids import is_of
 from app.service.verification.audit_replay import status_disagreement
@@ -59,7 +59,7 @@ class _Walk:
     overdrawn: bool = False
 
 
-def replay(audit: VerificationContext, run: KeptRun) -> None:
+def replay(audit: VerificationContext, run: StoredRun) -> None:
     """Walk a run's chain, count its charges upwards to its populations, and balance its reservations.
 
     Args:
@@ -73,7 +73,7 @@ def replay(audit: VerificationContext, run: KeptRun) -> None:
     closed: Counter[str] = Counter()
     reported: Counter[str] = Counter()
     try:
-        for kept in entries.entries(audit.tx, *key, audit.report):
+        for kept in raw_rows.entries(audit.tx, *key, audit.report):
             _check_link(audit, key, walk, kept)
             if not walk.broken:
                 _note_terms(audit, key, walk, kept.entry)
@@ -100,7 +100,7 @@ def replay(audit: VerificationContext, run: KeptRun) -> None:
     _balance_reservations(audit, key, run, walk)
 
 
-def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: KeptEntry) -> None:
+def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: StoredEntry) -> None:
     """Name the first decision that is missing, or is not what was hashed."""
     entry = kept.entry
     problem = None
@@ -121,7 +121,7 @@ def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: KeptEnt
     audit.decisions += 1
 
 
-def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: Entry) -> None:
+def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: DecisionEntry) -> None:
     """Note under which limits a decision was made, and what it says of the run; nobody has changed it since."""
     if walk.governing is not None:
         walk.governing.limits.add((entry.epsilon_limit, entry.delta))
@@ -135,7 +135,7 @@ def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: Entry)
         walk.overdrawn = True
 
 
-def _check_steps(audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk, kept: KeptEntry) -> None:
+def _check_steps(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk, kept: StoredEntry) -> None:
     """Hold the steps of a decision against those before them."""
     entry = kept.entry
     if entry.attempt != walk.attempt:
@@ -155,7 +155,7 @@ def _check_steps(audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk
     walk.next_step = entry.first_step + sum(count for _, count in entry.items)
 
 
-def _check_count(audit: VerificationContext, key: Key, entry: Entry) -> None:
+def _check_count(audit: VerificationContext, key: Key, entry: DecisionEntry) -> None:
     counted = sum(count for _, count in entry.items)
     if counted != entry.step_count:
         detail = f"decision {entry.position} says that it takes {entry.step_count} steps; its charges are {counted}."
@@ -163,7 +163,7 @@ def _check_count(audit: VerificationContext, key: Key, entry: Entry) -> None:
 
 
 def _open_attempt(
-    audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk, attempt: int, position: int | None
+    audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk, attempt: int, position: int | None
 ) -> None:
     """Go on to another attempt: a later one, that begins no further than the steps taken before."""
     first_step = run.attempts.get(attempt)
@@ -174,7 +174,7 @@ def _open_attempt(
 
 
 def _count(
-    audit: VerificationContext, key: Key, walk: _Walk, kept: KeptEntry, closed: Counter[str], reported: Counter[str]
+    audit: VerificationContext, key: Key, walk: _Walk, kept: StoredEntry, closed: Counter[str], reported: Counter[str]
 ) -> None:
     """Add a decision's charges to the run's own, and to those of its ancestors unless a reservation holds them."""
     entry = kept.entry
@@ -208,7 +208,7 @@ def _add(counts: Counter[str], items: tuple[tuple[str, int], ...]) -> None:
         counts[fingerprint] += count
 
 
-def _check_end(audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk) -> None:
+def _check_end(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk) -> None:
     """Hold what the run's row says against its decisions."""
     if not walk.broken and walk.head != run.chain_head:
         last = f"at decision {walk.decisions - 1}" if walk.decisions else "before the first decision"
@@ -251,7 +251,7 @@ def _agree(now: float, then: float) -> bool:
     return isclose(now, then, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def _balance_reservations(audit: VerificationContext, key: Key, run: KeptRun, walk: _Walk) -> None:
+def _balance_reservations(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk) -> None:
     """Hold a run's reservations against what was taken under them: reserved = committed + returned + forfeited."""
     active = None
     for reservation in audit.plans.get(key, ()):
@@ -275,13 +275,13 @@ def _balance_reservations(audit: VerificationContext, key: Key, run: KeptRun, wa
         audit.add(key, f"it names the reservation {run.reservation_id}, but its active one is {active}.")
 
 
-def _check_plan(audit: VerificationContext, key: Key, reservation: KeptReservation, walk: _Walk) -> None:
+def _check_plan(audit: VerificationContext, key: Key, reservation: StoredReservation, walk: _Walk) -> None:
     account = audit.balances[key].account
     name = f"reservation {reservation.id}"
     if not is_of(reservation.id, reservation.created_at):
         audit.add(key, f"{name} was not made when its id says.")
     reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
-    if reserved is None or (reserved.to_bytes(), reserved.delta) != entries.reserved(
+    if reserved is None or (reserved.to_bytes(), reserved.delta) != raw_rows.reserved(
         audit.tx, key[0], reservation.id, audit.report
     ):
         audit.add(key, f"the curve of {name} is not that of its plan.")
@@ -300,7 +300,7 @@ def _check_plan(audit: VerificationContext, key: Key, reservation: KeptReservati
         audit.add(key, f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
 
 
-def _check_withdrawn(audit: VerificationContext, key: Key, reservation: KeptReservation, walk: _Walk) -> None:
+def _check_withdrawn(audit: VerificationContext, key: Key, reservation: StoredReservation, walk: _Walk) -> None:
     """Hold what a plan may no longer take against the acts that lowered limits, and against what it took."""
     name, told = f"reservation {reservation.id}", audit.withdrawn(key[0], reservation.id)
     if told is not None and reservation.withdrawn != told:
@@ -311,7 +311,7 @@ def _check_withdrawn(audit: VerificationContext, key: Key, reservation: KeptRese
             audit.add(key, f"steps were let through under {name} that a lowered limit had withdrawn.")
 
 
-def _allow(balance: Balance, reservation: KeptReservation, spent: Mapping[str, int]) -> None:
+def _allow(balance: Balance, reservation: StoredReservation, spent: Mapping[str, int]) -> None:
     """Count what an active plan may still take, and what it has taken and an account has not yet as spent."""
     for event, (count, used) in reservation.items.items():
         allowed = count - reservation.withdrawn.get(event, 0)

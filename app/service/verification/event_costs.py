@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 
 from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
-from app.persistence.repositories import events
-from app.persistence.repositories.events import StoredPrice
+from app.persistence.repositories import dp_events
+from app.persistence.repositories.dp_events import StoredCost
 from app.persistence.tolerant import DAMAGED
 from app.service.verification.report import Discrepancy, VerificationContext
 
@@ -23,11 +23,11 @@ def read_prices(audit: VerificationContext, organisation_id: str | None) -> None
         audit: is told the sound ones.
         organisation_id: whose; None: of every organisation.
     """
-    for owner, key, description in events.descriptions(audit.tx, organisation_id, audit.report):
+    for owner, key, description in dp_events.descriptions(audit.tx, organisation_id, audit.report):
         if hashlib.sha256(description).hexdigest() != key:
             detail = f"event {key[:12]}: its description {description.decode()!a} has another fingerprint."
             audit.faults.append(Discrepancy(owner, None, None, detail))
-    for stored in events.everything(audit.tx, organisation_id, audit.report):
+    for stored in dp_events.list_all(audit.tx, organisation_id, audit.report):
         problem = price_problem(stored)
         if problem:
             detail = f"event {stored.fingerprint[:12]}: {problem}"
@@ -36,7 +36,7 @@ def read_prices(audit: VerificationContext, organisation_id: str | None) -> None
             audit.sound.add((stored.prices, stored.fingerprint))
 
 
-def price_problem(stored: StoredPrice) -> str | None:
+def price_problem(stored: StoredCost) -> str | None:
     """What is wrong with a price.
 
     Args:

@@ -21,7 +21,7 @@ def office_disagreements(audit: VerificationContext, organisation_id: str | None
     found: list[tuple[str, str]] = []
     present: set[str] = set()
     unmade: list[tuple[str, str]] = []
-    for record in records.everything(audit.tx, organisation_id, audit.report):
+    for record in records.list_all(audit.tx, organisation_id, audit.report):
         owner = record.organisation_id
         said = audit.told.setdefault(owner, AuditState())
         if record.table == "organisations":

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import func, select
 
-from app.persistence.engine import NOBODY, Database
+from app.persistence.database import NO_TENANT, Database
 
 LOCK: Final = 7305524921735473254
 """The number of the lock among PostgreSQL's advisory ones, for ever; migrations have the one before it."""
@@ -29,7 +29,7 @@ def verification_lock(db: Database) -> Iterator[None]:
         db: the ledger's database.
     """
     if db.dialect == "postgresql":
-        with db.read(NOBODY, patient=True) as tx:
+        with db.read(NO_TENANT, patient=True) as tx:
             while not tx.scalar(select(func.pg_try_advisory_xact_lock(LOCK))):  # a lock that is waited for times out
                 time.sleep(LOOK_SECONDS)
             yield

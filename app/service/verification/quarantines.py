@@ -8,10 +8,10 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import Asker
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.engine import Database
-from app.persistence.repositories import entries, tenants
+from app.ledger.hash_chain import Actor
+from app.persistence.database import Database
+from app.persistence.repositories import organisations, raw_rows
 from app.persistence.tolerant import DAMAGED
 from app.service.audit.log import AuditEvent, record_event
 from app.service.verification.report import VerificationReport
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 def place(
-    db: Database, organisation_id: str, found: VerificationReport, asker: Asker, now: datetime
+    db: Database, organisation_id: str, found: VerificationReport, asker: Actor, now: datetime
 ) -> VerificationReport:
     """Stop writes to the accounts that a verification found wrong. Those that are stopped stay so.
 
@@ -48,14 +48,14 @@ def place(
 
 
 def _place(
-    db: Database, organisation_id: str, sentences: Mapping[str, str], asker: Asker, now: datetime
+    db: Database, organisation_id: str, sentences: Mapping[str, str], asker: Actor, now: datetime
 ) -> Mapping[str, str | None]:
     """Stop accounts and say so in the chain, or stop them alone where the chain's end is what is damaged."""
 
     def write(*, told: bool) -> Mapping[str, str | None]:
         with db.write(organisation_id) as tx:
-            tenants.lock(tx, organisation_id)
-            before = entries.set_quarantine(tx, organisation_id, sentences, now)
+            organisations.lock(tx, organisation_id)
+            before = raw_rows.set_quarantine(tx, organisation_id, sentences, now)
             for account_id, old in before.items() if told else ():
                 was = None if old is None else {"quarantine": old}
                 act = AuditEvent("quarantine.placed", account_id, was, {"quarantine": sentences[account_id]})

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from app.ledger.audit import ActEntry, canonical, digest
-from app.persistence.repositories.proposals import Kind, Status
-from app.persistence.repositories.records import KeptRecord
+from app.ledger.hash_chain import AuditEntry, canonical, digest
+from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
+from app.persistence.repositories.records import StoredRecord
 
 Records = dict[str, dict[str, dict[str, Any]]]
 """By table and key, the columns of a row that the audit log knows."""
@@ -28,7 +28,7 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
 """Columns that the log knows in another form: it holds no secrets."""
 
 
-def note(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def note(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     """Note what an entry makes of rows.
 
     Args:
@@ -48,7 +48,7 @@ def note(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
         }
 
 
-def compare(columns: Mapping[str, Any], record: KeptRecord) -> str | None:
+def compare(columns: Mapping[str, Any], record: StoredRecord) -> str | None:
     """Compare a row with what the audit log has of it.
 
     Args:
@@ -91,7 +91,7 @@ def _moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _organisation(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _organisation(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _row(
         said,
         "organisations",
@@ -103,13 +103,13 @@ def _organisation(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> N
     )
 
 
-def _policy(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _policy(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     if entry.subject == entry.organisation_id:
         policy, revision = canonical(after["policy"]), after["revision"]
         _row(said, "organisations", entry.subject, policy=policy, policy_revision=revision)
 
 
-def _key(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _key(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _row(
         said,
         "api_keys",
@@ -125,7 +125,7 @@ def _key(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
         _row(said, "api_keys", entry.subject, created_by=entry.actor, created_at=entry.created_at)
 
 
-def _proposal(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _proposal(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _row(
         said,
         "proposals",
@@ -133,7 +133,7 @@ def _proposal(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
         kind=entry.action.partition(".")[0],
         account_id=after["account"],
         facts=canonical({name: value for name, value in after.items() if name != "account"}),
-        status=str(Status.OPEN),
+        status=str(ProposalStatus.OPEN),
         reason=entry.reason,
         proposed_by=entry.actor,
         proposed_at=entry.created_at,
@@ -143,7 +143,7 @@ def _proposal(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
     )
 
 
-def _experiment(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _experiment(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _row(
         said,
         "experiments",
@@ -155,7 +155,7 @@ def _experiment(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> Non
     )
 
 
-def _webhook(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _webhook(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _row(
         said,
         "webhooks",
@@ -172,7 +172,7 @@ def _webhook(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
     )
 
 
-def _webhook_secret(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _webhook_secret(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _row(
         said,
         "webhooks",
@@ -183,11 +183,11 @@ def _webhook_secret(said: Records, entry: ActEntry, after: Mapping[str, Any]) ->
     )
 
 
-def _webhook_disabled(said: Records, entry: ActEntry, _: Mapping[str, Any]) -> None:
+def _webhook_disabled(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
     _row(said, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_because=entry.reason)
 
 
-def _session(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _session(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _row(
         said,
         "sessions",
@@ -202,31 +202,31 @@ def _session(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
     )
 
 
-def _session_ended(said: Records, entry: ActEntry, _: Mapping[str, Any]) -> None:
+def _session_ended(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
     said.get("sessions", {}).pop(entry.subject, None)
 
 
-def _anchors(said: Records, _: ActEntry, after: Mapping[str, Any]) -> None:
+def _anchors(said: Records, _: AuditEntry, after: Mapping[str, Any]) -> None:
     for run_id, (decisions, _head) in after["runs"].items():
         _row(said, "run_anchors", run_id, decisions=decisions)
 
 
-def _run(said: Records, entry: ActEntry, _: Mapping[str, Any]) -> None:
+def _run(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
     _row(said, "attempts", f"{entry.subject}/1", first_step=0, created_at=entry.created_at)
 
 
-def _attempt(said: Records, entry: ActEntry, after: Mapping[str, Any]) -> None:
+def _attempt(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     key = f"{entry.subject}/{after['attempt']}"
     _row(said, "attempts", key, first_step=after["first_step"], created_at=entry.created_at)
 
 
-_MAKERS: Final[Mapping[str, Callable[[Records, ActEntry, Mapping[str, Any]], None]]] = {
+_MAKERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]], None]]] = {
     "organisation.created": _organisation,
     "policy.changed": _policy,
     "key.created": _key,
     "key.rotated": _key,
     "key.revoked": _key,
-    **{f"{kind}.proposed": _proposal for kind in Kind},
+    **{f"{kind}.proposed": _proposal for kind in ProposalKind},
     "experiment.declared": _experiment,
     "webhook.created": _webhook,
     "webhook.secret_rotated": _webhook_secret,

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, zero_curve
-from app.persistence.repositories.entries import Ancestor, KeptReservation, Key
-from app.persistence.repositories.events import PriceBook, PriceList
-from app.persistence.repositories.parts import Attestation, Block
+from app.persistence.repositories.dp_events import CostCache, CostTable
+from app.persistence.repositories.partitions import Attestation, Block
+from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
 from app.persistence.tolerant import DAMAGED, DamagedCell
 from app.service.verification.audit_replay import AuditState, Terms
 
@@ -186,8 +186,8 @@ class VerificationContext:
     """
 
     tx: Connection
-    sound: set[tuple[PriceList, str]] = field(default_factory=set)
-    book: PriceBook = field(default_factory=PriceBook)
+    sound: set[tuple[CostTable, str]] = field(default_factory=set)
+    book: CostCache = field(default_factory=CostCache)
     balances: dict[Key, Balance] = field(default_factory=dict)
     paths: dict[Key, list[Ancestor]] = field(default_factory=dict)
     told: dict[str, AuditState] = field(default_factory=dict)
@@ -195,8 +195,8 @@ class VerificationContext:
     attested: dict[Key, Attestation] = field(default_factory=dict)
     blocks: dict[Key, Block] = field(default_factory=dict)
     children: dict[Key, list[Key]] = field(default_factory=dict)
-    reservations: dict[Key, KeptReservation] = field(default_factory=dict)
-    plans: dict[Key, list[KeptReservation]] = field(default_factory=dict)
+    reservations: dict[Key, StoredReservation] = field(default_factory=dict)
+    plans: dict[Key, list[StoredReservation]] = field(default_factory=dict)
     faults: list[Discrepancy] = field(default_factory=list)
     damaged: set[tuple[str, str, str]] = field(default_factory=set)
     accounts: int = 0
@@ -296,7 +296,7 @@ class VerificationContext:
 
     def cost(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> RdpCurve | None:
         """What repetitions of events cost under an account's rules, exactly; None if one has no sound price."""
-        prices = PriceList(organisation_id, account.relation, account.grid_version)
+        prices = CostTable(organisation_id, account.relation, account.grid_version)
         if any((prices, event) not in self.sound for event in counts):
             return None
         total = zero_curve(account.grid_version)
@@ -304,7 +304,7 @@ class VerificationContext:
             total = total + price.times(counts[event])
         return total
 
-    def prices(self, prices: PriceList, events: Iterable[str]) -> Iterator[tuple[str, RdpCurve]]:
+    def prices(self, prices: CostTable, events: Iterable[str]) -> Iterator[tuple[str, RdpCurve]]:
         """Those of the events that have a sound price, each with what one repetition costs."""
         wanted = [event for event in events if (prices, event) in self.sound]
         for begin in range(0, len(wanted), PRICES_AT_ONCE):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from app.persistence.recent import Recent
+from app.persistence.lru_cache import LruCache
 from app.service.auth.request_context import RequestContext
 from app.service.verification.report import VerificationReport
 
@@ -44,7 +44,7 @@ class Verifications:
     """The last one of each organisation; any thread may ask."""
 
     def __init__(self) -> None:
-        self._known: Recent[str, Verified] = Recent(REMEMBERED)
+        self._known: LruCache[str, Verified] = LruCache(REMEMBERED)
 
     def keep(self, call: RequestContext, found: VerificationReport) -> None:
         """Remember what was found.

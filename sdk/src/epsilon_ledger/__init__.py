@@ -2,10 +2,10 @@
 
 from epsilon_ledger._async_client import AsyncLedgerClient
 from epsilon_ledger._client import LedgerClient
-from epsilon_ledger._running.async_run import AsyncRun
-from epsilon_ledger._running.facts import RunStateDict
-from epsilon_ledger._running.run import Run
-from epsilon_ledger._running.trials import Trial, trials
+from epsilon_ledger._run.async_run import AsyncRun
+from epsilon_ledger._run.run import Run
+from epsilon_ledger._run.run_properties import RunStateDict
+from epsilon_ledger._run.trials import Trial, trials
 from epsilon_ledger._wire.errors import (
     ApprovalRequiredError,
     ConfigurationError,
@@ -25,6 +25,24 @@ from epsilon_ledger._wire.estimates import (
     StepsEstimate,
     Trajectory,
     TrajectoryPoint,
+)
+from epsilon_ledger._wire.event_factories import (
+    adaptive_clipping,
+    composed,
+    decay,
+    discrete_gaussian,
+    epsilon_delta,
+    exponential,
+    gaussian,
+    group_privacy,
+    laplace,
+    poisson_sampled,
+    randomized_response,
+    repeat_and_select,
+    sampled_without_replacement,
+    self_composed,
+    tree_aggregation,
+    zcdp,
 )
 from epsilon_ledger._wire.events import (
     AdaptiveClippingEvent,
@@ -46,7 +64,24 @@ from epsilon_ledger._wire.events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
-from epsilon_ledger._wire.kinds import (
+from epsilon_ledger._wire.models import (
+    Admission,
+    Block,
+    Budget,
+    Experiment,
+    History,
+    HistoryPoint,
+    Lifetime,
+    Limit,
+    NeighboringRelation,
+    Parts,
+    PlannedSteps,
+    Population,
+    PrivacyFilter,
+    Reservation,
+    RunState,
+)
+from epsilon_ledger._wire.problem_errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
     AuthenticationError,
@@ -65,42 +100,7 @@ from epsilon_ledger._wire.kinds import (
     SequenceGapError,
     UnsupportedEventError,
 )
-from epsilon_ledger._wire.makers import (
-    adaptive_clipping,
-    composed,
-    decay,
-    discrete_gaussian,
-    epsilon_delta,
-    exponential,
-    gaussian,
-    group_privacy,
-    laplace,
-    poisson_sampled,
-    randomized_response,
-    repeat_and_select,
-    sampled_without_replacement,
-    self_composed,
-    tree_aggregation,
-    zcdp,
-)
 from epsilon_ledger._wire.problems import BudgetExceededError, LimitChange, Problem, ProblemError
-from epsilon_ledger._wire.values import (
-    Admission,
-    Block,
-    Budget,
-    Experiment,
-    History,
-    HistoryPoint,
-    Lifetime,
-    Limit,
-    NeighboringRelation,
-    Parts,
-    PlannedSteps,
-    Population,
-    PrivacyFilter,
-    Reservation,
-    RunState,
-)
 
 __all__ = [
     "AccountQuarantinedError",

@@ -9,12 +9,12 @@ import httpx
 
 from epsilon_ledger._net.config import connection
 from epsilon_ledger._net.transport import AsyncTransport
-from epsilon_ledger._running import openings
-from epsilon_ledger._running.asked import asked_async, signed
-from epsilon_ledger._running.async_run import AsyncRun
-from epsilon_ledger._running.openings import Opening
-from epsilon_ledger._wire import calls, planning
-from epsilon_ledger._wire.requests import Talk
+from epsilon_ledger._run import run_factory
+from epsilon_ledger._run.async_run import AsyncRun
+from epsilon_ledger._run.method_binding import async_client_method, signed
+from epsilon_ledger._run.run_factory import Opening
+from epsilon_ledger._wire import endpoints, planning
+from epsilon_ledger._wire.requests import RequestFlow
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -84,27 +84,27 @@ class AsyncLedgerClient:
         """Close the connections."""
         await self._transport.close()
 
-    create_population = asked_async(calls.create_population)
-    create_budget = asked_async(calls.create_budget)
-    get_population = asked_async(calls.get_population)
-    get_budget = asked_async(calls.get_budget)
-    get_reservation = asked_async(calls.get_reservation)
-    history = asked_async(calls.history)
-    declare_experiment = asked_async(calls.declare_experiment)
-    charge_experiment = asked_async(calls.charge_experiment)
-    get_experiment = asked_async(calls.get_experiment)
-    epsilon = asked_async(planning.epsilon)
-    delta = asked_async(planning.delta)
-    trajectory = asked_async(planning.trajectory)
-    noise_multiplier = asked_async(planning.noise_multiplier)
-    sampling_probability = asked_async(planning.sampling_probability)
-    steps = asked_async(planning.steps)
-    laplace = asked_async(planning.laplace)
+    create_population = async_client_method(endpoints.create_population)
+    create_budget = async_client_method(endpoints.create_budget)
+    get_population = async_client_method(endpoints.get_population)
+    get_budget = async_client_method(endpoints.get_budget)
+    get_reservation = async_client_method(endpoints.get_reservation)
+    history = async_client_method(endpoints.history)
+    declare_experiment = async_client_method(endpoints.declare_experiment)
+    charge_experiment = async_client_method(endpoints.charge_experiment)
+    get_experiment = async_client_method(endpoints.get_experiment)
+    epsilon = async_client_method(planning.epsilon)
+    delta = async_client_method(planning.delta)
+    trajectory = async_client_method(planning.trajectory)
+    noise_multiplier = async_client_method(planning.noise_multiplier)
+    sampling_probability = async_client_method(planning.sampling_probability)
+    steps = async_client_method(planning.steps)
+    laplace = async_client_method(planning.laplace)
 
-    register_run = _opened(openings.register_run)
+    register_run = _opened(run_factory.register_run)
     run = register_run
-    get_run = _opened(openings.get_run)
-    resume_run = _opened(openings.resume_run)
+    get_run = _opened(run_factory.get_run)
+    resume_run = _opened(run_factory.resume_run)
 
-    async def _carry(self, talk: Talk[T]) -> T:
+    async def _carry(self, talk: RequestFlow[T]) -> T:
         return await self._transport.carry(talk)

@@ -9,12 +9,12 @@ import httpx
 
 from epsilon_ledger._net.config import connection
 from epsilon_ledger._net.transport import Transport
-from epsilon_ledger._running import openings
-from epsilon_ledger._running.asked import asked, signed
-from epsilon_ledger._running.openings import Opening
-from epsilon_ledger._running.run import Run
-from epsilon_ledger._wire import calls, planning
-from epsilon_ledger._wire.requests import Talk
+from epsilon_ledger._run import run_factory
+from epsilon_ledger._run.method_binding import client_method, signed
+from epsilon_ledger._run.run import Run
+from epsilon_ledger._run.run_factory import Opening
+from epsilon_ledger._wire import endpoints, planning
+from epsilon_ledger._wire.requests import RequestFlow
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -88,27 +88,27 @@ class LedgerClient:
         """Close the connections."""
         self._transport.close()
 
-    create_population = asked(calls.create_population)
-    create_budget = asked(calls.create_budget)
-    get_population = asked(calls.get_population)
-    get_budget = asked(calls.get_budget)
-    get_reservation = asked(calls.get_reservation)
-    history = asked(calls.history)
-    declare_experiment = asked(calls.declare_experiment)
-    charge_experiment = asked(calls.charge_experiment)
-    get_experiment = asked(calls.get_experiment)
-    epsilon = asked(planning.epsilon)
-    delta = asked(planning.delta)
-    trajectory = asked(planning.trajectory)
-    noise_multiplier = asked(planning.noise_multiplier)
-    sampling_probability = asked(planning.sampling_probability)
-    steps = asked(planning.steps)
-    laplace = asked(planning.laplace)
+    create_population = client_method(endpoints.create_population)
+    create_budget = client_method(endpoints.create_budget)
+    get_population = client_method(endpoints.get_population)
+    get_budget = client_method(endpoints.get_budget)
+    get_reservation = client_method(endpoints.get_reservation)
+    history = client_method(endpoints.history)
+    declare_experiment = client_method(endpoints.declare_experiment)
+    charge_experiment = client_method(endpoints.charge_experiment)
+    get_experiment = client_method(endpoints.get_experiment)
+    epsilon = client_method(planning.epsilon)
+    delta = client_method(planning.delta)
+    trajectory = client_method(planning.trajectory)
+    noise_multiplier = client_method(planning.noise_multiplier)
+    sampling_probability = client_method(planning.sampling_probability)
+    steps = client_method(planning.steps)
+    laplace = client_method(planning.laplace)
 
-    register_run = _opened(openings.register_run)
+    register_run = _opened(run_factory.register_run)
     run = register_run
-    get_run = _opened(openings.get_run)
-    resume_run = _opened(openings.resume_run)
+    get_run = _opened(run_factory.get_run)
+    resume_run = _opened(run_factory.resume_run)
 
-    def _carry(self, talk: Talk[T]) -> T:
+    def _carry(self, talk: RequestFlow[T]) -> T:
         return self._transport.carry(talk)

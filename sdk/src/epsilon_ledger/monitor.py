@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
 from epsilon_ledger._client import LedgerClient
-from epsilon_ledger._running.run import Run
-from epsilon_ledger._wire.decaying import DecayMode, decayed
+from epsilon_ledger._run.run import Run
+from epsilon_ledger._wire.coercion import noise, real, whole
+from epsilon_ledger._wire.event_factories import decay, gaussian, poisson_sampled
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.kinds import InvalidRequestError
-from epsilon_ledger._wire.makers import decay, gaussian, poisson_sampled
-from epsilon_ledger._wire.numbers import noise, real, whole
+from epsilon_ledger._wire.models import Admission
+from epsilon_ledger._wire.noise_decay import DecayMode, decayed
+from epsilon_ledger._wire.problem_errors import InvalidRequestError
 from epsilon_ledger._wire.problems import BudgetExceededError
-from epsilon_ledger._wire.values import Admission
 
 Policy: TypeAlias = Literal["rdp", "zcdp"]
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.accounting.base_rdp import gaussian_noise
 from app.accounting.events import NeighboringRelation as Relation
-from app.accounting.events.wire import event_from_dict
-from app.accounting.unsampled import gaussian_noise
+from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import adaptive_clipping, composed, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise, Unmetered
 from tests.sdk.mechanisms.asked import Asked, RefusedError

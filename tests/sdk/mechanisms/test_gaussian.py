@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounting.base_rdp import gaussian_noise
 from app.accounting.events import NeighboringRelation
-from app.accounting.events.wire import event_from_dict
-from app.accounting.formulas.schedules import decayed
-from app.accounting.unsampled import gaussian_noise
+from app.accounting.events.serialization import event_from_dict
+from app.accounting.formulas.noise_schedules import decayed
 from epsilon_ledger import Event, gaussian, poisson_sampled
-from epsilon_ledger._wire.decaying import DecayMode
+from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.mechanisms import GaussianNoise, Unmetered
 from epsilon_ledger.mechanisms.arrays import Arrays
 from tests.sdk.mechanisms.asked import Asked, RefusedError

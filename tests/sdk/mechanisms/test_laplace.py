@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from app.accounting.base_rdp import rdp
 from app.accounting.events import NeighboringRelation as Relation
-from app.accounting.events.wire import event_from_dict
-from app.accounting.unsampled import rdp
+from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import laplace
 from epsilon_ledger.mechanisms import LaplaceNoise, Unmetered
 from tests.sdk.mechanisms.asked import Asked, RefusedError

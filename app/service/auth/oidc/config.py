@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from app.ledger.roles import PERMISSIONS, Role
+from app.ledger.permissions import PERMISSIONS, Role
 
 RIGHT: Final = 'write {"GROUP": {"role": "privacy_officer"}, "ANOTHER": {"role": "trainer", "scope": "mimic/icu-team"}}'
 

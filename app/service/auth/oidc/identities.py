@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import LedgerError, LedgerUnavailableError
-from app.persistence.engine import EVERYONE, said_by
-from app.persistence.repositories import accounts, tenants
+from app.persistence.database import ALL_TENANTS, error_summary
+from app.persistence.repositories import accounts, organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.failed_attempts import FailedAttempt, FailedAttemptLog
@@ -140,8 +140,8 @@ class OidcAuthenticator:
         failure: Exception | None = None
         for placement in self._doors.in_order():
             try:
-                with self._doors[placement].passed() as db, db.read(EVERYONE) as tx:
-                    organisation_id = tenants.find_organisation(tx, named)
+                with self._doors[placement].passed() as db, db.read(ALL_TENANTS) as tx:
+                    organisation_id = organisations.find_organisation(tx, named)
             except (SQLAlchemyError, LedgerUnavailableError) as error:
                 failure = error  # it may be there
                 continue
@@ -170,7 +170,7 @@ class OidcAuthenticator:
         try:
             home = self._home(error.claims)
         except (SQLAlchemyError, LedgerError) as failure:
-            _logger.warning("A token.refused could not be noted (%s): %s", error.why, said_by(failure))
+            _logger.warning("A token.refused could not be noted (%s): %s", error.why, error_summary(failure))
             return
         if home is not None:
             subject = tokens.actor(self._terms, error.claims) or tokens.ACTOR_PREFIX

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import httpx
 
-from epsilon_ledger._net.transport import Patience
+from epsilon_ledger._net.transport import RetryPolicy
 from epsilon_ledger._wire.errors import ConfigurationError
 
 
@@ -72,7 +72,7 @@ class Connection:
 
     url: str
     headers: Mapping[str, str]
-    patience: Patience
+    patience: RetryPolicy
 
 
 def connection(url: str | None, api_key: str | None, max_attempts: int, give_up_after: float) -> Connection:
@@ -101,5 +101,5 @@ def connection(url: str | None, api_key: str | None, max_attempts: int, give_up_
             "Accept": "application/json, application/problem+json",
             "User-Agent": f"epsilon-ledger-client/{version('epsilon-ledger-client')}",
         },
-        Patience(max_attempts=max_attempts, give_up_after=give_up_after),
+        RetryPolicy(max_attempts=max_attempts, give_up_after=give_up_after),
     )

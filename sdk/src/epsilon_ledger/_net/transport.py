@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar
 import httpx
 
 from epsilon_ledger._wire.errors import LedgerUnavailableError
-from epsilon_ledger._wire.replies import Reply, read_json, reason, refusal, retry_after
-from epsilon_ledger._wire.requests import Request, Talk
+from epsilon_ledger._wire.requests import Request, RequestFlow
+from epsilon_ledger._wire.responses import Response, read_json, reason, refusal, retry_after
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How often and how long a request is tried.
 
     Args:
@@ -80,7 +80,7 @@ class Transport:
         patience: how often and how long to try.
     """
 
-    def __init__(self, http: httpx.Client, patience: Patience) -> None:
+    def __init__(self, http: httpx.Client, patience: RetryPolicy) -> None:
         self._http = http
         self._patience = patience
 
@@ -88,7 +88,7 @@ class Transport:
         """Close the connections."""
         self._http.close()
 
-    def send(self, request: Request) -> Reply:
+    def send(self, request: Request) -> Response:
         """Send a request until it is answered.
 
         Args:
@@ -118,7 +118,7 @@ class Transport:
         except StopIteration as end:
             return _reply(end)
 
-    def carry(self, talk: Talk[T]) -> T:
+    def carry(self, talk: RequestFlow[T]) -> T:
         """Send what a use case asks for, until it has its result.
 
         Args:
@@ -152,7 +152,7 @@ class AsyncTransport:
         patience: how often and how long to try.
     """
 
-    def __init__(self, http: httpx.AsyncClient, patience: Patience) -> None:
+    def __init__(self, http: httpx.AsyncClient, patience: RetryPolicy) -> None:
         self._http = http
         self._patience = patience
 
@@ -160,7 +160,7 @@ class AsyncTransport:
         """Close the connections."""
         await self._http.aclose()
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: Request) -> Response:
         """As `Transport.send`."""
         tries = _tries(request, self._patience, self._http.base_url)
         pause = next(tries)
@@ -178,7 +178,7 @@ class AsyncTransport:
         except StopIteration as end:
             return _reply(end)
 
-    async def carry(self, talk: Talk[T]) -> T:
+    async def carry(self, talk: RequestFlow[T]) -> T:
         """As `Transport.carry`."""
         try:
             request = next(talk)
@@ -203,7 +203,7 @@ class _Failure:
 _Answer: TypeAlias = httpx.Response | httpx.RequestError
 
 
-def _tries(request: Request, patience: Patience, address: httpx.URL) -> Generator[float, _Answer, Reply]:
+def _tries(request: Request, patience: RetryPolicy, address: httpx.URL) -> Generator[float, _Answer, Response]:
     """Yield how many seconds to wait before each try, and be sent what came of it; return the answer that counts."""
     began = patience.clock()
     pause, attempt = 0.0, 0
@@ -213,7 +213,7 @@ def _tries(request: Request, patience: Patience, address: httpx.URL) -> Generato
         # Set before sending: an interrupt in the middle leaves the truth behind.
         request.in_doubt = True
         outcome = _judged(request, (yield pause), asked_before=asked_before)
-        if isinstance(outcome, Reply):
+        if isinstance(outcome, Response):
             return outcome
         elapsed = patience.clock() - began
         pause = patience.pause(attempt, outcome.retry_after or 0.0)
@@ -235,7 +235,7 @@ def _headers(request: Request) -> dict[str, str]:
     return headers
 
 
-def _judged(request: Request, answer: _Answer, *, asked_before: bool) -> Reply | _Failure:
+def _judged(request: Request, answer: _Answer, *, asked_before: bool) -> Response | _Failure:
     """Whether a try was answered, and whether it may have had an effect if not."""
     if isinstance(answer, httpx.RequestError):
         if isinstance(answer, _NEVER_SENT):
@@ -254,9 +254,9 @@ def _judged(request: Request, answer: _Answer, *, asked_before: bool) -> Reply |
     # without an earlier try that may have arrived, the replay belongs to somebody else.
     first_key = answer.headers.get("Idempotent-Replay-Of")
     ours = not replayed or (asked_before if first_key is None else first_key == request.key)
-    return Reply(answer.status_code, data, ours)
+    return Response(answer.status_code, data, ours)
 
 
-def _reply(end: StopIteration) -> Reply:
-    reply: Reply = end.value
+def _reply(end: StopIteration) -> Response:
+    reply: Response = end.value
     return reply

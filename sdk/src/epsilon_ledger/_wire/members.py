@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from epsilon_ledger._wire.values import Block, Limit, Parts
+from epsilon_ledger._wire.models import Block, Limit, Parts
 
 
 def wire_limit(limit: Limit | None) -> dict[str, float] | None:

@@ -13,8 +13,8 @@ from epsilon_ledger._wire.estimates import (
     Trajectory,
 )
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.models import NeighboringRelation, PrivacyFilter
 from epsilon_ledger._wire.requests import Call, post
-from epsilon_ledger._wire.values import NeighboringRelation, PrivacyFilter
 
 Batches: TypeAlias = Literal["poisson", "fixed", "shuffled"]
 

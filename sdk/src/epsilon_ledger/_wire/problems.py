@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from epsilon_ledger._wire.decode import members
+from epsilon_ledger._wire.decoding import members
 from epsilon_ledger._wire.errors import LedgerError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from epsilon_ledger._wire.replies import Reply
+from epsilon_ledger._wire.responses import Response
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Request:
     in_doubt: bool = False
 
 
-Talk: TypeAlias = Generator[Request, Reply, T]
+RequestFlow: TypeAlias = Generator[Request, Response, T]
 """A use case without its network: it yields requests, is sent their replies, and returns its result."""
 
 
@@ -75,6 +75,6 @@ class Call(Generic[T]):
     request: Request
     shape: type[T]
 
-    def talk(self) -> Talk[T]:
+    def talk(self) -> RequestFlow[T]:
         """Ask, and read the answer."""
         return (yield self.request).read(self.shape)

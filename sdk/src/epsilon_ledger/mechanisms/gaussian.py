@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilon_ledger import Event, gaussian
-from epsilon_ledger._wire.decaying import DecayMode, decayed
+from epsilon_ledger._wire.noise_decay import DecayMode, decayed
 from epsilon_ledger.mechanisms import checks
 from epsilon_ledger.mechanisms.arrays import Array, Arrays, flat, parts_of, shaped_like, split
 from epsilon_ledger.mechanisms.clipping import ClippedSum, clipped_sum, rounded_norm

@@ -1,0 +1,222 @@
+"""The Rényi divergence of each mechanism that ran on all of the data: one formula per event type."""
+
+from functools import singledispatch
+from math import fsum, inf, log, log1p, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    AdaptiveClipping,
+    Composed,
+    DiscreteGaussian,
+    DpEvent,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    NeighboringRelation,
+    RandomizedResponse,
+    SelfComposed,
+    TreeAggregation,
+    Zcdp,
+    type_name,
+)
+from app.accounting.formulas.mechanisms import (
+    bounded_range_rdp,
+    gaussian_rdp,
+    laplace_rdp,
+    pure_dp_rdp,
+    randomized_response_rdp,
+    tree_aggregation_rdp,
+)
+from app.accounting.group_privacy import for_group
+
+
+@singledispatch
+def rdp(event: DpEvent, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    """Return the Rényi divergence between the outputs on two neighbouring data sets, where one formula gives it.
+
+    Events made of others are priced in whole units: see `app.accounting.rdp.curve_over`.
+
+    Args:
+        event: what the mechanism did.
+        orders: (n_orders,) Rényi orders above 1.
+        relation: which data sets are neighbours.
+
+    Returns:
+        (n_orders,) nats, an upper bound with relative error at most 1e-10, not negative, possibly infinite.
+
+    Raises:
+        UnsupportedEventError: no proven formula here covers this event under this relation.
+    """
+    raise UnsupportedEventError(
+        f"There is no single formula for {type_name(event)} under {relation} over {orders.size} orders."
+    )
+
+
+@singledispatch
+def gaussian_noise(event: DpEvent, relation: NeighboringRelation) -> float:
+    """Return the noise multiplier of the one Gaussian release that an event amounts to.
+
+    Several Gaussian releases of the same records, each scaled to noise of one, are one release of a longer vector
+    whose squared sensitivity is the sum of theirs: z = (sum of z_i^-2)^(-1/2). A query that depends on earlier answers
+    changes nothing: the pair of Gaussians at the largest distance dominates each release whatever came before, and
+    products of dominating pairs dominate adaptive compositions.
+
+    Args:
+        event: a Gaussian release, or several composed.
+        relation: which data sets are neighbours; replacing a record moves a sum by two clipping norms.
+
+    Returns:
+        Standard deviation of the noise divided by the L2 sensitivity.
+
+    Raises:
+        UnsupportedEventError: not everything in the event is a Gaussian release.
+
+    Source:
+        McMahan, Andrew, Erlingsson, Chien, Mironov, Papernot, Kairouz 2018 (arXiv 1812.06210), section 3; Zhu, Dong,
+        Wang 2022 (arXiv 2106.08567), Theorem 10, for adaptive queries.
+    """
+    raise UnsupportedEventError(
+        f"{type_name(event)} is no Gaussian release under {relation}: there is no bound for it when it is composed "
+        "with others on a sample, which may hold gaussian and adaptive_clipping events, composed or self_composed."
+    )
+
+
+def sensitivity(relation: NeighboringRelation) -> float:
+    """Return by how many clipping norms a record can move a sum of clipped vectors.
+
+    Replacing a record takes one vector away and adds another; a special record contributes zero.
+    """
+    return 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
+
+
+@gaussian_noise.register
+def _(event: Gaussian, relation: NeighboringRelation) -> float:
+    # The clipped mean of a micro-batch moves from anywhere in the ball to anywhere else whatever is done to one record.
+    return event.noise_multiplier / (2.0 if event.clipped == "microbatch" else sensitivity(relation))
+
+
+@gaussian_noise.register
+def _(event: AdaptiveClipping, relation: NeighboringRelation) -> float:
+    # Andrew et al. 2021 (arXiv 1905.03871), Theorem 1: the count of b_i - 1/2 has half the sensitivity of a count.
+    # Replacing a record doubles the sensitivity of both: from -1/2 to 1/2 is 1.
+    if event.noise_multiplier is not None:
+        return event.noise_multiplier / sensitivity(relation)
+    assert event.gradient_noise_multiplier is not None, "an event has one of its two forms"
+    assert event.count_noise_stddev is not None, "an event has one of its two forms"
+    return _joint([event.gradient_noise_multiplier, 2 * event.count_noise_stddev]) / sensitivity(relation)
+
+
+@gaussian_noise.register
+def _(event: Composed, relation: NeighboringRelation) -> float:
+    return _joint([gaussian_noise(part, relation) for part in event.events])
+
+
+@gaussian_noise.register
+def _(event: SelfComposed, relation: NeighboringRelation) -> float:
+    return gaussian_noise(event.event, relation) / sqrt(event.count)
+
+
+@gaussian_noise.register
+def _(event: GroupPrivacy, relation: NeighboringRelation) -> float:
+    return gaussian_noise(for_group(event.event, event.group_size), relation)
+
+
+def _joint(noise_multipliers: list[float]) -> float:
+    return 1 / sqrt(fsum(z**-2 for z in noise_multipliers))
+
+
+@rdp.register
+def _(
+    event: Gaussian | AdaptiveClipping, orders: NDArray[np.float64], relation: NeighboringRelation
+) -> NDArray[np.float64]:
+    return gaussian_rdp(gaussian_noise(event, relation), orders)
+
+
+@rdp.register
+def _(event: Laplace, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    return laplace_rdp(event.noise_multiplier / sensitivity(relation), orders)
+
+
+@rdp.register
+def _(event: DiscreteGaussian, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    return gaussian_rdp(event.noise_multiplier / sensitivity(relation), orders)
+
+
+@rdp.register
+def _(event: RandomizedResponse, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        raise UnsupportedEventError(
+            "randomized_response is not supported under add_or_remove_one: every record answers, so a missing one "
+            "shows. Declare replace_one, or replace_special where a missing record answers evenly."
+        )
+    special = relation is NeighboringRelation.REPLACE_SPECIAL
+    return randomized_response_rdp(event.noise_parameter, event.num_buckets, orders, special=special)
+
+
+@rdp.register
+def _(event: TreeAggregation, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        raise UnsupportedEventError(
+            "tree_aggregation is not supported under add_or_remove_one: without a record the steps of those after it "
+            "would shift. Declare replace_special, where a missing record contributes zero, or replace_one."
+        )
+    return tree_aggregation_rdp(event.noise_multiplier / sensitivity(relation), event.step_counts, orders)
+
+
+@rdp.register
+def _(event: Exponential, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    del relation  # the scores' sensitivity was taken under it
+    return bounded_range_rdp(event.epsilon, orders)
+
+
+@rdp.register
+def _(event: EpsilonDelta, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    # Every (epsilon, delta)-DP mechanism can be made from one that tells all with probability delta and is randomized
+    # response with epsilon otherwise (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). The delta stands beside the curve.
+    del relation  # stated by the caller for it
+    return pure_dp_rdp(event.epsilon, orders)
+
+
+@rdp.register
+def _(event: Zcdp, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    # Bun, Steinke 2016 (arXiv 1605.02065), Definition 1.1: the divergence is at most xi + rho a at every order a.
+    del relation  # stated by the caller for it
+    return event.xi + event.rho * orders
+
+
+@singledispatch
+def worst_loss(event: DpEvent, relation: NeighboringRelation) -> float:  # noqa: ARG001 - dispatch looks at it
+    """Return the largest privacy loss that an event can cause: its divergence of order infinity, and of no order more.
+
+    Args:
+        event: what the mechanism did to all of the data.
+        relation: which data sets are neighbours.
+
+    Returns:
+        Nats; infinite for events with Gaussian noise, and wherever nothing else is known.
+    """
+    return inf
+
+
+@worst_loss.register
+def _(event: Laplace, relation: NeighboringRelation) -> float:
+    return sensitivity(relation) / event.noise_multiplier
+
+
+@worst_loss.register
+def _(event: Exponential | EpsilonDelta, relation: NeighboringRelation) -> float:
+    del relation  # stated by the caller for it
+    return event.epsilon
+
+
+@worst_loss.register
+def _(event: RandomizedResponse, relation: NeighboringRelation) -> float:
+    # Probabilities times k: the kept value has k - (k - 1) p, each other one p, each value of a special record 1.
+    p, k = event.noise_parameter, event.num_buckets
+    kept, other = log1p((k - 1) * (1 - p)), log(p)
+    return max(kept, -other) if relation is NeighboringRelation.REPLACE_SPECIAL else kept - other

@@ -1,0 +1,132 @@
+"""What protects a record, rewritten as what protects a privacy unit that owns several of them."""
+
+from dataclasses import replace
+from functools import singledispatch
+from math import exp, expm1, inf, log, log1p
+
+from numpy import euler_gamma
+from scipy.special import digamma
+
+from app.accounting.errors import InvalidEventError, UnsupportedEventError
+from app.accounting.events import (
+    AdaptiveClipping,
+    Composed,
+    Decay,
+    DiscreteGaussian,
+    DpEvent,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    PoissonSampled,
+    RandomizedResponse,
+    RepeatAndSelect,
+    SelfComposed,
+    TreeAggregation,
+    Zcdp,
+    type_name,
+    with_noise_multiplier,
+)
+
+
+def for_group(event: DpEvent, size: int) -> DpEvent:
+    """Return an event that costs a record at least what `event` costs a unit with up to `size` records.
+
+    Args:
+        event: described as if each record were a unit.
+        size: the most records that one unit owns, at least 1.
+
+    Returns:
+        An event without that group.
+
+    Raises:
+        UnsupportedEventError: there is no sound bound for such a group here, or it is beyond an event's bounds.
+    """
+    try:
+        return event if size == 1 else _in_group(event, size)
+    except InvalidEventError as error:
+        raise UnsupportedEventError(
+            f"A group of {size} records with a {type_name(event)} event is not supported: described as an event that "
+            f"protects the whole group, {error}"
+        ) from error
+
+
+@singledispatch
+def _in_group(event: DpEvent, size: int) -> DpEvent:
+    raise UnsupportedEventError(
+        f"There is no bound for groups of {size} records where a {type_name(event)} event protects one."
+    )
+
+
+@_in_group.register
+def _(event: Gaussian | Laplace | DiscreteGaussian | TreeAggregation, size: int) -> DpEvent:
+    # The records' contributions add up: the sum, and the vector of a tree's nodes, moves `size` times as far at most.
+    return replace(event, noise_multiplier=event.noise_multiplier / size)
+
+
+@_in_group.register
+def _(event: AdaptiveClipping, size: int) -> DpEvent:
+    if event.noise_multiplier is not None:
+        return with_noise_multiplier(event, event.noise_multiplier / size)
+    assert event.gradient_noise_multiplier is not None, "an event has one of its two forms"
+    assert event.count_noise_stddev is not None, "an event has one of its two forms"
+    return AdaptiveClipping(
+        gradient_noise_multiplier=event.gradient_noise_multiplier / size,
+        count_noise_stddev=event.count_noise_stddev / size,
+    )
+
+
+@_in_group.register
+def _(event: RandomizedResponse, size: int) -> DpEvent:
+    # Every record answers by its own coins.
+    return SelfComposed(event, size)
+
+
+@_in_group.register
+def _(event: Exponential, size: int) -> DpEvent:
+    # Scores move by `size` sensitivities, and so does the range of the loss.
+    return Exponential(size * event.epsilon)
+
+
+@_in_group.register
+def _(event: Zcdp, size: int) -> DpEvent:
+    # Bun, Steinke 2016 (arXiv 1605.02065), on group privacy: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
+    harmonic = float(digamma(size + 1)) + euler_gamma
+    return Zcdp(rho=event.rho * size * size, xi=event.xi * size * harmonic)
+
+
+@_in_group.register
+def _(event: EpsilonDelta, size: int) -> DpEvent:
+    # Dwork, Roth 2014, section 2.3 with the sum kept: k epsilon, and delta (1 + e^eps + ... + e^((k-1) eps)).
+    if event.delta == 0:
+        return EpsilonDelta(size * event.epsilon)
+    log_sum = (size - 1) * event.epsilon + log(expm1(-size * event.epsilon) / expm1(-event.epsilon))
+    log_delta = log(event.delta) + log_sum
+    return EpsilonDelta(size * event.epsilon, exp(log_delta) if log_delta < 0 else inf)
+
+
+@_in_group.register
+def _(event: PoissonSampled, size: int) -> DpEvent:
+    # With probability 1 - (1 - q)^k at least one of the unit's records is taken. Given that, and the sample of all
+    # other records, the output is a mixture over which of them; both directions of the divergence from the output
+    # without any are convex in that mixture, hence at most what the worst choice of up to k records gives.
+    q = event.sampling_probability
+    taken = 1.0 if q == 1 else min(-expm1(size * log1p(-q)), 1 - 2**-53)  # rounding must not turn sampling off
+    return PoissonSampled(taken, for_group(event.event, size))
+
+
+@_in_group.register
+def _(event: Composed, size: int) -> DpEvent:
+    return Composed(tuple(for_group(part, size) for part in event.events))
+
+
+@_in_group.register
+def _(event: SelfComposed | RepeatAndSelect | Decay, size: int) -> DpEvent:
+    # A schedule scales its noise multiplier, and selection takes any bound on one run: both keep their form.
+    return replace(event, event=for_group(event.event, size))
+
+
+@_in_group.register
+def _(event: GroupPrivacy, size: int) -> DpEvent:
+    return for_group(event.event, size * event.group_size)

@@ -1,0 +1,175 @@
+"""The Rényi divergence of each mechanism that ran on a Poisson sample."""
+
+from functools import singledispatch
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.accounting.base_rdp import gaussian_noise, rdp, worst_loss
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    MIN_NOISE_MULTIPLIER,
+    AdaptiveClipping,
+    Composed,
+    DiscreteGaussian,
+    DpEvent,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+    SelfComposed,
+    Zcdp,
+    is_noisy_sum,
+    leaves,
+    type_name,
+)
+from app.accounting.formulas.amplification import (
+    sampled_discrete_gaussian_rdp,
+    sampled_laplace_rdp,
+    sampled_pure_dp_rdp,
+)
+from app.accounting.formulas.mechanisms import bounded_range_rdp
+from app.accounting.formulas.numerics import TINY, log1p_u
+from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
+from app.accounting.group_privacy import for_group
+
+NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian)
+"""Mechanisms that release the noisy sum of a sample's contributions and nothing about who was taken."""
+
+
+@rdp.register
+def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+    if event.sampling_probability == 1:
+        return rdp(event.event, orders, relation)
+    assert is_amplified(event.event, relation), "other samples are priced from the curve of what happens to them"
+    return poisson_sampled_rdp(event.event, event.sampling_probability, orders)
+
+
+def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
+    """Check whether a Poisson sample hides, from the output of an event, which neighbour it was drawn from.
+
+    Under add_or_remove_one it always is: the other neighbour lacks the record, too. Under replace_special it is to a
+    noisy sum, to which a special record contributes zero, or is left out of its micro-batch. Of any other event the
+    output may show who was taken: of clients that answer a server by themselves, say.
+
+    Args:
+        event: what happened to the sample.
+        relation: which data sets are neighbours.
+
+    Returns:
+        Whether the outputs are a mixture against one of its own parts: what `poisson_sampled_rdp` has formulas for.
+
+    Raises:
+        UnsupportedEventError: the event is a noisy sum and a record is replaced by any other one.
+    """
+    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        return True
+    if relation is NeighboringRelation.REPLACE_SPECIAL:
+        return is_noisy_sum(event)
+    if all(isinstance(each, NOISY_SUMS) for each in leaves(event)):
+        raise UnsupportedEventError(
+            "Poisson sampling of a noisy sum is not supported under replace_one: its amplification is proven for "
+            "adding or removing one record (Mironov, Talwar, Zhang 2019). Declare add_or_remove_one or "
+            "replace_special if that is what protection means for this data, or send the event without sampling."
+        )
+    return False
+
+
+@singledispatch
+def poisson_sampled_rdp(
+    event: DpEvent, sampling_probability: float, orders: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the Rényi divergence of an event on a Poisson sample, one record added or removed.
+
+    It is that of `replace_special`, too, for events to which a special record is as good as none: see `is_amplified`.
+
+    Args:
+        event: what happened to the sample.
+        sampling_probability: in (0, 1).
+        orders: (n_orders,) Rényi orders above 1.
+
+    Returns:
+        (n_orders,) nats, as for `rdp`.
+
+    Raises:
+        UnsupportedEventError: no proven formula here covers this event on a sample.
+    """
+    raise UnsupportedEventError(
+        f"There is no bound for Poisson sampling of {type_name(event)} with probability {sampling_probability:g} over "
+        f"{orders.size} orders; a poisson_sampled event may hold a gaussian or adaptive_clipping event, several of "
+        "these composed, a laplace, discrete_gaussian, exponential or epsilon_delta event, or the group_privacy of one "
+        "of these under add_or_remove_one, anything under replace_special, anything but noisy sums under replace_one."
+    )
+
+
+@poisson_sampled_rdp.register
+def _(
+    event: Gaussian | AdaptiveClipping | Composed | SelfComposed,
+    sampling_probability: float,
+    orders: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    z = gaussian_noise(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
+    if z < MIN_NOISE_MULTIPLIER / 2:  # what one mechanism has at the least, its sensitivity doubled
+        raise UnsupportedEventError(
+            f"The releases of one sample have together a noise multiplier of {z:.3g}: less than the least that one "
+            f"mechanism may have, {MIN_NOISE_MULTIPLIER:g}, with its sensitivity doubled."
+        )
+    return sampled_gaussian_rdp(sampling_probability, z, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: Laplace, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    return sampled_laplace_rdp(sampling_probability, event.noise_multiplier, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: DiscreteGaussian, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    return sampled_discrete_gaussian_rdp(sampling_probability, event.noise_multiplier, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: Exponential, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    # The sampled pair mixes the unsampled one with a pair of equals: by quasi-convexity it is never further apart.
+    sampled = sampled_pure_dp_rdp(sampling_probability, event.epsilon, orders)
+    return np.minimum(sampled, bounded_range_rdp(event.epsilon, orders))
+
+
+@poisson_sampled_rdp.register
+def _(event: EpsilonDelta, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    assert event.delta == 0, "a delta of its own is amplified beside the curve"
+    return sampled_pure_dp_rdp(sampling_probability, event.epsilon, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: GroupPrivacy, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    return poisson_sampled_rdp(for_group(event.event, event.group_size), sampling_probability, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: Zcdp, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    raise UnsupportedEventError(
+        f"zcdp does not amplify by sampling under add_or_remove_one: that the divergence is at most {event.rho:g} a at "
+        f"all of {orders.size} orders a says too little about a mechanism for a sample of probability "
+        f"{sampling_probability:g}. Name the mechanism itself, for example gaussian."
+    )
+
+
+def strip_group(event: DpEvent) -> DpEvent:
+    """Return what protects the units of a sample, where it is described as what protects their records."""
+    while isinstance(event, GroupPrivacy):
+        event = for_group(event.event, event.group_size)
+    return event
+
+
+@worst_loss.register
+def _(event: PoissonSampled, relation: NeighboringRelation) -> float:
+    # Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8: the loss of adding a record, which is the larger one.
+    loss = worst_loss(strip_group(event.event), relation)
+    if event.sampling_probability == 1 or not is_amplified(event.event, relation):
+        return loss
+    sampled = float(log1p_u(event.sampling_probability, np.array([loss]))[0])
+    return max(sampled, TINY) if loss else 0.0  # what is positive costs something, even where it is below every float

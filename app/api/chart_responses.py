@@ -1,0 +1,65 @@
+"""Charts as they are answered: drawn only for who has them not yet."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, Query, Request, Response
+
+from app.api.problems import READ_ERRORS, cacheable_responses
+from app.api.route import not_modified
+from app.charts.model import Chart
+from app.charts.render import Frame, PictureKind, Theme, draw
+from app.version import VERSION
+
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+"""Content-Security-Policy of pictures: matplotlib writes styles into an SVG, and nothing may run in it."""
+
+DRAWERS: Final = CapacityLimiter(1)
+"""One picture is drawn at a time; those who wait for one take no thread from anybody else."""
+
+
+def _frames(kind: PictureKind) -> Callable[..., Awaitable[Frame]]:
+    """What a request says of how a picture of this kind is drawn."""
+
+    async def frame(
+        theme: Annotated[Theme, Query(description="Dark on light, or light on dark.")] = Theme.LIGHT,
+        width: Annotated[int, Query(ge=200, le=2000, description="In pixels.")] = 760,
+        height: Annotated[int, Query(ge=120, le=1200, description="In pixels.")] = 340,
+    ) -> Frame:
+        return Frame(kind, theme, width, height)
+
+    return frame
+
+
+AsSvg = Annotated[Frame, Depends(_frames(PictureKind.SVG))]
+AsPng = Annotated[Frame, Depends(_frames(PictureKind.PNG))]
+
+
+def chart_route_docs(kind: PictureKind) -> dict[str, Any]:
+    """What a route of pictures says of its answers."""
+    content = {kind.media_type: {"schema": {"type": "string"}}}
+    return {
+        "tags": ["pictures"],
+        "response_class": Response,
+        "responses": {200: {"content": content, "description": "OK"}} | cacheable_responses(*READ_ERRORS),
+    }
+
+
+async def chart_response(request: Request, chart: Chart, frame: Frame) -> Response:
+    """A picture with an entity tag of what it shows, or 304 if the asker has it already.
+
+    Args:
+        request: what is asked.
+        chart: what is drawn.
+        frame: how.
+    """
+    known = [VERSION, version("matplotlib"), chart.json(), frame]
+    tag = f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
+    there = not_modified(request, tag)
+    if there is not None:
+        return there
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Content-Security-Policy": POLICY}
+    return Response(await to_thread.run_sync(draw, chart, frame, limiter=DRAWERS), 200, headers, frame.kind.media_type)

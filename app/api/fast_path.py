@@ -1,0 +1,108 @@
+"""The short way of the hot route: a plain request for steps passes the framework by, any other goes the usual way."""
+
+import re
+from typing import Final
+
+from fastapi import Request
+from pydantic import ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.accounting.errors import AccountingError
+from app.api.problems import EXPECTED_ERRORS, problem_from_exception
+from app.api.request_metrics import TEMPLATE
+from app.api.route import IDEMPOTENCY_KEY, build_context
+from app.api.routers.steps import take_steps
+from app.api.schemas.steps import StepsIn
+from app.api.strict_json import MAX_BODY_BYTES, strict_loads
+from app.ledger.errors import LedgerError
+from app.service.auth.authentication import Principal
+from app.service.auth.credential_cache import Authenticator
+from app.service.auth.rate_limit import RequestLimits
+from app.service.metrics.tracing import TRACES
+from app.service.placements import Placements
+
+_TEMPLATE: Final = "/v1/runs/{run_id}/steps"
+_PATH: Final = re.compile(r"/v1/runs/([^/\0]+)/steps")
+
+
+class StepFastPathMiddleware:
+    """Middleware that answers `POST /v1/runs/{run_id}/steps` itself, if the request is as most of them are.
+
+    A caller who is not known from a moment ago, a query, a header that stands twice, a body that comes in pieces or
+    is said to be encoded, and whatever is wrong, go the usual way, with all that was sent: what is to be said to them
+    is decided there alone. FastAPI describes the endpoint, and that both ways answer the same is tested.
+
+    Args:
+        app: the usual way, which takes any request.
+        keys: knows who was authenticated a moment ago.
+        rates: how often each of them may ask.
+        placements: where the ledgers are.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Authenticator, rates: RequestLimits, placements: Placements) -> None:
+        self._app = app
+        self._keys = keys
+        self._rates = rates
+        self._placements = placements
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        head = self._head(scope)
+        if head is None:
+            await self._app(scope, receive, send)
+            return
+        message = await receive()
+        body = _body(message)
+        if body is None:
+            await self._app(scope, _again(message, receive), send)
+            return
+        run_id, caller, key = head
+        scope[TEMPLATE] = _TEMPLATE
+        TRACES.name_route("POST", _TEMPLATE)
+        try:
+            self._rates.keys.take(caller.actor)
+            placement = self._placements.named(caller.placement)
+            reply = await take_steps(run_id, body, build_context(placement, caller, scope), placement.charges, key)
+        except EXPECTED_ERRORS as error:
+            reply = await problem_from_exception(Request(scope), error)
+        await reply(scope, receive, send)
+
+    def _head(self, scope: Scope) -> tuple[str, Principal, str | None] | None:
+        """Whose steps, who asks, and the idempotency key; None: go the usual way."""
+        path = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if path is None or scope["method"] != "POST" or scope["query_string"]:
+            return None
+        headers = dict(scope["headers"])
+        twice = len(headers) < len(scope["headers"])
+        caller = self._keys.find(headers.get(b"authorization", b"").decode("latin-1"))
+        plain = headers.get(b"content-type") == b"application/json" and b"content-encoding" not in headers
+        if twice or caller is None or not plain:
+            return None
+        key = headers.get(b"idempotency-key")
+        try:
+            return path[1], caller, IDEMPOTENCY_KEY.validate_python(None if key is None else key.decode("latin-1"))
+        except ValidationError:
+            return None
+
+
+def _body(message: Message) -> StepsIn | None:
+    """What is asked; None: go the usual way."""
+    if message["type"] != "http.request" or message.get("more_body", False):
+        return None
+    content = message.get("body", b"")
+    if len(content) > MAX_BODY_BYTES:
+        return None
+    try:
+        return StepsIn.model_validate(strict_loads(content))
+    except (LedgerError, AccountingError, ValidationError):
+        return None
+
+
+def _again(message: Message, receive: Receive) -> Receive:
+    """Receives the message that was taken, and then what follows it."""
+    taken = [message]
+
+    async def receive_again() -> Message:
+        return taken.pop() if taken else await receive()
+
+    return receive_again

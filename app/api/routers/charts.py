@@ -1,0 +1,85 @@
+"""Histories as pictures: for reports, for pages without script, and for a README."""
+
+from dataclasses import replace
+
+from anyio import to_thread
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.api.chart_responses import AsPng, AsSvg, chart_response, chart_route_docs
+from app.api.route import ContextDep, router
+from app.api.routers.accounts import HISTORIANS
+from app.charts.account_charts import account_chart
+from app.charts.model import Chart
+from app.charts.render import PictureKind
+from app.charts.run_charts import run_chart
+from app.service.auth.request_context import RequestContext
+from app.service.queries.account_history import AccountHistoryCache
+from app.service.queries.run_detail import get_run_detail
+
+routes = router()
+
+POINTS = 200
+"""Of an account; of a run it shows as many decisions as its page."""
+
+
+@routes.get(
+    "/runs/{run_id}/history.svg",
+    operation_id="getRunHistorySvg",
+    summary="Draw a run's epsilon over its steps, as SVG",
+    **chart_route_docs(PictureKind.SVG),
+)
+async def get_run_svg(run_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
+    """Epsilon, its limit, what was refused, and where the default event would lead."""
+    return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
+
+
+@routes.get(
+    "/runs/{run_id}/history.png",
+    operation_id="getRunHistoryPng",
+    summary="Draw a run's epsilon over its steps, as PNG",
+    **chart_route_docs(PictureKind.PNG),
+)
+async def get_run_png(run_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
+    """The same as the SVG shows."""
+    return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
+
+
+@routes.get(
+    "/accounts/{account_id}/history.svg",
+    operation_id="getAccountHistorySvg",
+    summary="Draw an account's epsilon over time, as SVG",
+    **chart_route_docs(PictureKind.SVG),
+)
+async def get_account_svg(account_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
+    """What a population or a budget has spent, its limit, and changes of it."""
+    chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
+    return await chart_response(request, chart, frame)
+
+
+@routes.get(
+    "/accounts/{account_id}/history.png",
+    operation_id="getAccountHistoryPng",
+    summary="Draw an account's epsilon over time, as PNG",
+    **chart_route_docs(PictureKind.PNG),
+)
+async def get_account_png(account_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
+    """The same as the SVG shows."""
+    chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
+    return await chart_response(request, chart, frame)
+
+
+def _of_run(call: RequestContext, run_id: str) -> Chart:
+    seen = get_run_detail(call, run_id)
+    return _named(run_chart(seen), seen.record.own.account.path)
+
+
+def _of_account(request: Request, call: RequestContext, account_id: str) -> Chart:
+    histories: AccountHistoryCache = request.app.state.histories
+    history = histories.read(call, account_id, POINTS)
+    return _named(account_chart(history), history.account.path)
+
+
+def _named(chart: Chart, path: str) -> Chart:
+    """A chart that says by itself what it is about: no page stands around it."""
+    return replace(chart, title=f"{path}: {chart.title[:1].lower()}{chart.title[1:]}")

@@ -1,0 +1,194 @@
+"""The life of a run: pause, resume, end, attempts; and reservations."""
+
+from fastapi import Request, Response
+
+from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.schemas.reservations import (
+    AttemptIn,
+    CommitIn,
+    EndIn,
+    HeldOut,
+    ReservationIn,
+    ReservationOut,
+    plan_refused,
+)
+from app.api.schemas.runs import RunOut
+from app.ledger.errors import AttemptSupersededError
+from app.ledger.runs import RunAction
+from app.service.queries.runs import RunRecord
+from app.service.reservations import close, create
+from app.service.runs import lifecycle
+
+routes = router()
+
+_CHANGING = (*WRITE_ERRORS, "not_found", "run_state_conflict")
+_ENDING = (*_CHANGING, "reservation_conflict", "account_quarantined")
+_SETTLING = (*WRITE_ERRORS, "not_found", "reservation_terminal", "account_quarantined")
+
+
+@routes.post(
+    "/runs/{run_id}/pause",
+    operation_id="pauseRun",
+    summary="Pause a run",
+    tags=["runs"],
+    responses=responses(*_CHANGING),
+)
+def pause_run(run_id: str, call: ContextDep) -> RunOut:
+    """The run takes no steps until it is resumed."""
+    return RunOut.of(lifecycle.transition_run(call, run_id, RunAction.PAUSE))
+
+
+@routes.post(
+    "/runs/{run_id}/resume",
+    operation_id="resumeRun",
+    summary="Resume a paused run",
+    tags=["runs"],
+    responses=responses(*_CHANGING),
+)
+def resume_run(run_id: str, call: ContextDep) -> RunOut:
+    """The run takes steps again."""
+    return RunOut.of(lifecycle.transition_run(call, run_id, RunAction.RESUME))
+
+
+@routes.post(
+    "/runs/{run_id}/complete",
+    operation_id="completeRun",
+    summary="Complete a run",
+    tags=["runs"],
+    responses=responses(*_ENDING, "attempt_superseded"),
+)
+def complete_run(run_id: str, call: ContextDep, body: EndIn | None = None) -> RunOut:
+    """The training is done; the run takes no more steps. An active reservation is committed with `steps_executed`."""
+    return RunOut.of(_ended(call, run_id, RunAction.COMPLETE, body or EndIn()))
+
+
+@routes.post(
+    "/runs/{run_id}/abort",
+    operation_id="abortRun",
+    summary="Abort a run",
+    tags=["runs"],
+    responses=responses(*_ENDING, "attempt_superseded"),
+)
+def abort_run(run_id: str, call: ContextDep, body: EndIn | None = None) -> RunOut:
+    """The training failed; what was spent stays spent, and the run takes no more steps.
+
+    An active reservation is committed with `steps_executed`, or else forfeited.
+    """
+    return RunOut.of(_ended(call, run_id, RunAction.ABORT, body or EndIn()))
+
+
+@routes.post(
+    "/runs/{run_id}/attempts",
+    operation_id="openAttempt",
+    summary="Let a run go on from a checkpoint",
+    tags=["runs"],
+    status_code=201,
+    response_model=RunOut,
+    responses=responses(*_ENDING, "idempotency_key_reused"),
+)
+def open_attempt(
+    run_id: str, body: AttemptIn, request: Request, call: ContextDep, key: IdempotencyKey = None
+) -> Response:
+    """The trainer before can charge no more (412); `attempt` in the reply is what the new one sends with its steps.
+
+    What was spent stays spent: steps that are repeated after the checkpoint are charged again.
+    """
+    return created_response(
+        lifecycle.start_attempt(
+            call,
+            run_id,
+            body.first_step,
+            body.steps_executed,
+            idempotent_request(request, body, key),
+            lambda record: RunOut.of(record).model_dump_json(),
+        )
+    )
+
+
+@routes.post(
+    "/runs/{run_id}/reservations",
+    operation_id="reserve",
+    summary="Set a plan's exact cost aside, at once or not at all",
+    tags=["reservations"],
+    status_code=201,
+    response_model=HeldOut,
+    responses=responses(
+        *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_window", "attempt_superseded"),
+        *("idempotency_key_reused", "policy_violation", "reservation_terminal"),
+    ),
+)
+def reserve(
+    run_id: str, body: ReservationIn, request: Request, call: ContextDep, key: IdempotencyKey = None
+) -> Response:
+    """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only.
+
+    A trainer that plans a little ahead lets each plan follow on the one before: one request for many steps.
+    """
+    try:
+        answer = create.create_reservation(
+            call,
+            body.request(run_id),
+            idempotent_request(request, body, key),
+            lambda held: HeldOut.at(held).model_dump_json(),
+            lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
+        )
+    except AttemptSupersededError as error:
+        raise error if "attempt" in body.model_fields_set else error.unnamed() from None
+    return created_response(answer)
+
+
+@routes.get(
+    "/reservations/{reservation_id}",
+    operation_id="getReservation",
+    summary="Read a reservation",
+    tags=["reservations"],
+    response_model=ReservationOut,
+    responses=cacheable_responses(*READ_ERRORS),
+)
+def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> Response:
+    """A reservation: its plan, how much of it was used, and until when its trainer may be silent."""
+    return etag_response(request, ReservationOut.of(close.get_reservation(call, reservation_id)))
+
+
+@routes.post(
+    "/reservations/{reservation_id}/commit",
+    operation_id="commitReservation",
+    summary="End a reservation: say what was executed",
+    tags=["reservations"],
+    responses=responses(*_SETTLING),
+)
+def commit_reservation(reservation_id: str, body: CommitIn, call: ContextDep) -> ReservationOut:
+    """What was executed is spent, whether it was asked for one by one or not; the rest is returned."""
+    return ReservationOut.of(close.commit_reservation(call, reservation_id, body.steps_executed))
+
+
+@routes.post(
+    "/reservations/{reservation_id}/void",
+    operation_id="voidReservation",
+    summary="Give back a reservation of which nothing was used",
+    tags=["reservations"],
+    responses=responses(*_SETTLING, "reservation_conflict"),
+)
+def void_reservation(reservation_id: str, call: ContextDep) -> ReservationOut:
+    """The whole plan is returned."""
+    return ReservationOut.of(close.void_reservation(call, reservation_id))
+
+
+@routes.post(
+    "/reservations/{reservation_id}/heartbeat",
+    operation_id="renewReservation",
+    summary="Begin a reservation's lease anew",
+    tags=["reservations"],
+    responses=responses(*_SETTLING, "reservation_conflict"),
+)
+def renew_reservation(reservation_id: str, call: ContextDep) -> ReservationOut:
+    """The trainer is alive: what is left of the plan is not forfeited before the lease has run out once more.
+
+    A plan whose last steps were withdrawn, since a limit was lowered, is kept no longer: 409 `reservation_conflict`.
+    """
+    return ReservationOut.of(close.renew_reservation(call, reservation_id))
+
+
+def _ended(call: ContextDep, run_id: str, action: RunAction, body: EndIn) -> RunRecord:
+    return lifecycle.transition_run(call, run_id, action, body.steps_executed, body.attempt)

@@ -1,0 +1,116 @@
+"""API keys on the wire."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.common import Body, Moment, Name, Output, Reason, Reference
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID
+from app.ledger.permissions import Role
+from app.persistence.repositories.api_keys import KeyRecord
+from app.service.governance.api_keys import MOST_OVERLAP_SECONDS
+from app.service.governance.key_generation import IssuedKey, KeyTerms
+
+KEY_EXAMPLE: dict[str, Any] = {
+    "id": EXAMPLE_KEY_ID,
+    "name": "icu-team trainer",
+    "role": "trainer",
+    "scope": EXAMPLE_BUDGET_ID,
+    "created_by": EXAMPLE_KEY_ID,
+    "created_at": "2026-11-21T09:00:00Z",
+    "expires_at": "2027-11-21T09:00:00Z",
+    "revoked_at": "2026-12-01T08:00:00Z",
+    "last_used_at": "2026-11-21T09:30:00Z",
+}
+
+
+class KeyIn(Body):
+    """A new key."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "icu-team trainer", "role": "trainer", "scope": "mimic/icu-team"}]}
+    )
+
+    name: Name | None = None
+    role: Annotated[Role, Field(strict=False, description="What it may do.")]
+    scope: Reference | None = Field(
+        default=None,
+        description="A population or budget (id or path) or a run (id): the key holds on it and beneath it. Null: in "
+        "the whole organisation.",
+    )
+    expires_at: Moment | None = Field(default=None, description="From when on it opens nothing; null: never.")
+
+    def terms(self) -> KeyTerms:
+        """As the service knows it."""
+        return KeyTerms(self.role, self.name, self.scope, self.expires_at)
+
+
+class RotateIn(Body):
+    """How a key is changed for a new one."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_seconds": 3600}]})
+
+    overlap_seconds: int = Field(
+        default=86_400, ge=0, le=MOST_OVERLAP_SECONDS, description="How long the old key opens beside the new one."
+    )
+
+
+class RevokeIn(Body):
+    """Why a key is withdrawn."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The laptop was lost.", "with_heirs": True}]})
+
+    reason: Reason | None = None
+    with_heirs: bool = Field(
+        default=False,
+        description="Whether to withdraw the keys for which it was changed as well, and theirs: who has a stolen key "
+        "may have rotated it.",
+    )
+
+
+class KeyOut(Output):
+    """What is known of a key; its secret is stored nowhere."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE]})
+
+    id: str = Field(description="The part of the key before the dot; it is no secret.")
+    name: str | None
+    role: Role
+    scope: str | None = Field(description="The account on and beneath which it holds; null: the whole organisation.")
+    created_by: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None = Field(description="About to the minute.")
+
+    @classmethod
+    def of(cls, key: KeyRecord) -> "KeyOut":
+        """A key as it is read."""
+        return cls(**_shown(key))
+
+
+class IssuedKeyOut(KeyOut):
+    """A new key, with its secret: it is shown this once."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE | {"key": f"{EXAMPLE_KEY_ID}.…"}]})
+
+    key: str = Field(description="What goes into the Authorization header, behind `Bearer `.")
+
+    @classmethod
+    def issued(cls, issued: IssuedKey) -> "IssuedKeyOut":
+        """A key as it was made."""
+        return cls(**_shown(issued.record), key=issued.key)
+
+
+class KeyPage(Output):
+    """Keys in the order of their making."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [KEY_EXAMPLE], "next": EXAMPLE_CURSOR}]})
+
+    items: list[KeyOut]
+    next: str | None
+
+
+def _shown(key: KeyRecord) -> dict[str, Any]:
+    return {name: getattr(key, name) for name in KeyOut.model_fields}

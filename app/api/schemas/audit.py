@@ -1,0 +1,163 @@
+"""What a verification found, on the wire."""
+
+import json
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.common import Output
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.persistence.repositories.audit_entries import StoredAuditEntry
+from app.service.verification import Discrepancy, VerificationReport
+
+
+class FaultOut(Output):
+    """Something that does not agree."""
+
+    account: str | None = Field(description="Whose balance is not proven; writes to it are stopped. Null: a price.")
+    position: int | None = Field(description="The first bad decision of the run's chain; null if it is no decision.")
+    detail: str
+
+    @classmethod
+    def of(cls, fault: Discrepancy) -> Self:
+        """From the domain."""
+        return cls(account=fault.account_id, position=fault.position, detail=fault.detail)
+
+
+class QuarantineOut(Output):
+    """An account that writes are stopped to."""
+
+    account: str
+    detail: str = Field(description="What was found when it was stopped.")
+    liftable: bool = Field(
+        description="Nothing is found wrong with it any more. Two persons may lift the quarantine: "
+        "`POST /v1/accounts/{account}/quarantine/lift`, and an approval."
+    )
+
+
+class VerificationOut(Output):
+    """What was recomputed from the charges alone, and what did not agree."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "sound": False,
+                    "accounts": 3,
+                    "runs": 1,
+                    "decisions": 3,
+                    "reservations": 0,
+                    "charges": 2,
+                    "steps": 420,
+                    "acts": 9,
+                    "faults": [
+                        {
+                            "account": EXAMPLE_RUN_ID,
+                            "position": 1,
+                            "detail": f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was "
+                            "made: its hash is that of another.",
+                        }
+                    ],
+                    "quarantined": [
+                        {
+                            "account": EXAMPLE_RUN_ID,
+                            "detail": f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was "
+                            "made: its hash is that of another.",
+                            "liftable": False,
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    sound: bool
+    accounts: int = Field(description="How many balances were recomputed.")
+    runs: int = Field(description="How many chains were walked.")
+    decisions: int
+    reservations: int
+    charges: int = Field(description="How many charged step events were summed.")
+    steps: int = Field(description="How many steps these stand for.")
+    acts: int = Field(description="How many acts of the organisation were hashed again.")
+    faults: list[FaultOut] = Field(description="Empty if the ledger is sound.")
+    quarantined: list[QuarantineOut] = Field(
+        description="What writes are stopped to now, whether or not a fault is found in it still."
+    )
+
+    @classmethod
+    def of(cls, found: VerificationReport) -> Self:
+        """From the domain."""
+        liftable = found.liftable
+        return cls(
+            sound=found.sound,
+            accounts=found.accounts,
+            runs=found.runs,
+            decisions=found.decisions,
+            reservations=found.reservations,
+            charges=found.charges,
+            steps=found.steps,
+            acts=found.acts,
+            faults=[FaultOut.of(fault) for fault in found.faults],
+            quarantined=[
+                QuarantineOut(account=key[1], detail=why, liftable=key in liftable)
+                for key, why in sorted(found.quarantined.items())
+            ],
+        )
+
+
+ACT_EXAMPLE: dict[str, Any] = {
+    "position": 3,
+    "actor": EXAMPLE_KEY_ID,
+    "action": "budget.limit_changed",
+    "subject": EXAMPLE_BUDGET_ID,
+    "before": {"limit": {"epsilon": 2.0, "delta": 1e-5}},
+    "after": {"limit": {"epsilon": 3.0, "delta": 1e-5}},
+    "reason": "The study goes on for another year, as its board has approved.",
+    "request_id": "req_6f1c2d3e4f506172",
+    "created_at": "2026-11-21T09:00:00Z",
+    "hash": "5f0c1d2e" * 8,
+}
+
+
+class ActOut(Output):
+    """An entry of the organisation's chain."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ACT_EXAMPLE]})
+
+    position: int = Field(description="Its place in the chain, from 0.")
+    actor: str = Field(description="A key's id, `oidc:` and a person's subject, `cli`, `service` or `unauthenticated`.")
+    action: str
+    subject: str = Field(description="The id of what it was done to.")
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    reason: str | None
+    request_id: str | None
+    created_at: datetime
+    hash: str = Field(description="sha256 (hex) of the hash before it and this entry: docs/verification.md.")
+
+    @classmethod
+    def of(cls, kept: StoredAuditEntry) -> Self:
+        """From the chain."""
+        entry = kept.entry
+        return cls(
+            position=entry.position,
+            actor=entry.actor,
+            action=entry.action,
+            subject=entry.subject,
+            before=entry.before and json.loads(entry.before),
+            after=entry.after and json.loads(entry.after),
+            reason=entry.reason,
+            request_id=entry.request_id,
+            created_at=entry.created_at,
+            hash=kept.entry_hash.hex(),
+        )
+
+
+class ActPage(Output):
+    """Acts in the order of the chain, or against it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ACT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
+
+    items: list[ActOut]
+    next: str | None

@@ -1,0 +1,122 @@
+"""The history of a run on the wire."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.pagination import encode_cursor
+from app.api.schemas.accounts import counted
+from app.api.schemas.common import Output
+from app.api.schemas.examples import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_EVENT,
+    EXAMPLE_KEY_ID,
+    EXAMPLE_POPULATION_ID,
+    EXAMPLE_RESERVATION_ID,
+    EXAMPLE_RUN_ID,
+)
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
+from app.service.json_numbers import json_finite
+from app.service.queries.run_history import History
+
+
+class HistoryPoint(Output):
+    """One decision of a run."""
+
+    position: int = Field(description="Its place among the run's decisions, from 0.")
+    decision: DecisionOutcome
+    attempt: int
+    first_step: int
+    count: int
+    next_step: int
+    epsilon: float | None = Field(description="Of the run afterwards; null if infinite.")
+    epsilon_infinite: bool
+    delta: float
+    epsilon_limit: float
+    events: list[dict[str, Any]] = Field(
+        description="In order. An answer has room for 4 MiB of events, each counted as its text and 400 bytes, and "
+        "every point has the same share: one with more shows the first of them. Ask for fewer points to see all."
+    )
+    events_truncated: bool = Field(description="Whether the point has more events than it shows.")
+    accounts: list[str] = Field(description="What the charge touched, or would have touched, root first.")
+    binding_account: str
+    reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
+    actor: str | None = Field(description="Who asked; null for a decision of a version that did not keep it.")
+    request_id: str | None
+    hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
+    at: datetime
+
+
+class HistoryOut(Output):
+    """A run's decisions, evenly thinned out to `max_points`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "run": EXAMPLE_RUN_ID,
+                    "decisions": 2,
+                    "next": "MQ",
+                    "points": [
+                        {
+                            "position": 1,
+                            "decision": "admitted",
+                            "attempt": 1,
+                            "first_step": 419,
+                            "count": 1,
+                            "next_step": 420,
+                            "epsilon": 1.6477,
+                            "epsilon_infinite": False,
+                            "delta": 1e-5,
+                            "epsilon_limit": 3.0,
+                            "events": [{"event": EXAMPLE_EVENT, "count": 1}],
+                            "events_truncated": False,
+                            "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
+                            "binding_account": EXAMPLE_BUDGET_ID,
+                            "reservation": EXAMPLE_RESERVATION_ID,
+                            "actor": EXAMPLE_KEY_ID,
+                            "request_id": "req_6f1c2d3e4f506172",
+                            "hash": "9f2c" * 16,
+                            "at": "2026-11-21T09:00:01Z",
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    run: str
+    points: list[HistoryPoint]
+    decisions: int = Field(description="How many there are in all.")
+    next: str | None = Field(description="Send it as `after` to read what comes later; null before the first decision.")
+
+    @classmethod
+    def of(cls, history: History, after: str | None) -> "HistoryOut":
+        """A history as it is answered."""
+        points = [_point(decision, list(history.accounts)) for decision in history.points]
+        last = encode_cursor(str(points[-1].position)) if points else after
+        return cls(run=history.run_id, points=points, decisions=history.decisions, next=last)
+
+
+def _point(decision: Decision, accounts: list[str]) -> HistoryPoint:
+    return HistoryPoint(
+        position=decision.position,
+        decision=decision.outcome,
+        attempt=decision.attempt,
+        first_step=decision.first_step,
+        count=decision.step_count,
+        next_step=decision.next_step,
+        **json_finite(epsilon=decision.reading.epsilon),
+        delta=decision.reading.delta,
+        epsilon_limit=decision.reading.epsilon_limit,
+        events=counted(decision.steps),
+        events_truncated=sum(step.count for step in decision.steps) < decision.step_count,
+        accounts=accounts,
+        binding_account=decision.binding_account_id,
+        reservation=decision.reservation_id,
+        actor=decision.asker.actor if decision.asker else None,
+        request_id=decision.asker.request_id if decision.asker else None,
+        hash=decision.entry_hash.hex(),
+        at=decision.created_at,
+    )

@@ -1,0 +1,178 @@
+"""What is wrong with a request's members, in words: the member as it was sent, and what would be right."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Final, get_args, get_type_hints
+
+from pydantic import BaseModel
+
+from app.api.schemas.event_counts import CountedEvent
+from app.api.schemas.events import Event
+from app.ledger.errors import InvalidInputError
+
+MAX_ERRORS: Final = 20
+MAX_TOLD: Final = 3
+MAX_TEXT: Final = 300
+MAX_NAME: Final = 100
+
+_EVENTS: Final[Mapping[str, type[BaseModel]]] = {
+    get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(Event.model_fields["root"].annotation)
+}
+"""The types of events by their tags, which pydantic puts into the path of whatever is wrong with an event."""
+
+_BOUNDS: Final = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("greater than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where something is wrong.
+
+    Args:
+        path: as the member was sent, without tags.
+        owner: what the last member of the path belongs to, if it is known.
+        holds: what should stand there, or in the list there, if that is a model.
+    """
+
+    path: tuple[str | int, ...]
+    owner: type[BaseModel] | None
+    holds: type[BaseModel] | None
+
+
+class UnknownEventError(InvalidInputError):
+    """The body names an event that is not known."""
+
+    code = "unsupported_event"
+
+
+def refusal_of(errors: Sequence[Mapping[str, Any]], body: object) -> InvalidInputError:
+    """Make one refusal of what pydantic found.
+
+    Args:
+        errors: as pydantic lists them; at least one.
+        body: the type of the request's body.
+
+    Returns:
+        It is to be raised.
+    """
+    found, detail = validation_messages(errors, body)
+    unknown = any(item["type"] == "union_tag_invalid" for item in errors)
+    return (UnknownEventError if unknown else InvalidInputError)(detail, errors=found)
+
+
+def validation_messages(errors: Sequence[Mapping[str, Any]], body: object) -> tuple[list[dict[str, str]], str]:
+    """What pydantic found, in words.
+
+    Args:
+        errors: as pydantic lists them; at least one.
+        body: the type of the request's body.
+
+    Returns:
+        The first faults, for a program; and the first few of those for a person, with the number of the others.
+    """
+    placed = [(_place(body, error), error) for error in errors]
+    bare = {
+        place.path[:-1]
+        for place, error in placed
+        if place.owner is CountedEvent and error["type"] == "extra_forbidden" and place.path[-1] == "type"
+    }
+    found: dict[tuple[tuple[str | int, ...], str], tuple[_Place, Mapping[str, Any]]] = {}
+    for place, error in placed:
+        if place.owner is CountedEvent and place.path[:-1] in bare and error["type"] in {"missing", "extra_forbidden"}:
+            whole = _Place(place.path[:-1], None, CountedEvent)
+            found[whole.path, "unwrapped"] = whole, {"type": "unwrapped"}
+        else:
+            found[place.path, error["type"]] = place, error
+    told = [
+        {
+            "field": truncate_echo(".".join(map(str, place.path))),
+            "message": _message(place, error),
+            "type": error["type"],
+        }
+        for place, error in list(found.values())[:MAX_ERRORS]
+    ]
+    detail = "; ".join(f"{item['field']}: {item['message']}" for item in told[:MAX_TOLD])
+    more = len(found) - MAX_TOLD
+    return told, f"{detail}; and {more} more" if more > 0 else detail
+
+
+def truncate_echo(text: str) -> str:
+    """What a caller sent is not sent back at any length."""
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+def _place(body: object, error: Mapping[str, Any]) -> _Place:
+    """Where an error lies: pydantic's path without the tags of events."""
+    root, *parts = error["loc"]
+    path: list[str | int] = [root]
+    owner, holds = None, _model_in(body) if root == "body" else None
+    for part in parts:
+        if holds is Event and isinstance(part, str):
+            holds = _EVENTS.get(part)
+            continue
+        path.append(part)
+        if isinstance(part, str):
+            owner, holds = holds, _held_by(holds).get(part) if holds else None
+    if error["type"] == "union_tag_invalid":
+        path.append("type")
+    return _Place(tuple(path), owner, holds)
+
+
+@cache
+def _held_by(model: type[BaseModel]) -> dict[str, type[BaseModel] | None]:
+    """The members of a model, and the models that stand in them."""
+    hints = get_type_hints(model)
+    return {name: _model_in(hints[name]) for name in model.model_fields}
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The one model that a type speaks of, as `Event | None` and `list[Event]` do."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
+
+
+def _message(place: _Place, error: Mapping[str, Any]) -> str:
+    facts = error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden" if place.owner is not None:
+            words = f"unknown member; known here: {_among(place.owner.model_fields, str(place.path[-1]))}"
+        case "union_tag_invalid":
+            words = f"{facts['tag'][:MAX_NAME]!r} is no event type; known: {_among(_EVENTS, facts['tag'])}"
+        case "union_tag_not_found":
+            words = f"an event needs a `type`, one of {', '.join(sorted(_EVENTS))}"
+        case "unwrapped":
+            words = 'each item is {"event": {...}, "count": n}'
+        case "missing" if place.path == ("body",):
+            words = "send a JSON object, at least {}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            words = "must be a JSON object"
+        case "too_short":
+            words = f"must hold at least {_things(facts['min_length'], place)}"
+        case "too_long":
+            words = f"must hold at most {_things(facts['max_length'], place)}"
+        case kind if kind in _BOUNDS:
+            relation, name = _BOUNDS[kind]
+            words = f"must be {relation} {str(facts[name]).removesuffix('.0')}"
+        case _:
+            words = truncate_echo(error["msg"].removeprefix("Value error, "))
+    return words
+
+
+def _things(number: int, place: _Place) -> str:
+    """So many of what the list at a place is a list of."""
+    thing = "event" if place.holds in {Event, CountedEvent} else "item"
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _among(known: Iterable[str], sent: str) -> str:
+    """All that is known, and what was probably meant."""
+    names = sorted(known)
+    close = get_close_matches(sent[:MAX_NAME], names, 1)
+    return ", ".join(names) + (f"; did you mean {close[0]}?" if close else "")

@@ -1,0 +1,161 @@
+"""How a command opens the ledger's databases, and what it says about them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+
+import typer
+
+from app.ledger.errors import LedgerUnavailableError, NotFoundError
+from app.persistence.database import URL_SETTING, Database
+from app.persistence.schema import has_ledger, upgrade
+from app.service.auth.authentication import DEFAULT_PLACEMENT
+from app.service.placements import Placement, Placements
+from app.settings import Settings, known_variables, unknown_variables
+
+
+@contextmanager
+def open_databases(*, read_only: bool = False) -> Iterator[Placements]:
+    """The databases that the environment names, as they are; a variable that is misspelt is named first.
+
+    Args:
+        read_only: whether they are only looked at.
+    """
+    for name in unknown_variables(os.environ):
+        close = get_close_matches(name.upper(), known_variables(), 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known_variables())}."
+        typer.echo(f"{name} is no setting and has no effect; {hint}", err=True)
+    settings = Settings()
+    placements = Placements(
+        settings.database_urls, settings.database_pool_size, settings.database_password_file, read_only=read_only
+    )
+    try:
+        yield placements
+    finally:
+        placements.dispose()
+
+
+@contextmanager
+def open_ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[Placements]:
+    """Databases with the newest schema.
+
+    Args:
+        migrated: a SQLite file is made and migrated; without it, it has to be there as it is.
+        read_only: nothing is changed, not even beside a SQLite file; it is not migrated then.
+
+    Raises:
+        NotFoundError: one of them has no ledger of this version.
+    """
+    with open_databases(read_only=read_only) as placements:
+        for placement in placements:
+            _prepare(placements, placement, migrated=migrated)
+        yield placements
+
+
+def prepare_to_serve(placements: Placements) -> None:
+    """Migrate what is embedded; a placement that does not answer keeps its own organisations waiting, and no others.
+
+    Args:
+        placements: that are to be served.
+
+    Raises:
+        LedgerUnavailableError: none of them answers.
+        NotFoundError: one of them has no ledger of this version.
+        InvalidInputError: an organisation is on two of them.
+    """
+    down = []
+    for placement in placements:
+        try:
+            _prepare(placements, placement)
+        except LedgerUnavailableError as error:
+            down.append(error.detail)
+            continue
+        if placement.database.passes_walls():
+            typer.echo(
+                f"The role that the placement {placement.name!r} connects as is a superuser or has BYPASSRLS, so "
+                "PostgreSQL does not keep organisations apart as a second wall; see docs/operations.md.",
+                err=True,
+            )
+    if len(down) == len(placements):
+        raise LedgerUnavailableError(" ".join(down))
+    for why in down:
+        typer.echo(f"{why} Its organisations get 503 until it does.", err=True)
+    placements.require_apart()
+
+
+def migrate(db: Database) -> None:
+    """Bring a database to the newest schema, and say so if that makes a file: it may be the wrong folder.
+
+    Args:
+        db: the ledger's database.
+    """
+    new = not db.exists()
+    upgrade(db)
+    if new:
+        typer.echo(f"Created a new ledger at {_file(db)}.", err=True)
+
+
+def is_schema_current(placements: Placements, placement: Placement) -> bool:
+    """Whether a placement's database has the newest schema; nothing is made by looking.
+
+    Args:
+        placements: of the service.
+        placement: one of them.
+
+    Raises:
+        LedgerUnavailableError: it does not answer.
+    """
+    with placements.naming(placement) as db:
+        return has_ledger(db)
+
+
+def require_database(db: Database, called: str) -> None:
+    """Make sure that there is something to open.
+
+    Args:
+        db: a SQLite file, or a database of a server, which is asked later.
+        called: where it was named.
+
+    Raises:
+        NotFoundError: there is no such file.
+    """
+    if not db.exists():
+        raise NotFoundError(f"There is no file {_file(db)}: {called} names no ledger.")
+
+
+def display_urls(placements: Placements) -> str:
+    """The databases' URLs, for people: without passwords, of files with the whole path."""
+    return ", ".join(
+        _shown(placement.database)
+        if placement.name == DEFAULT_PLACEMENT
+        else f"{placement.name} on {_shown(placement.database)}"
+        for placement in placements
+    )
+
+
+def _prepare(placements: Placements, placement: Placement, *, migrated: bool = True) -> None:
+    with placements.naming(placement) as db:
+        if migrated and db.dialect == "sqlite":
+            migrate(db)
+            return
+        called = URL_SETTING if placement.name == DEFAULT_PLACEMENT else f"the placement {placement.name!r}"
+        require_database(db, called)
+        if not has_ledger(db):
+            called = f"{called[0].upper()}{called[1:]}"
+            raise NotFoundError(f"{called} names no ledger of this version; `epsilon-ledger migrate` makes one.")
+
+
+def _shown(db: Database) -> str:
+    if db.dialect == "sqlite":
+        return f"sqlite:///{_file(db)}"
+    # libpq takes passwords as options, too: of those, only where the database is.
+    url = db.engine.url
+    query = {name: value for name, value in url.query.items() if name in {"host", "port", "dbname", "service"}}
+    shown = url.set(drivername="postgresql", query=query)._replace(password=None)
+    return shown.render_as_string().replace("%3A", ":")
+
+
+def _file(db: Database) -> Path:
+    return Path(str(db.engine.url.database)).absolute()

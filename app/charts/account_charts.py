@@ -1,0 +1,75 @@
+"""The charts of a population or a budget: its epsilon over time, and through which of its children."""
+
+from collections.abc import Iterator, Sequence
+
+from app.charts.model import Axis, AxisKind, Chart, Mark, Point, Series, SeriesKind, SeriesRole, exact, milliseconds
+from app.service.queries.account_history import AccountHistory
+
+_TIME = Axis("Time (UTC)", AxisKind.TIME)
+
+
+def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> Chart:
+    """An account's epsilon over time, with its limit, what it tells of, and changes of the limit marked.
+
+    Args:
+        history: of the account.
+        thresholds: shares of its limit's epsilon.
+    """
+    limit = history.account.limit
+    assert limit is not None, "populations and budgets have limits"
+    times = [milliseconds(at) for at in history.moments]
+    spent = Series("Spent", tuple(zip(times, history.epsilons, strict=True)), SeriesKind.STEP, SeriesRole.SPENT)
+    told = [
+        Series(f"{share:.0%} of the limit", _flat(times, share * limit.epsilon), role=SeriesRole.THRESHOLD)
+        for share in thresholds
+        if share < 1
+    ]
+    return Chart(
+        title="Epsilon over time",
+        x=_TIME,
+        y=Axis(f"Epsilon at δ {exact(limit.delta)}", start=0),
+        series=(spent, *told, Series("Limit", tuple(_limits(history, times)), SeriesKind.STEP, SeriesRole.LIMIT)),
+        marks=tuple(
+            Mark(milliseconds(change.at), f"limit {exact(change.before.epsilon)} to {exact(change.after.epsilon)}")
+            for change in history.changes
+        ),
+    )
+
+
+def share_chart(history: AccountHistory) -> Chart | None:
+    """What went through each child, as parts of the account's limit at one order; None: nothing was spent.
+
+    Children that are added up stand on one another; of disjoint parts the largest counts, and they stand side by side.
+    """
+    if history.order is None or not history.children:
+        return None
+    times = [milliseconds(at) for at in history.moments]
+    parts = history.account.partitions_per_unit is not None
+    kind = SeriesKind.STEP if parts else SeriesKind.AREA
+    return Chart(
+        title="Who spent it",
+        x=_TIME,
+        y=Axis(f"% of the limit, at order {history.order:.4g}", start=0),
+        series=tuple(
+            Series(each.path.rpartition("/")[2], _percent(times, each.shares), kind) for each in history.children
+        ),
+        stacked=not parts,
+    )
+
+
+def _flat(times: Sequence[float], value: float) -> tuple[Point, ...]:
+    return ((times[0], value), (times[-1], value)) if times else ()
+
+
+def _percent(times: Sequence[float], shares: Sequence[float]) -> tuple[Point, ...]:
+    return tuple((at, round(100 * share, 5)) for at, share in zip(times, shares, strict=True))
+
+
+def _limits(history: AccountHistory, times: Sequence[float]) -> Iterator[Point]:
+    assert history.account.limit is not None, "populations and budgets have limits"
+    if times:
+        yield times[0], (history.changes[0].before if history.changes else history.account.limit).epsilon
+    for change in history.changes:
+        yield milliseconds(change.at), change.after.epsilon
+    if times and (not history.changes or milliseconds(history.changes[-1].at) < times[-1]):
+        yield times[-1], history.account.limit.epsilon

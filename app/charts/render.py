@@ -1,0 +1,226 @@
+"""Charts as pictures, for reports and for pages that run no script: SVG or PNG, the same bytes for the same chart."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from html import escape
+from io import BytesIO
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from app.charts.model import AxisKind, Chart, Series, SeriesKind, SeriesRole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DPI: Final = 100
+
+
+class PictureKind(StrEnum):
+    """The form of a picture."""
+
+    SVG = "svg"
+    PNG = "png"
+
+    @property
+    def media_type(self) -> str:
+        """As it is served."""
+        return "image/svg+xml" if self is PictureKind.SVG else "image/png"
+
+
+class Theme(StrEnum):
+    """Dark on light, or light on dark."""
+
+    LIGHT = "light"
+    DARK = "dark"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How a picture is drawn.
+
+    Args:
+        kind: SVG or PNG.
+        theme: light or dark.
+        width: in pixels.
+        height: in pixels.
+    """
+
+    kind: PictureKind
+    theme: Theme
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    colour: str
+    dash: str | tuple[int, tuple[int, ...]] = "solid"
+    width: float = 1.8
+    marker: str = ""
+
+
+_COLOURS: Final[Mapping[Theme, Mapping[str, str]]] = {
+    Theme.LIGHT: {
+        "paper": "#ffffff",
+        "ink": "#16202b",
+        "soft": "#51606f",
+        "line": "#d5dbe1",
+        "spent": "#0072b2",
+        "held": "#e69f00",
+        "warn": "#a85a00",
+        "stop": "#b83a00",
+    },
+    Theme.DARK: {
+        "paper": "#10161c",
+        "ink": "#e8edf2",
+        "soft": "#a9b6c2",
+        "line": "#33414e",
+        "spent": "#56b4e9",
+        "held": "#f0b429",
+        "warn": "#ffc145",
+        "stop": "#ff8a5c",
+    },
+}
+_SERIES: Final[Mapping[Theme, Sequence[str]]] = {
+    Theme.LIGHT: ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9"),
+    Theme.DARK: ("#56b4e9", "#ff8a5c", "#4fd1a5", "#e2a3c7", "#f0e442", "#0f8fd6"),
+}
+"""Colours of Okabe and Ito, as in the style sheet of the pages."""
+
+_ROLES: Final[Mapping[SeriesRole, tuple[str, _Look]]] = {
+    SeriesRole.SPENT: ("spent", _Look("", width=2.2)),
+    SeriesRole.HELD: ("held", _Look("", (0, (8, 3)))),
+    SeriesRole.LIMIT: ("stop", _Look("", (0, (8, 3)))),
+    SeriesRole.PROJECTED: ("soft", _Look("", (0, (2, 3)))),
+    SeriesRole.REFUSED: ("stop", _Look("", marker="x")),
+    SeriesRole.THRESHOLD: ("warn", _Look("", (0, (1, 3)), width=1.2)),
+}
+_DASHES: Final = ("solid", (0, (6, 3)), (0, (2, 3)), (0, (8, 3, 2, 3)), (0, (12, 4)), (0, (4, 2, 1, 2)))
+
+_SETTINGS: Final[dict[Any, Any]] = {
+    "svg.hashsalt": "epsilon-ledger",
+    "svg.fonttype": "path",
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+}
+
+_drawing: Final = Lock()
+
+
+def draw(chart: Chart, frame: Frame) -> bytes:
+    """Draw a chart.
+
+    Args:
+        chart: what is drawn.
+        frame: how.
+
+    Returns:
+        The picture's bytes: the same ones for the same chart and frame.
+    """
+    # Imported by the first picture: it takes half a second, of which nobody who starts the service should know.
+    from matplotlib import rc_context  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    colours = _COLOURS[frame.theme]
+    with _drawing, rc_context(_SETTINGS):  # settings are those of the process
+        size = (frame.width / DPI, frame.height / DPI)
+        figure = Figure(figsize=size, dpi=DPI, facecolor=colours["paper"], layout="constrained")
+        axes = figure.add_subplot(facecolor=colours["paper"])
+        _series(axes, chart, frame.theme)
+        _furnish(axes, chart, colours)
+        out = BytesIO()
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        named = nothing if frame.kind is PictureKind.SVG else {"Software": None, "Title": chart.title}
+        figure.savefig(out, format=str(frame.kind), facecolor=colours["paper"], metadata=named)
+    return _told(out.getvalue(), chart) if frame.kind is PictureKind.SVG else out.getvalue()
+
+
+def _series(axes: "Axes", chart: Chart, theme: Theme) -> None:
+    plain = 0
+    below: list[float] = []
+    for series in chart.series:
+        look = _look(series, theme, plain)
+        plain += series.role is None
+        if not series.points:
+            continue
+        xs = [_place(chart, x) for x, _ in series.points]
+        ys = [math.nan if y is None or math.isinf(y) else y for _, y in series.points]
+        if series.kind is SeriesKind.AREA:
+            floor = below if chart.stacked and len(below) == len(ys) else [0.0] * len(ys)
+            below = [low + y for low, y in zip(floor, ys, strict=True)]
+            axes.fill_between(
+                xs, floor, below, step="post", color=look.colour, alpha=0.65, linewidth=0, label=series.name
+            )
+        elif series.kind is SeriesKind.POINTS:
+            axes.plot(
+                xs, ys, linestyle="none", marker=look.marker or "o", color=look.colour, label=series.name, zorder=3
+            )
+        else:
+            how = "steps-post" if series.kind is SeriesKind.STEP else "default"
+            line = {"color": look.colour, "linestyle": look.dash, "linewidth": look.width}
+            axes.plot(xs, ys, drawstyle=how, label=series.name, **line)  # type: ignore[arg-type]
+
+
+def _furnish(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415 - as said
+
+    axes.set_title(chart.title, color=colours["ink"], fontsize=10.5, loc="left")
+    axes.set_xlabel(chart.x.label, color=colours["soft"])
+    axes.set_ylabel(chart.y.label, color=colours["soft"])
+    axes.tick_params(colors=colours["soft"])
+    axes.grid(visible=True, color=colours["line"], linewidth=0.6)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_color(colours["line"])
+    if chart.x.kind is AxisKind.TIME:
+        locator = AutoDateLocator(tz=UTC, maxticks=8)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+    elif chart.x.kind is AxisKind.LOG:
+        axes.set_xscale("log")
+    if chart.x.start is not None:
+        axes.set_xlim(left=chart.x.start)
+    if chart.y.start is not None:
+        axes.set_ylim(bottom=chart.y.start)
+    for mark in chart.marks:
+        axes.axvline(_place(chart, mark.x), color=colours["ink"], linewidth=0.8, linestyle=(0, (1, 3)))
+        axes.annotate(
+            mark.label,
+            (_place(chart, mark.x), 0.02),
+            xycoords=("data", "axes fraction"),
+            color=colours["ink"],
+            fontsize=7.5,
+            rotation=90,
+            va="bottom",
+            ha="right",
+        )
+    if any(series.points for series in chart.series):
+        legend = axes.legend(loc="best", fontsize=8, facecolor=colours["paper"], edgecolor=colours["line"])
+        for text in legend.get_texts():
+            text.set_color(colours["ink"])
+
+
+def _place(chart: Chart, x: float) -> Any:  # noqa: ANN401 - a number, or a moment
+    return datetime.fromtimestamp(x / 1000, UTC) if chart.x.kind is AxisKind.TIME else x
+
+
+def _look(series: Series, theme: Theme, place: int) -> _Look:
+    if series.role is not None:
+        name, look = _ROLES[series.role]
+        return _Look(_COLOURS[theme][name], look.dash, look.width, look.marker)
+    turn = place % len(_DASHES)
+    return _Look(_SERIES[theme][turn], _DASHES[turn])
+
+
+def _told(svg: bytes, chart: Chart) -> bytes:
+    """An SVG with a title and a description, for who does not see it."""
+    head, opened, rest = svg.partition(b"<svg ")
+    attributes, closed, body = rest.partition(b">")
+    words = f"<title>{escape(chart.title)}</title><desc>{escape(chart.summary)}</desc>"
+    named = b'<svg role="img" ' if opened else b""
+    # The document type names a file of another host, which a careful reader would have to ask.
+    return head.partition(b"<!DOCTYPE")[0] + named + attributes + closed + words.encode() + body

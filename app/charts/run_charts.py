@@ -1,0 +1,124 @@
+"""The charts of a run: its epsilon over its steps, and what its steps were."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import DpEvent, sampling_probability
+from app.charts.model import Axis, Chart, Mark, Point, Series, SeriesKind, SeriesRole, exact
+from app.ledger.event_inspection import smallest_noise
+from app.persistence.repositories.decisions import Decision, DecisionOutcome
+from app.service.queries.run_detail import RunDetail
+
+MOST_ATTEMPTS: Final = 6
+"""Lines that can be told apart; of more attempts the last ones are drawn."""
+
+_STEPS: Final = Axis("Step", start=0)
+
+
+def run_chart(seen: RunDetail) -> Chart:
+    """A run's epsilon over its steps, with its limit, what was refused, and where its default event would lead.
+
+    Args:
+        seen: the run.
+    """
+    reading = seen.record.reading
+    lines = _attempts(seen)
+    if seen.projected:
+        start = seen.record.run.next_step
+        points = tuple((float(start + further), epsilon) for further, epsilon in seen.projected)
+        lines.append(Series("If it goes on", points, role=SeriesRole.PROJECTED))
+    refused = tuple(_at(each) for each in reversed(seen.refusals))
+    if refused:
+        lines.append(Series("Refused", refused, SeriesKind.POINTS, SeriesRole.REFUSED))
+    end = max([x for line in lines for x, _ in line.points], default=1.0)
+    limit = (*_limits(seen), (end, reading.epsilon_limit))
+    return Chart(
+        title="Epsilon over steps",
+        x=_STEPS,
+        y=Axis(f"Epsilon at δ {exact(reading.delta)}", start=0),
+        series=(*lines, Series("Limit", limit, SeriesKind.STEP, SeriesRole.LIMIT)),
+        marks=_marks(seen),
+    )
+
+
+def noise_chart(seen: RunDetail) -> Chart | None:
+    """The noise multiplier of a run's steps; None: it never changed, or nothing has one."""
+    return _trait(seen, "Noise multiplier", smallest_noise)
+
+
+def sampling_chart(seen: RunDetail) -> Chart | None:
+    """The sampling probability of a run's steps; None: it never changed, or nothing has one."""
+    return _trait(seen, "Sampling probability", sampling_of)
+
+
+def sampling_of(event: DpEvent) -> float | None:
+    """An event's one sampling probability; None: it has none, or several."""
+    try:
+        return sampling_probability(event)
+    except UnsupportedEventError:
+        return None
+
+
+def _attempts(seen: RunDetail) -> list[Series]:
+    """A line for each attempt: a later one begins at the step of its checkpoint, with what was spent by then."""
+    points: dict[int, list[Point]] = {}
+    spent = 0.0
+    for each in seen.points:
+        if each.outcome is not DecisionOutcome.REFUSED:
+            mine = points.setdefault(each.attempt, [(float(each.first_step), spent)])
+            spent = each.reading.epsilon
+            mine.append((float(each.next_step), spent))
+    last = max(points, default=1)
+    shown = sorted(points)[-MOST_ATTEMPTS:]
+    return [
+        Series(
+            "Spent" if last == 1 else f"Attempt {attempt}",
+            tuple(points[attempt]),
+            role=SeriesRole.SPENT if attempt == last else None,
+        )
+        for attempt in shown
+    ]
+
+
+def _at(refused: Decision) -> Point:
+    return float(refused.first_step), refused.reading.epsilon
+
+
+def _limits(seen: RunDetail) -> Iterator[Point]:
+    """Where the limit changed during the last attempt."""
+    before: float | None = None
+    for each in seen.points:
+        if each.attempt == seen.record.run.attempt and each.reading.epsilon_limit != before:
+            yield (0.0 if before is None else float(each.first_step)), each.reading.epsilon_limit
+            before = each.reading.epsilon_limit
+    if before is None:
+        yield 0.0, seen.record.reading.epsilon_limit
+
+
+def _marks(seen: RunDetail) -> tuple[Mark, ...]:
+    run, remaining = seen.record.run, seen.record.steps_remaining
+    marks = []
+    if remaining and seen.projected and seen.projected[-1][0] == remaining:
+        marks.append(Mark(float(run.next_step + remaining), "nothing more fits"))
+    if run.declared_steps is not None and run.next_step:
+        marks.append(Mark(float(run.declared_steps), "declared end"))
+    return tuple(marks)
+
+
+def _trait(seen: RunDetail, name: str, of: Callable[[DpEvent], float | None]) -> Chart | None:
+    values: list[Point] = []
+    end = 0.0
+    for each in seen.points:
+        if each.admitted and each.attempt == seen.record.run.attempt:
+            at = each.first_step
+            for step in each.steps:
+                value = of(step.event)
+                if not values or values[-1][1] != value:
+                    values.append((float(at), value))
+                at += step.count
+            end = float(each.next_step)
+    if len({value for _, value in values}) < 2:  # noqa: PLR2004 - one value is no change
+        return None
+    points = (*values, (end, values[-1][1]))
+    return Chart(f"{name} over steps", _STEPS, Axis(name), (Series(name, points, SeriesKind.STEP),))

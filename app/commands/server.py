@@ -1,0 +1,74 @@
+"""Commands that serve, or get ready to."""
+
+from typing import Annotated
+
+import typer
+
+from app.bootstrap import display_urls, is_schema_current, open_databases, prepare_to_serve
+from app.bootstrap import migrate as make_newest
+from app.commands.output import Json, print_result
+from app.server import PortError, check_port
+from app.server import serve as serve_http
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="How many processes share the port.")] = 1,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Serve the API; an embedded SQLite database is migrated first."""
+    try:
+        taken = check_port(host, port)
+    except PortError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    with open_databases() as placements:
+        prepare_to_serve(placements)
+        databases = display_urls(placements)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{taken}"
+    shared = f", with {workers} workers" if workers > 1 else ""
+    print_result(
+        as_json=as_json,
+        text=f"Epsilon Ledger on {url}, on {databases}{shared}",
+        facts={"host": host, "port": taken, "workers": workers, "databases": databases},
+    )
+    serve_http(host, taken, workers)
+
+
+def migrate(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if a database has not the newest schema.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring the database, and that of every placement, to the newest schema; concurrent calls wait for each other."""
+    with open_databases() as placements:
+        if check:
+            behind = [placement.name for placement in placements if not is_schema_current(placements, placement)]
+            named = f"{', '.join(behind)}: to be migrated by `epsilon-ledger migrate`."
+            text = named if behind else "The database has the newest schema."
+            print_result(as_json=as_json, text=text, facts={"migrated": not behind, "behind": behind})
+            raise typer.Exit(1 if behind else 0)
+        for placement in placements:
+            with placements.naming(placement) as db:
+                make_newest(db)
+        print_result(as_json=as_json, text="The database has the newest schema.", facts={"migrated": True})
+
+
+def demo(*, as_json: Json = False) -> None:
+    """Watch a real DP-SGD training being stopped at its budget."""
+    from app.demo.entrypoint import run_demo  # noqa: PLC0415 - see `openapi`
+
+    raise typer.Exit(run_demo(as_json=as_json))
+
+
+def openapi() -> None:
+    """Print the OpenAPI description."""
+    # What no other command needs takes a third of the time that each of them would take to start.
+    from app.api.openapi import openapi_text  # noqa: PLC0415 - as said
+    from app.main import application  # noqa: PLC0415 - as said
+
+    print(openapi_text(application()), end="")  # noqa: T201 - this command's whole purpose

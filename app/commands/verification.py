@@ -1,0 +1,186 @@
+"""Commands that prove a ledger, or let others prove it."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Final
+
+import typer
+
+from app.bootstrap import open_ledger, require_database
+from app.commands.output import Json, print_result
+from app.ledger.errors import InvalidInputError
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import organisations
+from app.service.audit.checkpoints import sign
+from app.service.audit.export import export_from
+from app.service.auth.authentication import CLI_ACTOR
+from app.service.maintenance.database_copy import copy_database
+from app.service.monitoring.textfile import write_found
+from app.service.signatures import required, signer_of
+from app.service.verification import VerificationReport, apply_quarantines, merge_reports
+from app.service.verification import verify as verify_ledger
+from app.service.verification.checkpoints import TrustedCheckpoint, witness_of
+from app.settings import Settings
+
+MOST_COMMANDS: Final = 20
+"""For lifting quarantines, one an account, that `verify` prints."""
+
+
+def copy_ledger(
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="The database that has the ledger.")],
+    target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty one, with the newest schema.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Copy a whole ledger to another database, and verify the copy; stop the service first. Exit 1 on a mismatch.
+
+    Passwords belong into PGPASSWORD or a password file: what stands on a command line can be seen by others.
+    """
+    old, new = Database(source, called="--from"), Database(target, called="--to")
+    try:
+        require_database(old, "--from")
+        copied = copy_database(old, new)
+    finally:
+        old.dispose()
+        new.dispose()
+    facts = {"sound": copied.found.sound, "rows": dict(copied.rows), "problems": list(copied.found.problems)}
+    verdict = "every curve agrees byte for byte" if copied.found.sound else f"{len(copied.found.problems)} problems"
+    summary = f"{sum(copied.rows.values())} rows of {len(copied.rows)} tables copied, and the copy verified: {verdict}."
+    print_result(as_json=as_json, text="\n".join([summary, *copied.found.problems]), facts=facts)
+    raise typer.Exit(0 if copied.found.sound else 1)
+
+
+def verify(
+    *,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Stop no writes, whatever is found.")] = False,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option("--checkpoint", help="A signed checkpoint that was kept elsewhere; may be given several times."),
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option("--public-key", help="PEM; needed to believe a checkpoint.")
+    ] = None,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option("--metrics-file", help="Write what was found for Prometheus, as the node exporter reads it."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Recompute every account from its charges alone, compare the bytes, walk every chain; exit 1 on a mismatch.
+
+    Writes to an account whose balance is not proven are stopped, until two persons lift that: `quarantine lift`.
+    """
+    witnesses = _witnesses(checkpoint or [], public_key)
+    began_at = monotonic()
+    with open_ledger(migrated=False, read_only=read_only) as placements:
+        every = []
+        for placement in placements:
+            with placements.naming(placement) as db:
+                with db.read(ALL_TENANTS) as tx:
+                    here = organisations.organisation_ids(tx)
+                theirs = [witness for witness in witnesses if witness.organisation_id in here or len(placements) == 1]
+                first = verify_ledger(db, witnesses=theirs)
+                every.append(first if read_only else apply_quarantines(db, first, CLI_ACTOR, db.clock.now()))
+    found = merge_reports(every)
+    if metrics_file is not None:
+        _write_metrics(metrics_file, found, monotonic() - began_at)
+    facts = {
+        "sound": found.sound,
+        "accounts": found.accounts,
+        "runs": found.runs,
+        "decisions": found.decisions,
+        "reservations": found.reservations,
+        "charges": found.charges,
+        "steps": found.steps,
+        "acts": found.acts,
+        "problems": list(found.problems),
+        "unproven": sorted(account for _, account in found.unproven),
+        "quarantined": {account: why for (_, account), why in sorted(found.quarantined.items())},
+    }
+    summary = (
+        f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges that stand "
+        f"for {found.steps} steps, {found.decisions} chained decisions, {found.reservations} reservations "
+        f"and {found.acts} acts"
+    )
+    verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} problems"
+    stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""
+    whole = f"{summary}: {verdict}." if found.accounts or not found.sound else "The ledger is empty."
+    told = [whole, *found.problems, stopped, *_lifting(found)]
+    print_result(as_json=as_json, text="\n".join(filter(None, told)), facts=facts)
+    raise typer.Exit(0 if found.sound else 1)
+
+
+def checkpoint(
+    organisation: Annotated[str, typer.Option("--org", help="The organisation's id or name.")],
+) -> None:
+    """Sign all that was done and decided so far, and print it as JSON: keep it where nobody can rewrite it."""
+    signer = required(signer_of(Settings().signing_key_file))
+    with open_ledger(migrated=False) as placements:
+        db = placements.holding(organisation).database
+        with db.read(ALL_TENANTS) as tx:
+            owner = organisations.find_organisation(tx, organisation)
+        assert owner is not None, "it was found a moment ago"
+        now = db.clock.now()
+
+        def work() -> str:
+            with db.write(owner) as tx:
+                return sign(tx, owner, signer, CLI_ACTOR, now).document
+
+        typer.echo(db.retried(work))
+
+
+def export_charges(
+    run: Annotated[str | None, typer.Option(help="A run's id.")] = None,
+    population: Annotated[str | None, typer.Option(help="A population's id or name.")] = None,
+    organisation: Annotated[
+        str | None, typer.Option("--org", help="The organisation's id or name, where several have such a population.")
+    ] = None,
+) -> None:
+    """Write the charges of a run or a population as JSON lines; examples/verify_export.py verifies them."""
+    with open_ledger(migrated=False) as placements:
+        databases = list(placements.databases.values())
+        if organisation is not None and len(placements) > 1:
+            databases = [placements.holding(organisation).database]
+        now = databases[0].clock.now()
+        for line in export_from(databases, now, run=run, population=population, organisation=organisation):
+            typer.echo(line)
+
+
+def _lifting(found: VerificationReport) -> Iterator[str]:
+    """How charges pass again to accounts in which nothing is found any more."""
+    liftable = sorted(found.liftable)
+    if not liftable:
+        return
+    yield (
+        f"Nothing is wrong any more with {len(liftable)} of them. Each stays stopped until two persons lift its "
+        "quarantine. The command line is one of them:"
+    )
+    for organisation, account in liftable[:MOST_COMMANDS]:
+        yield f"  epsilon-ledger quarantine lift {account} --org {organisation} --reason '…'"
+    if liftable[MOST_COMMANDS:]:
+        yield f"  and {len(liftable[MOST_COMMANDS:])} more, which `epsilon-ledger quarantine list` names"
+    yield "The other one approves it, or has proposed it, on the pages. It covers everything under an account."
+
+
+def _write_metrics(file: Path, found: VerificationReport, seconds: float) -> None:
+    try:
+        write_found(file, found, seconds, datetime.now(UTC))
+    except OSError as error:
+        raise InvalidInputError(f"The metrics cannot be written: {error}") from error
+
+
+def _witnesses(files: list[Path], public_key: Path | None) -> list[TrustedCheckpoint]:
+    """What checkpoints say that were kept elsewhere."""
+    if files and public_key is None:
+        raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
+    try:
+        return [
+            witness_of(json.loads(file.read_text()), public_key.read_bytes(), str(file))
+            for file in files
+            if public_key is not None
+        ]
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"A checkpoint, or the public key, cannot be read: {error}") from error

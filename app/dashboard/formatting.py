@@ -1,0 +1,111 @@
+"""How numbers and moments are written on pages."""
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from app.accounting.events import NeighboringRelation
+from app.charts.model import exact
+
+_MILLE: Final = 1000
+
+RELATIONS: Final = {
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
+    NeighboringRelation.REPLACE_SPECIAL: "Replace by nobody",
+    NeighboringRelation.REPLACE_ONE: "Replace one",
+}
+"""What tells neighbouring data sets apart."""
+
+
+def spent(epsilon: float | None) -> str:
+    """An epsilon that was lost, rounded up to a thousandth."""
+    if epsilon is None or math.isinf(epsilon):
+        return "∞"
+    return f"{math.ceil(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
+
+
+def free(epsilon: float | None) -> str:
+    """An epsilon that is left, rounded down to a thousandth."""
+    if epsilon is None or math.isinf(epsilon):
+        return "∞"
+    return f"{math.floor(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
+
+
+def limit(epsilon: float) -> str:
+    """An epsilon or a delta that somebody has set, as they wrote it."""
+    return exact(epsilon)
+
+
+def percent(share: float) -> str:
+    """A part of a whole, in percent; what is over 999 % is not told apart."""
+    if share > 10:  # noqa: PLR2004 - as said
+        return "over 999 %"
+    return f"{math.ceil(round(share * _MILLE, 6)) / 10:.1f} %"
+
+
+def count(number: int) -> str:
+    """A number of things, in groups of three digits."""
+    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def moment(at: datetime | None) -> Markup:
+    """A moment in UTC, to the minute for people, and exact for scripts and who points at it."""
+    if at is None:
+        return Markup("–")  # noqa: RUF001 - a dash is meant
+    at = at.astimezone(UTC)
+    exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, f"{at:%Y-%m-%d %H:%M}")
+
+
+def day(at: datetime | None) -> Markup:
+    """A day in UTC."""
+    if at is None:
+        return Markup("–")  # noqa: RUF001 - a dash is meant
+    at = at.astimezone(UTC)
+    return Markup('<time datetime="{0}">{0}</time>').format(f"{at:%Y-%m-%d}")
+
+
+def lasting(time: timedelta) -> str:
+    """A time, in the largest unit that says enough."""
+    seconds = time.total_seconds()
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def short(actor: str) -> str:
+    """Who did something; the middle of a key's id is left out."""
+    return f"{actor[:4]}…{actor[-6:]}" if actor.startswith("key_") else actor
+
+
+def marked(text: str) -> Markup:
+    """A sentence of the API, in which names stand between backticks."""
+    parts = enumerate(text.split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in parts
+    )
+
+
+def width(part: float) -> str:
+    """A part of a bar that is 100 wide."""
+    return f"{min(100.0, max(0.0, 100 * part)):.2f}".rstrip("0").rstrip(".")
+
+
+FILTERS: Final[Mapping[str, Callable[..., object]]] = {
+    "spent": spent,
+    "free": free,
+    "limit": limit,
+    "percent": percent,
+    "count": count,
+    "moment": moment,
+    "day": day,
+    "lasting": lasting,
+    "short": short,
+    "marked": marked,
+    "width": width,
+}
+"""By the names that templates know."""

@@ -1,0 +1,56 @@
+"""`epsilon-ledger demo`: one honest training, from the empty database to the refused step."""
+
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from app.demo.errors import DemoError
+
+_NEEDED = {"sklearn": "scikit-learn", "epsilon_ledger": "epsilon-ledger-client"}
+
+
+def run_demo(*, keep: bool = True, as_json: bool = False, seed: int | None = None) -> int:
+    """Train a model under a budget until the ledger refuses a step, and prove the ledger.
+
+    Args:
+        keep: leave the folder with the database behind, to be looked at.
+        as_json: write the story to standard error and one JSON object with its facts to standard output.
+        seed: of sampling and noise, for tests only; by default both come from the operating system's entropy,
+            because noise that can be guessed protects nobody.
+
+    Returns:
+        Exit status: 0 if everything went as it must, 1 otherwise.
+    """
+    console = Console(stderr=as_json)
+    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        console.print(
+            f"The demo needs {' and '.join(missing)}. In a checkout, `make demo` installs all that it needs; "
+            f"elsewhere: pip install {' '.join(missing)}",
+            soft_wrap=True,
+            markup=False,
+        )
+        return 1
+    # Imported only now: they import the packages that were looked for above.
+    from app.demo.console import Screen  # noqa: PLC0415
+    from app.demo.scenario import play  # noqa: PLC0415
+
+    screen = Screen(console)
+    folder = Path(tempfile.mkdtemp(prefix="epsilon-ledger-demo-"))
+    try:
+        facts = play(screen, folder, seed=seed, keep=keep)
+    except DemoError as error:
+        screen.say(f"The demo failed: {error}")
+        return 1
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(facts)) + "\n")
+    return 0

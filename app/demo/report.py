@@ -1,0 +1,179 @@
+"""What came of the training: checked, shown, and kept for whoever wants to look further."""
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.demo.console import Screen
+from app.demo.dataset import Patients, accuracy_without_privacy
+from app.demo.dp_sgd import accuracy
+from app.demo.errors import DemoError
+from app.demo.server_process import House
+from app.demo.training_loop import Trained
+from epsilon_ledger import BudgetExceededError, History, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the demo found, each from where it is decided.
+
+    Args:
+        run: id of the run.
+        run_status: what became of it.
+        steps_released: what the trainer counted.
+        steps_admitted: what the ledger counted.
+        refusals: decisions of the ledger that were no admission.
+        epsilon: spent by the run.
+        epsilon_limit: never to be passed.
+        delta: of both.
+        accuracy: on records that were not trained on, in [0, 1].
+        accuracy_without_privacy: of a model without clipping or noise, as above.
+        refused_by: path of the account that had no room.
+        max_count_that_fits: such steps that would still have been admitted.
+        noise_multiplier_that_fits: with which the refused step would have been admitted; None if with none.
+        verification: the answer of `epsilon-ledger verify`.
+        database_url: where all of this is kept.
+        seconds: from beginning to end.
+    """
+
+    run: str
+    run_status: str
+    steps_released: int
+    steps_admitted: int
+    refusals: int
+    epsilon: float
+    epsilon_limit: float
+    delta: float
+    accuracy: float
+    accuracy_without_privacy: float
+    refused_by: str
+    max_count_that_fits: int
+    noise_multiplier_that_fits: float | None
+    verification: Mapping[str, object]
+    database_url: str
+    seconds: float
+
+
+def gather(
+    *,
+    state: RunState,
+    history: History,
+    trained: Trained,
+    patients: Patients,
+    verification: Mapping[str, object],
+    database_url: str,
+    seconds: float,
+) -> Facts:
+    """Put the facts together, and insist on those that the ledger promises.
+
+    Args:
+        state: the run, read anew with a viewer's key.
+        history: its decisions.
+        trained: what the trainer did.
+        patients: to test the model on.
+        verification: the answer of `epsilon-ledger verify`.
+        database_url: of the demo's database.
+        seconds: since the demo began.
+
+    Returns:
+        The facts.
+
+    Raises:
+        DemoError: a promise was broken.
+    """
+    facts = Facts(
+        run=state.id,
+        run_status=state.status,
+        steps_released=trained.steps,
+        steps_admitted=state.next_step,
+        # Each step was asked for on its own, so each decision is about one.
+        refusals=history.decisions - state.next_step,
+        epsilon=state.epsilon,
+        epsilon_limit=state.epsilon_limit,
+        delta=state.delta,
+        accuracy=accuracy(trained.weights, patients.test_features, patients.test_labels),
+        accuracy_without_privacy=accuracy_without_privacy(patients),
+        refused_by=trained.refusal.binding_account_path,
+        max_count_that_fits=trained.refusal.max_count_that_fits,
+        noise_multiplier_that_fits=trained.refusal.noise_multiplier_that_fits,
+        verification=verification,
+        database_url=database_url,
+        seconds=round(seconds, 1),
+    )
+    proven = verification.get("sound") is True and verification.get("steps") == facts.steps_released
+    promises = {
+        "the ledger admitted exactly the steps that were released": facts.steps_admitted == facts.steps_released,
+        "it refused exactly one": facts.refusals == 1 and history.points[-1].decision == "refused",
+        "what was spent is within the limit": facts.epsilon <= facts.epsilon_limit,
+        "the charges in the database are sound and stand for those steps": proven,
+        "the run is completed": facts.run_status == "completed",
+    }
+    broken = [promise for promise, kept in promises.items() if not kept]
+    if broken:
+        raise DemoError(f"It is not true that {' and that '.join(broken)}: {facts}")
+    return facts
+
+
+def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
+    """Show the facts.
+
+    Args:
+        screen: where they are shown.
+        facts: what the demo found.
+        refusal: the ledger's answer to the last step.
+    """
+    noise = facts.noise_multiplier_that_fits
+    screen.say()
+    screen.table(
+        f"The run is {facts.run_status}",
+        (
+            ("steps admitted and released", str(facts.steps_admitted)),
+            ("epsilon spent", f"{facts.epsilon:.4f} of {facts.epsilon_limit:g}, at delta {facts.delta:g}"),
+            ("steps refused", f"{facts.refusals}: nothing of it was computed or released"),
+            ("refused by", facts.refused_by),
+            ("such steps that still fit", str(facts.max_count_that_fits)),
+            ("noise multiplier that fits", "none" if noise is None else f"{noise:.4g}"),
+            ("test accuracy with privacy", f"{facts.accuracy:.1%}"),
+            ("test accuracy without", f"{facts.accuracy_without_privacy:.1%}"),
+        ),
+    )
+    screen.say()
+    screen.say(f"The refusal in full: {refusal}")
+    screen.say("The accuracies are for this show: a real project tests on records that it may publish about.")
+    found = facts.verification
+    screen.say(
+        f"`epsilon-ledger verify` recomputed {found.get('accounts')} accounts from {found.get('charges')} charges "
+        f"for {found.get('steps')} steps: every curve agrees, byte for byte."
+    )
+
+
+def point_further(screen: Screen, house: House, run_id: str, key: str) -> None:
+    """Say how the demo's ledger can be looked at.
+
+    Args:
+        screen: where it is said.
+        house: the demo's folder.
+        run_id: the run that was trained.
+        key: a viewer's, of the demo's own organisation.
+    """
+    database = f"EPSILON_LEDGER_DATABASE_URL={shlex.quote(house.database_url)}"
+    program = shlex.join(_program())
+    authorization = shlex.quote(f"Authorization: Bearer {key}")
+    address = "http://127.0.0.1:8000"
+    screen.say()
+    screen.say("Look further (this key reads the demo's ledger and nothing else):")
+    screen.say(f"  {database} {program} serve --host 127.0.0.1 --port 8000")
+    screen.say(f"  {address}/runs/{run_id} in a browser: sign in with the key {key}")
+    screen.say(f"  curl -H {authorization} {address}/v1/runs/{run_id}")
+    screen.say(f"  curl -H {authorization} '{address}/v1/runs/{run_id}/history?max_points=20'")
+    screen.say(f"  {address}/docs for all that can be asked")
+    screen.say(f"  {database} {program} verify")
+    screen.say(f"All of it lies in {house.folder}; delete the folder when you are done.")
+
+
+def _program() -> list[str]:
+    """The command line as any shell can call it, whatever its PATH."""
+    installed = Path(sys.executable).with_name("epsilon-ledger")
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "app"]

@@ -1,0 +1,135 @@
+"""The scenes of the demo, one after another."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from app.demo.console import Screen
+from app.demo.dataset import Patients, load_patients
+from app.demo.errors import DemoError
+from app.demo.report import Facts, gather, point_further, show
+from app.demo.server_process import House, ask, running_service
+from app.demo.training_loop import DELTA, EPSILON, MODEL, Trained, step_event, train_until_refused
+from epsilon_ledger import History, LedgerClient, LedgerError, Limit, Run, RunState
+
+_ORGANISATION = "demo-hospital"
+_POPULATION = "breast-cancer-patients"
+_BUDGET = "tumour-model"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """One API key for each role.
+
+    Args:
+        admin: of the privacy office.
+        trainer: of the training job.
+        viewer: of whoever looks on.
+    """
+
+    admin: str
+    trainer: str
+    viewer: str
+
+
+def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts:
+    """Play the demo from beginning to end.
+
+    Args:
+        screen: where it is told.
+        folder: for the database and the service's log; it exists and is empty.
+        seed: of sampling and noise, for tests only; None: the operating system's entropy.
+        keep: whether the folder stays, so that it can be looked at afterwards.
+
+    Returns:
+        The facts.
+
+    Raises:
+        DemoError: something is not as it must be.
+    """
+    began = time.monotonic()
+    house = House(folder)
+    patients = load_patients()
+    screen.say("Epsilon Ledger: a training that stops at its privacy budget")
+    screen.say()
+    try:
+        with running_service(house) as url:
+            screen.say(f"The ledger runs at {url}, on {house.database_url}")
+            keys = _make_keys(house)
+            screen.say(f"Watch it there in a browser if you like: sign in with the key {keys.viewer}")
+            _open_accounts(screen, url, keys.admin, patients)
+            run, trained = _train(screen, url, keys.trainer, patients, seed)
+            state, history = _look(url, keys.viewer, run.id)
+    except LedgerError as error:
+        raise DemoError(f"{type(error).__name__}: {error}\n{house.log_tail}") from error
+    # The service has ended: what follows is read from the file alone.
+    verification = ask(house, "verify")
+    facts = gather(
+        state=state,
+        history=history,
+        trained=trained,
+        patients=patients,
+        verification=verification,
+        database_url=house.database_url,
+        seconds=time.monotonic() - began,
+    )
+    show(screen, facts, trained.refusal)
+    if keep:
+        point_further(screen, house, run.id, keys.viewer)
+    return facts
+
+
+def _make_keys(house: House) -> Keys:
+    ask(house, "org", "create", _ORGANISATION)
+    admin, trainer, viewer = (
+        str(ask(house, "keys", "create", "--org", _ORGANISATION, "--role", role, "--name", f"demo {role}")["key"])
+        for role in ("admin", "trainer", "viewer")
+    )
+    return Keys(admin, trainer, viewer)
+
+
+def _client(url: str, key: str) -> LedgerClient:
+    # A transport of its own keeps a proxy of the environment out of it.
+    return LedgerClient(url, key, transport=httpx.HTTPTransport())
+
+
+def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> None:
+    with _client(url, key) as client:
+        population = client.create_population(
+            _POPULATION,
+            privacy_unit="patient record",
+            neighboring_relation="add_or_remove_one",
+            size=patients.count,
+            limit=Limit(epsilon=2 * EPSILON, delta=DELTA),
+        )
+        budget = client.create_budget(_BUDGET, parent=_POPULATION, limit=Limit(epsilon=EPSILON, delta=DELTA))
+    screen.say(
+        f"The privacy office opened {population.path} ({patients.count} patient records, epsilon "
+        f"{population.limit.epsilon:g}) and {budget.path} (epsilon {budget.limit.epsilon:g}), both at delta "
+        f"{DELTA:g}"
+    )
+
+
+def _train(screen: Screen, url: str, key: str, patients: Patients, seed: int | None) -> tuple[Run, Trained]:
+    rng = np.random.default_rng(seed)
+    with _client(url, key) as client:
+        run = client.register_run("logistic-regression", budget=f"{_POPULATION}/{_BUDGET}", event=step_event())
+        expected = run.state.steps_remaining or 0
+        screen.say(
+            f"The trainer registered {run.id}: DP-SGD, sampling probability "
+            f"{MODEL.sampling_probability:g}, noise multiplier {MODEL.noise_multiplier:g}; {expected} steps "
+            f"fit into the budget"
+        )
+        screen.say("Before each step it asks the ledger, and only then releases:")
+        screen.say()
+        with run, screen.training(expected) as watch:
+            trained = train_until_refused(run, patients, rng, watch)
+    return run, trained
+
+
+def _look(url: str, key: str, run_id: str) -> tuple[RunState, History]:
+    with _client(url, key) as client:
+        return client.get_run(run_id).state, client.history(run_id)

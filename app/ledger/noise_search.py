@@ -1,0 +1,69 @@
+"""With how much noise a refused charge would be admitted."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.accounting.calibration.solvers import smallest_noise_multiplier
+from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
+from app.accounting.events import DpEvent, noise_multiplier, with_noise_multiplier
+from app.accounting.orders import orders
+from app.accounting.rdp import curve_over
+from app.accounting.work import curve_work, spend_curve
+from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.headroom import fits as has_room
+
+MOST_WORK_OF_A_TRIAL = 24_500
+"""An event that is more work, microseconds, is not tried with other noise: thirty trials are not to take a second."""
+
+
+def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
+    """With how much noise a refused charge would be admitted; it takes a dozen fresh curves to find out.
+
+    Args:
+        path: root to leaf, as it was when the charge was refused.
+        steps: the charge.
+
+    Returns:
+        The smallest noise multiplier, four digits, rounded up; None where no noise is enough, where the charge
+        holds several events or one without a noise multiplier of its own, or where one trial is too much work.
+    """
+    asked = steps[0].step
+    if len(steps) > 1 or curve_work(asked.event, few=False) > MOST_WORK_OF_A_TRIAL:
+        return None
+
+    def fits(event: DpEvent) -> bool:
+        quieter = path[0].price(StepEvent(event, asked.count))
+        return all(has_room(account.prepared_for([quieter]), quieter.cost) for account in path)
+
+    try:
+        near = _noise_at_the_weights(path, asked)
+        return None if near is None else smallest_noise_multiplier(with_noise_multiplier(asked.event, near), fits)
+    except (UnsupportedEventError, PlanTooExpensiveError):
+        return None
+
+
+def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | None:
+    """Where to begin: the noise that fits at the few orders that frozen weights name, which is quick to compute.
+
+    Returns:
+        The event's own noise if other orders count as well; None if no noise is enough.
+    """
+    limited = [account for account in path if account.limit is not None]
+    own = noise_multiplier(asked.event)
+    if any(account.weights is None for account in limited):
+        return own
+    chosen = [account.weights.indices for account in limited if account.weights]
+    places = np.unique(np.concatenate(chosen))
+    left = [
+        (np.searchsorted(places, at), account.left(account.gate(0)))
+        for at, account in zip(chosen, limited, strict=True)
+    ]
+    grid = orders(path[0].grid_version)
+
+    def fits(event: DpEvent) -> bool:
+        spend_curve(event, places.size)
+        cost = curve_over(event, grid[places], path[0].relation).times(asked.count)
+        return all(bool((cost.values[at] <= free).any()) for at, free in left)
+
+    return smallest_noise_multiplier(asked.event, fits)

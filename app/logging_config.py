@@ -1,0 +1,143 @@
+"""What is logged names no secret, whoever logs it and at whatever level; and each line says in which request.
+
+Own lines of JSON, and not those of the package python-json-logger: it writes exceptions anew from what was raised, past
+the text in which secrets are hidden.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""Of the request that is being answered."""
+
+REQUESTS: Final = "app.requests"
+"""The logger that has one line for each request, if that is asked for."""
+
+HIDDEN: Final = "[hidden]"
+
+_SECRETS: Final = re.compile(
+    r"""
+      \bkey_\w+ (?: \. | %2e ) [\w-]+                 # an API key, also a mistyped one
+    | (?: (?<![\w-]) | (?<=%2e) ) [\w-]{43} (?![\w-])  # its secret alone: 32 random bytes in base64
+    | \beyJ[\w-]{10,} (?: (?: \. | %2e ) [\w-]+ ){0,2}   # a JSON web token, or a part of it
+    | \be[wy][\w-]{10,} (?: \. | %2e ) [\w-]{10,} (?: \. | %2e ) [\w-]*  # one whose JSON is written with spaces
+    | \b(?: bearer | basic | digest ) (?: \s+ | %20 | \+ ) [^\s'",;&]{8,}
+    | (?<=://) [^\s/@'"]* : [^\s/'"]* (?=@)           # user and password in a URL
+    | (?<=password=) [^\s&'"]+
+    | (?<=password%3d) [^\s&'"]+
+    """,
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+
+
+def redact_secrets(text: str) -> str:
+    """A text with every API key, token and password in it hidden.
+
+    Args:
+        text: of any length.
+    """
+    return _SECRETS.sub(HIDDEN, text)
+
+
+def install_redaction() -> None:
+    """Let no record of this process carry a secret: where it is made, before any handler or formatter sees it."""
+    make = logging.getLogRecordFactory()
+    if getattr(make, "keeps_secrets", False):
+        return
+
+    def make_without_secrets(*facts: Any, **more: Any) -> logging.LogRecord:  # noqa: ANN401 - as logging calls it
+        record = make(*facts, **more)
+        said = _said(record)
+        if (cleaned := redact_secrets(said)) != said:
+            _clean(record, cleaned)
+        if record.exc_info and record.exc_info[0] is not None:
+            # Formatters take it as it is.
+            record.exc_text = redact_secrets(_FORMATTER.formatException(record.exc_info))
+        return record
+
+    make_without_secrets.keeps_secrets = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(make_without_secrets)
+
+
+def _nowhere() -> str | None:
+    """The trace that a line belongs to: none, unless somebody traces."""
+    return None
+
+
+class TextFormatter(logging.Formatter):
+    """A line of text for a person, with the request that it belongs to."""
+
+    trace_id: Callable[[], str | None] = staticmethod(_nowhere)
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as in logging
+        """The line, before an exception is added."""
+        said, named = super().formatMessage(record), request_id.get()
+        return said if named is None else f"{said} [{named}]"
+
+
+class JsonFormatter(TextFormatter):
+    """A line of JSON for a program: time, level, logger, message, and what else is known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        facts = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _said(record).strip(),
+            "request_id": request_id.get(),
+            "trace_id": TextFormatter.trace_id(),
+            "exception": record.exc_text,  # without secrets, as the record was made
+            "process": record.process,
+            **getattr(record, "facts", {}),
+        }
+        return json.dumps({name: fact for name, fact in facts.items() if fact is not None}, ensure_ascii=False)
+
+
+def log_config(form: str, level: str, *, requests: bool) -> dict[str, Any]:
+    """What is logged, how, as `logging.config.dictConfig` takes it; on standard error, by every library.
+
+    Args:
+        form: "text" or "json".
+        level: the lowest that is logged.
+        requests: whether each request has a line.
+    """
+    lines = {"text": TextFormatter, "json": JsonFormatter}[form]
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": f"{lines.__module__}.{lines.__qualname__}"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "root": {"handlers": ["stderr"], "level": level.upper()},
+        "loggers": {REQUESTS: {"level": "INFO" if requests else "CRITICAL"}},
+    }
+
+
+_FORMATTER: Final = logging.Formatter()
+
+
+def _said(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError):  # its caller's mistake, which logging will show with all that was given
+        return f"{record.msg} {record.args}"
+
+
+def _clean(record: logging.LogRecord, cleaned: str) -> None:
+    """Hide what a record says; its arguments stay apart if that is enough, since some formatters look at them."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(redact_secrets(each) if isinstance(each, str) else each for each in record.args)
+    try:
+        enough = record.getMessage() == cleaned
+    except (TypeError, ValueError, KeyError):
+        enough = False
+    if not enough:
+        record.msg, record.args = cleaned, ()

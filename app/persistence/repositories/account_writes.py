@@ -1,0 +1,139 @@
+"""Accounts written: opened, and given other limits and policies."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, update
+
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.composition import budgets_of
+from app.ledger.lookalikes import name_skeleton
+from app.persistence.repositories import balances
+from app.persistence.repositories.accounts import Population, planned_text
+from app.persistence.repositories.organisations import policy_text
+from app.persistence.tables import account_paths, accounts, populations, run_budgets
+
+
+def add(
+    tx: Connection,
+    organisation_id: str,
+    account: Account,
+    ancestors: Sequence[Account],
+    population: Population | None,
+    now: datetime,
+) -> None:
+    """Append an account beneath its ancestors.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose account it is.
+        account: new, nothing spent.
+        ancestors: all of them, by depth and id; empty for a population.
+        population: given for a population only.
+        now: in UTC.
+    """
+    tx.execute(
+        insert(accounts).values(
+            organisation_id=organisation_id,
+            id=account.id,
+            kind=str(account.kind),
+            parent_id=account.parent_id,
+            population_id=account.population_id,
+            name=account.name,
+            name_skeleton=None if account.kind is AccountKind.RUN else name_skeleton(account.name),
+            path=account.path,
+            depth=account.depth,
+            epsilon_limit=account.limit and account.limit.epsilon,
+            delta_limit=account.limit and account.limit.delta,
+            filter=str(account.filter),
+            planned=planned_text(account.planned),
+            weights=balances.weights_text(account.weights),
+            grid_version=account.grid_version,
+            version=account.version,
+            limit_revision=account.limit_revision,
+            partitions_per_unit=account.partitions_per_unit,
+            opens_at=account.window.opens_at,
+            closes_at=account.window.closes_at,
+            policy=policy_text(account.policy),
+            house_policy=policy_text(account.house_policy),
+            policy_revision=account.policy_revision,
+            created_at=now,
+            updated_at=now,
+        )
+    )
+    balances.add(tx, organisation_id, account)
+    if population is not None:
+        tx.execute(
+            insert(populations).values(
+                organisation_id=organisation_id,
+                account_id=account.id,
+                privacy_unit=population.privacy_unit,
+                neighboring_relation=str(population.relation),
+                size=population.size,
+            )
+        )
+    tx.execute(
+        insert(account_paths),
+        [
+            {
+                "organisation_id": organisation_id,
+                "account_id": account.id,
+                "ancestor_id": ancestor.id,
+                "depth": ancestor.depth,
+            }
+            for ancestor in (*ancestors, account)
+        ],
+    )
+    if account.kind is AccountKind.RUN:
+        charged = enumerate(budgets_of((*ancestors, account)))
+        tx.execute(
+            insert(run_budgets),
+            [
+                {"organisation_id": organisation_id, "run_id": account.id, "place": place, "budget_id": budget.id}
+                for place, budget in charged
+            ],
+        )
+
+
+def set_limit(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
+    """Write an account's limit, its revision, and the weights of its filter; the caller has locked its path."""
+    assert account.limit is not None, "only a limit can be changed"
+    tx.execute(
+        update(accounts)
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
+        .values(
+            epsilon_limit=account.limit.epsilon,
+            delta_limit=account.limit.delta,
+            limit_revision=account.limit_revision,
+            weights=balances.weights_text(account.weights),
+            version=account.version,
+            updated_at=now,
+        )
+    )
+
+
+def add_version(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> None:
+    """Give accounts a new version, so that nothing that is remembered of them is believed; the caller has locked them.
+
+    Their time of change stays: nothing was heard of them.
+    """
+    tx.execute(
+        update(accounts)
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id.in_(account_ids))
+        .values(version=accounts.c.version + 1)
+    )
+
+
+def set_policy(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
+    """Write an account's policies and their revision; the caller has locked its path."""
+    tx.execute(
+        update(accounts)
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
+        .values(
+            policy=policy_text(account.policy),
+            house_policy=policy_text(account.house_policy),
+            policy_revision=account.policy_revision,
+            version=account.version,
+            updated_at=now,
+        )
+    )

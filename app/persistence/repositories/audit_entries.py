@@ -1,0 +1,126 @@
+"""The chain of what was done with an organisation's budgets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, union_all
+
+from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.tables import api_keys, audit_entries, experiments, proposals
+from app.persistence.tolerant import Report, TolerantQuery, refuse
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAuditEntry:
+    """An entry, and its link of the chain."""
+
+    entry: AuditEntry
+    entry_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which acts are wanted; None: whichever.
+
+    Args:
+        action: as "budget.created"; with a "*" behind a dot, all of that kind.
+        actor: who did it.
+        subject: the id of what it was done to.
+        since: not before this moment.
+        until: before this moment.
+        within: about this account or what lies beneath it, or about a key, a proposal or an experiment of these.
+    """
+
+    action: str | None = None
+    actor: str | None = None
+    subject: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    within: str | None = None
+
+
+def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
+    """How many acts there are, and the hash of the last one."""
+    last = (
+        select(audit_entries.c.position, audit_entries.c.entry_hash)
+        .where(audit_entries.c.organisation_id == organisation_id)
+        .order_by(audit_entries.c.position.desc())
+        .limit(1)
+    )
+    row = tx.execute(last).one_or_none()
+    return (0, audit_genesis(organisation_id)) if row is None else (row.position + 1, row.entry_hash)
+
+
+def add(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
+    """Append an entry behind the one with the hash `previous`; the caller holds the organisation's lock."""
+    values = {name: getattr(entry, name) for name in AuditEntry.__dataclass_fields__}
+    tx.execute(insert(audit_entries).values(**values, entry_hash=audit_entry_hash(previous, entry)))
+
+
+def page(
+    tx: Connection, organisation_id: str, wanted: AuditFilter, *, after: int, limit: int
+) -> list[StoredAuditEntry]:
+    """Acts in the order of the chain, those behind a position."""
+    place = audit_entries.c.position
+    found = _filtered(organisation_id, wanted).where(place > after)
+    return [_kept(row) for row in tx.execute(found.order_by(place).limit(limit))]
+
+
+def page_backwards(
+    tx: Connection, organisation_id: str, wanted: AuditFilter, *, before: int | None, limit: int
+) -> list[StoredAuditEntry]:
+    """Acts from the end of the chain, or those before a position."""
+    place = audit_entries.c.position
+    found = _filtered(organisation_id, wanted)
+    if before is not None:
+        found = found.where(place < before)
+    return [_kept(row) for row in tx.execute(found.order_by(place.desc()).limit(limit))]
+
+
+def _filtered(organisation_id: str, wanted: AuditFilter) -> Select[Any]:
+    found = select(audit_entries).where(audit_entries.c.organisation_id == organisation_id)
+    if wanted.action is not None:
+        kind = wanted.action.removesuffix("*")
+        alike = audit_entries.c.action.startswith(kind, autoescape=True)
+        found = found.where(alike if kind != wanted.action else audit_entries.c.action == wanted.action)
+    if wanted.actor is not None:
+        found = found.where(audit_entries.c.actor == wanted.actor)
+    if wanted.subject is not None:
+        found = found.where(audit_entries.c.subject == wanted.subject)
+    if wanted.since is not None:
+        found = found.where(audit_entries.c.created_at >= wanted.since)
+    if wanted.until is not None:
+        found = found.where(audit_entries.c.created_at < wanted.until)
+    if wanted.within is not None:
+        found = found.where(audit_entries.c.subject.in_(_subjects_within(organisation_id, wanted.within)))
+    return found
+
+
+def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
+    """The ids of what lies beneath an account, and always has: nothing of it is ever moved elsewhere."""
+    beneath = ids_beneath(organisation_id, account_id)
+    of_these = [
+        select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(beneath))
+        for table, column in (
+            (api_keys, api_keys.c.scope_id),
+            (proposals, proposals.c.account_id),
+            (experiments, experiments.c.account_id),
+        )
+    ]
+    return union_all(beneath, *of_these)
+
+
+def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAuditEntry]:
+    """Every act of an organisation, or of all, in the order of the chains; damaged cells are reported."""
+    found = select(audit_entries).order_by(*audit_entries.primary_key)
+    if organisation_id is not None:
+        found = found.where(audit_entries.c.organisation_id == organisation_id)
+    return TolerantQuery(found).objects(tx, _kept, report)
+
+
+def _kept(row: Row[Any]) -> StoredAuditEntry:
+    entry = AuditEntry(**{name: getattr(row, name) for name in AuditEntry.__dataclass_fields__})
+    return StoredAuditEntry(entry, row.entry_hash)

@@ -1,0 +1,133 @@
+"""Decisions of all runs, the newest first."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, or_, select
+
+from app.persistence.repositories.decisions import Decision, DecisionOutcome, read_decision
+from app.persistence.repositories.partial_indexes import NOT_ADMITTED
+from app.persistence.tables import account_paths, accounts, decisions
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFilter:
+    """Which decisions are wanted; None: whichever.
+
+    Args:
+        run_id: those about this run.
+        beneath: those about runs that charge this account, however deep, or are it.
+        outcome: what became of the steps.
+        actor: who asked.
+        since: not before this moment.
+        until: before this moment.
+    """
+
+    run_id: str | None = None
+    beneath: str | None = None
+    outcome: DecisionOutcome | None = None
+    actor: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def follows_a_chain(self) -> bool:
+        """Whether a run's chain is walked; the few that were not admitted are found by themselves."""
+        return self.run_id is not None and self.outcome in {None, DecisionOutcome.ADMITTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a decision stands among all: no later one has its place, and no other one moves it."""
+
+    created_at: datetime
+    run_id: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision without its steps, and the path of its run."""
+
+    decision: Decision
+    run_path: str
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        return Place(self.decision.created_at, self.decision.run_id, self.decision.position)
+
+
+_NEWEST_FIRST = ("created_at", "run_id", "position")
+_CHAIN_BACKWARDS = ("position",)
+"""Of one run: its primary key has this order, and clocks of replicas may differ by a moment."""
+
+
+def page(
+    tx: Connection, organisation_id: str, wanted: DecisionFilter, *, before: Place | None, limit: int
+) -> list[Decided]:
+    """Decisions, the newest first; those of one run from the end of its chain.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose.
+        wanted: which of them.
+        before: only those behind this place in the list.
+        limit: how many at the most.
+
+    Returns:
+        The decisions.
+    """
+    found = _filtered(select(decisions).where(decisions.c.organisation_id == organisation_id), wanted)
+    if before is not None:
+        found = _behind(found, before, within_run=wanted.follows_a_chain)
+    order = _CHAIN_BACKWARDS if wanted.follows_a_chain else _NEWEST_FIRST
+    # The paths are joined to the page alone: a join before the limit may read all decisions.
+    cut = found.order_by(*(decisions.c[name].desc() for name in order)).limit(limit).subquery()
+    run, binding = accounts.alias("run"), accounts.alias("binding")
+    rows = tx.execute(
+        select(cut, run.c.path.label("run_path"), binding.c.path.label("binding_account_path"))
+        .join(run, and_(run.c.organisation_id == cut.c.organisation_id, run.c.id == cut.c.run_id))
+        .join(
+            binding,
+            and_(binding.c.organisation_id == cut.c.organisation_id, binding.c.id == cut.c.binding_account_id),
+        )
+        .order_by(*(cut.c[name].desc() for name in order))
+    )
+    return [Decided(read_decision(row, ()), row.run_path) for row in rows]
+
+
+def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
+    if wanted.run_id is not None:
+        found = found.where(decisions.c.run_id == wanted.run_id)
+    if wanted.beneath is not None:
+        found = found.where(
+            select(account_paths.c.depth)
+            .where(
+                account_paths.c.organisation_id == decisions.c.organisation_id,
+                account_paths.c.account_id == decisions.c.run_id,
+                account_paths.c.ancestor_id == wanted.beneath,
+            )
+            .exists()
+        )
+    if wanted.outcome is not None:
+        found = found.where(decisions.c.outcome == str(wanted.outcome))
+        if wanted.outcome is not DecisionOutcome.ADMITTED:
+            found = found.where(NOT_ADMITTED)
+    if wanted.actor is not None:
+        found = found.where(decisions.c.actor == wanted.actor)
+    if wanted.since is not None:
+        found = found.where(decisions.c.created_at >= wanted.since)
+    if wanted.until is not None:
+        found = found.where(decisions.c.created_at < wanted.until)
+    return found
+
+
+def _behind(found: Select[Any], place: Place, *, within_run: bool) -> Select[Any]:
+    at, run_id, position = decisions.c.created_at, decisions.c.run_id, decisions.c.position
+    if within_run:
+        return found.where(position < place.position)
+    same_run = and_(run_id == place.run_id, position < place.position)
+    # The first condition is a range of the index; the second tells those of one moment apart.
+    return found.where(at <= place.created_at, or_(at < place.created_at, run_id < place.run_id, same_run))

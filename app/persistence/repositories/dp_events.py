@@ -1,0 +1,209 @@
+"""DpEvents that an organisation has used, and their prices, kept for ever."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, insert, select, true
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import (
+    DpEvent,
+    NeighboringRelation,
+    canonical,
+    event_from_canonical,
+    fingerprint,
+)
+from app.accounting.orders import orders
+from app.accounting.rdp import FORMULA_VERSION
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence.lru_cache import LruCache
+from app.persistence.tables import dp_events, event_curves
+from app.persistence.tolerant import Report, TolerantQuery, refuse
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Whose prices, and under which rules.
+
+    Args:
+        organisation_id: whose.
+        relation: the population's neighboring relation.
+        grid_version: of the curves.
+    """
+
+    organisation_id: str
+    relation: NeighboringRelation
+    grid_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCost:
+    """A row of the price list, as it is kept."""
+
+    fingerprint: str
+    canonical: bytes
+    prices: CostTable
+    curve: RdpCurve
+    formula_version: int
+
+
+@lru_cache(maxsize=4096)
+def read_event(description: str, key: str) -> DpEvent:
+    """An event from its row; the latest 4,096 are kept.
+
+    Args:
+        description: canonical JSON, as it is kept.
+        key: its fingerprint, as it is kept.
+
+    Returns:
+        The event.
+
+    Raises:
+        LedgerUnavailableError: the description was changed; nothing may be charged by it.
+    """
+    if hashlib.sha256(description.encode()).hexdigest() != key:
+        raise LedgerUnavailableError(
+            f"The ledger's description of event {key[:12]} was changed. Nothing is charged by it; "
+            "run `epsilon-ledger verify`."
+        )
+    return event_from_canonical(description.encode())
+
+
+# Built once: every group of commands asks it.
+_PRICED = select(event_curves.c.event_fingerprint).where(
+    event_curves.c.organisation_id == bindparam("of_organisation"),
+    event_curves.c.neighboring_relation == bindparam("of_relation"),
+    event_curves.c.grid_version == bindparam("of_grid"),
+    event_curves.c.event_fingerprint.in_(bindparam("of_events", expanding=True)),
+)
+
+
+class CostCache:
+    """Prices that were read before: they never change, so whoever has them need not read them again.
+
+    Args:
+        size: how many are kept.
+    """
+
+    def __init__(self, size: int = 2048) -> None:
+        self._known: LruCache[tuple[CostTable, str], RdpCurve] = LruCache(size)
+
+    def find(self, tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
+        """The curves of those events that have a price, by fingerprint."""
+        found, unknown = {}, []
+        for key in fingerprints:
+            curve = self._known.get((prices, key))
+            if curve is None:
+                unknown.append(key)
+            else:
+                found[key] = curve
+        if unknown:
+            for key, curve in find_curves(tx, prices, unknown).items():
+                found[key] = curve
+                self.put(prices, key, curve)
+        return found
+
+    def put(self, prices: CostTable, key: str, curve: RdpCurve) -> None:
+        """Keep a price that the ledger has."""
+        self._known.put((prices, key), curve)
+
+
+def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
+    """The curves of those events that have a price, by fingerprint."""
+    found = select(event_curves.c.event_fingerprint, event_curves.c.curve, event_curves.c.curve_delta).where(
+        event_curves.c.organisation_id == prices.organisation_id,
+        event_curves.c.neighboring_relation == str(prices.relation),
+        event_curves.c.grid_version == prices.grid_version,
+        event_curves.c.event_fingerprint.in_(set(fingerprints)),
+    )
+    return {row.event_fingerprint: RdpCurve.from_bytes(row.curve, row.curve_delta) for row in tx.execute(found)}
+
+
+def without_curve(tx: Connection, prices: CostTable, events: Iterable[DpEvent]) -> list[DpEvent]:
+    """Those of the events that the list has no price of."""
+    by_key = {fingerprint(event): event for event in events}
+    asked = {
+        "of_organisation": prices.organisation_id,
+        "of_relation": str(prices.relation),
+        "of_grid": prices.grid_version,
+        "of_events": list(by_key),
+    }
+    found = set(tx.execute(_PRICED, asked).scalars()) if by_key else set()
+    return [event for key, event in by_key.items() if key not in found]
+
+
+def add_curves(tx: Connection, prices: CostTable, curves: Mapping[DpEvent, RdpCurve]) -> None:
+    """Append prices of events that have none."""
+    remember(tx, prices.organisation_id, curves)
+    tx.execute(
+        insert(event_curves),
+        [
+            {
+                "organisation_id": prices.organisation_id,
+                "event_fingerprint": fingerprint(event),
+                "neighboring_relation": str(prices.relation),
+                "grid_version": prices.grid_version,
+                "curve": curve.to_bytes(),
+                "curve_delta": curve.delta,
+                "formula_version": FORMULA_VERSION,
+            }
+            for event, curve in curves.items()
+        ],
+    )
+
+
+def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) -> None:
+    """Append those of the events that the organisation has not used before."""
+    wanted = {fingerprint(event): canonical(event).decode() for event in events}
+    known = select(dp_events.c.fingerprint).where(
+        dp_events.c.organisation_id == organisation_id, dp_events.c.fingerprint.in_(wanted)
+    )
+    new = wanted.keys() - set(tx.execute(known).scalars())
+    if new:
+        tx.execute(
+            insert(dp_events),
+            [{"organisation_id": organisation_id, "fingerprint": key, "canonical": wanted[key]} for key in sorted(new)],
+        )
+
+
+def descriptions(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> Iterator[tuple[str, str, bytes]]:
+    """Every event that an organisation, or each, has used: whose, its fingerprint and its canonical description."""
+    theirs = true() if organisation_id is None else dp_events.c.organisation_id == organisation_id
+    for row in TolerantQuery(select(dp_events).where(theirs)).rows(tx, report):
+        yield row.organisation_id, row.fingerprint, row.canonical.encode()
+
+
+def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredCost]:
+    """Every price of an organisation, or of all; damaged cells are reported."""
+    theirs = true() if organisation_id is None else event_curves.c.organisation_id == organisation_id
+    query = TolerantQuery(
+        select(event_curves, dp_events.c.canonical)
+        .join(
+            dp_events,
+            (dp_events.c.organisation_id == event_curves.c.organisation_id)
+            & (dp_events.c.fingerprint == event_curves.c.event_fingerprint),
+        )
+        .where(theirs),
+        {
+            event_curves.c.neighboring_relation: NeighboringRelation,
+            event_curves.c.grid_version: orders,
+            event_curves.c.curve: RdpCurve.from_bytes,
+            event_curves.c.curve_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
+        },
+    )
+    return query.objects(tx, _stored, report)
+
+
+def _stored(row: Row[Any]) -> StoredCost:
+    return StoredCost(
+        row.event_fingerprint,
+        row.canonical.encode(),
+        CostTable(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version),
+        RdpCurve.from_bytes(row.curve, row.curve_delta),
+        row.formula_version,
+    )

@@ -1,0 +1,70 @@
+"""First answers to requests that carried an idempotency key and created something."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, insert, select, text
+
+from app.persistence.database import writes
+from app.persistence.tables import replies
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The body that a key has pinned, and what it answered."""
+
+    request_fingerprint: str
+    body: str
+    status: int = 201
+
+
+def find(tx: Connection, organisation_id: str, idempotency_key: str) -> Reply | None:
+    """The reply that this key has pinned."""
+    found = select(replies).where(
+        replies.c.organisation_id == organisation_id, replies.c.idempotency_key == idempotency_key
+    )
+    row = tx.execute(found).one_or_none()
+    return None if row is None else Reply(row.request_fingerprint, row.body, row.status)
+
+
+_KNOWN = select(replies.c.idempotency_key).where(
+    replies.c.organisation_id == bindparam("of_organisation"),
+    replies.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
+)
+
+
+def known(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[str]:
+    """Those of the keys that have pinned a reply."""
+    asked = {"of_organisation": organisation_id, "of_keys": idempotency_keys}
+    return list(tx.execute(_KNOWN, asked).scalars())
+
+
+_TAKEN = text(
+    "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:organisation AS text) || ' ' || key, 0))"
+    " FROM unnest(CAST(:keys AS text[])) AS key"
+)
+
+
+def lock_keys(tx: Connection, organisation_id: str, idempotency_keys: Iterable[str]) -> None:
+    """Let nobody else use these keys until a writer's transaction ends.
+
+    A key pins either a reply or a decision: no unique constraint covers both tables. SQLite has one writer anyway.
+    """
+    keys = sorted(idempotency_keys)
+    if keys and writes(tx) and tx.dialect.name == "postgresql":
+        tx.execute(_TAKEN, {"organisation": organisation_id, "keys": keys})
+
+
+def add(tx: Connection, organisation_id: str, idempotency_key: str, reply: Reply, now: datetime) -> None:
+    """Pin a reply to a key, for ever."""
+    tx.execute(
+        insert(replies).values(
+            organisation_id=organisation_id,
+            idempotency_key=idempotency_key,
+            request_fingerprint=reply.request_fingerprint,
+            status=reply.status,
+            body=reply.body,
+            created_at=now,
+        )
+    )

@@ -1,0 +1,165 @@
+"""What operators watch of a whole ledger: few numbers, by few and bounded questions."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, func, or_, select
+
+from app.ledger.runs import TERMINAL
+from app.persistence.repositories.partial_indexes import PENDING
+from app.persistence.tables import (
+    accounts,
+    audit_entries,
+    checkpoints,
+    decisions,
+    deliveries,
+    organisations,
+    run_anchors,
+    runs,
+    webhooks,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits for webhooks.
+
+    Args:
+        pending: deliveries that nobody has acknowledged.
+        oldest: when the first of them was made; None: there is none.
+        disabled: webhooks that nothing is sent to.
+        failing: webhooks whose last delivery failed, and that are not disabled.
+    """
+
+    pending: int
+    oldest: datetime | None
+    disabled: int
+    failing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """How far the history is signed.
+
+    Args:
+        latest: when a checkpoint was signed last; None: none was.
+        unsigned_since: when the first act or decision was made that none has signed; None: all are.
+    """
+
+    latest: datetime | None
+    unsigned_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How the chains look at their ends.
+
+    Args:
+        runs: how many runs have decided something and may go on.
+        wrong_runs: how many of them name another last decision than they have.
+        wrong_checkpoints: how many organisations' latest checkpoint names another act than stands there.
+    """
+
+    runs: int
+    wrong_runs: int
+    wrong_checkpoints: int
+
+
+def quarantined(tx: Connection) -> int:
+    """How many accounts are quarantined."""
+    found = select(func.count()).select_from(accounts).where(accounts.c.quarantine.is_not(None))
+    return int(tx.execute(found).scalar_one())
+
+
+def runs_by_status(tx: Connection) -> dict[str, int]:
+    """How many runs are in each state."""
+    found = select(runs.c.status, func.count().label("number")).group_by(runs.c.status)
+    return {row.status: row.number for row in tx.execute(found)}
+
+
+def organisations_of(tx: Connection) -> int:
+    """How many organisations there are."""
+    return int(tx.execute(select(func.count()).select_from(organisations)).scalar_one())
+
+
+def backlog(tx: Connection) -> Backlog:
+    """What waits for webhooks."""
+    pending = select(func.count().label("number"), func.min(deliveries.c.created_at).label("oldest")).where(PENDING)
+    waiting = tx.execute(pending).one()
+    off = webhooks.c.disabled_at.is_not(None)
+    disabled = tx.execute(select(func.count()).select_from(webhooks).where(off)).scalar_one()
+    fails = select(func.count()).select_from(webhooks).where(~off, webhooks.c.failures > 0)
+    return Backlog(waiting.number, waiting.oldest, disabled, tx.execute(fails).scalar_one())
+
+
+def signing(tx: Connection) -> Signing:
+    """How far the history of all organisations is signed."""
+    signed = (
+        select(checkpoints.c.organisation_id, func.max(checkpoints.c.acts).label("acts"))
+        .group_by(checkpoints.c.organisation_id)
+        .subquery()
+    )
+    owner = audit_entries.c.organisation_id
+    act = (
+        select(func.min(audit_entries.c.created_at))
+        .select_from(organisations)
+        .outerjoin(signed, signed.c.organisation_id == organisations.c.id)
+        .join(
+            audit_entries,
+            (owner == organisations.c.id) & (audit_entries.c.position == func.coalesce(signed.c.acts, 0)),
+        )
+    )
+    here = (run_anchors.c.organisation_id == runs.c.organisation_id) & (run_anchors.c.run_id == runs.c.account_id)
+    anchored = func.coalesce(run_anchors.c.decisions, 0)
+    decision = (
+        select(func.min(decisions.c.created_at))
+        .select_from(runs)
+        .outerjoin(run_anchors, here)
+        .join(
+            decisions,
+            (decisions.c.organisation_id == runs.c.organisation_id)
+            & (decisions.c.run_id == runs.c.account_id)
+            & (decisions.c.position == anchored),
+        )
+        .where(runs.c.decisions > anchored)
+    )
+    moments = [tx.execute(each).scalar() for each in (act, decision)]
+    latest = tx.execute(select(func.max(checkpoints.c.created_at))).scalar()
+    return Signing(latest, min((moment for moment in moments if moment is not None), default=None))
+
+
+def heads(tx: Connection) -> Heads:
+    """Look whether every growing chain ends as its run, or its checkpoint, says; the rest, only `verify` proves."""
+    last = (
+        (decisions.c.organisation_id == runs.c.organisation_id)
+        & (decisions.c.run_id == runs.c.account_id)
+        & (decisions.c.position == runs.c.decisions - 1)
+    )
+    begun = (runs.c.decisions > 0) & runs.c.status.not_in(sorted(map(str, TERMINAL)))
+    wrong = (
+        select(func.count())
+        .select_from(runs)
+        .outerjoin(decisions, last)
+        .where(begun, or_(decisions.c.entry_hash.is_(None), decisions.c.entry_hash != runs.c.chain_head))
+    )
+    newest = (
+        select(checkpoints.c.organisation_id, func.max(checkpoints.c.acts).label("acts"))
+        .group_by(checkpoints.c.organisation_id)
+        .subquery()
+    )
+    forked = (
+        select(func.count())
+        .select_from(newest)
+        .join(
+            checkpoints,
+            (checkpoints.c.organisation_id == newest.c.organisation_id) & (checkpoints.c.acts == newest.c.acts),
+        )
+        .outerjoin(
+            audit_entries,
+            (audit_entries.c.organisation_id == newest.c.organisation_id)
+            & (audit_entries.c.position == newest.c.acts - 1),
+        )
+        .where(or_(audit_entries.c.entry_hash.is_(None), audit_entries.c.entry_hash != checkpoints.c.head))
+    )
+    count = tx.execute(select(func.count()).select_from(runs).where(begun)).scalar_one()
+    return Heads(count, tx.execute(wrong).scalar_one(), tx.execute(forked).scalar_one())

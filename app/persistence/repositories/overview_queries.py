@@ -1,0 +1,264 @@
+"""What is looked at often, and of many accounts at once: as few bytes and statements as will do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, bindparam, func, select
+
+from app.ledger.accounts import AccountKind
+from app.ledger.runs import RunStatus
+from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.partial_indexes import NO_RUN
+from app.persistence.repositories.usage_snapshots import Reading
+from app.persistence.tables import (
+    account_paths,
+    account_readings,
+    accounts,
+    attempts,
+    audit_entries,
+    decisions,
+    populations,
+    runs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSummary:
+    """Where an account lies, and whether it is still what it was.
+
+    Args:
+        organisation_id: whose.
+        id: with its type prefix.
+        parent_id: the account above; None for a population.
+        population_id: the root of its tree.
+        depth: 0 for a population.
+        version: counts its changes.
+        updated_at: of the last of them, in UTC.
+        quarantine: why writes to it are stopped, if they are.
+    """
+
+    organisation_id: str
+    id: str
+    parent_id: str | None
+    population_id: str
+    depth: int
+    version: int
+    updated_at: datetime
+    quarantine: str | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The ids of organisation and account."""
+        return self.organisation_id, self.id
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """Another one after every change; a version alone may come twice if a backup is restored."""
+        return self.version, self.updated_at, self.quarantine
+
+
+def outlines(tx: Connection, organisation_id: str | None, *, beneath: str | None = None) -> list[AccountSummary]:
+    """Every population and budget of an organisation, or of all, or those on or beneath one; those above first."""
+    found = select(
+        *(accounts.c.organisation_id, accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
+        *(accounts.c.version, accounts.c.updated_at, accounts.c.quarantine),
+    ).where(NO_RUN)
+    if organisation_id is not None:
+        found = found.where(accounts.c.organisation_id == organisation_id)
+    if organisation_id is not None and beneath is not None:
+        found = found.where(accounts.c.id.in_(ids_beneath(organisation_id, beneath)))
+    rows = tx.execute(found.order_by(accounts.c.depth, accounts.c.id))
+    return [AccountSummary(*row) for row in rows]
+
+
+# Asked every few seconds for everybody who looks at a page: built once, and one statement for all.
+_STAMP = select(
+    select(func.sum(accounts.c.version))
+    .select_from(populations)
+    .join(
+        accounts,
+        and_(accounts.c.organisation_id == populations.c.organisation_id, accounts.c.id == populations.c.account_id),
+    )
+    .where(populations.c.organisation_id == bindparam("of_organisation"))
+    .scalar_subquery(),
+    select(func.max(audit_entries.c.position))
+    .where(audit_entries.c.organisation_id == bindparam("of_organisation"))
+    .scalar_subquery(),
+)
+_NEWEST = (
+    select(decisions.c.created_at, decisions.c.run_id, decisions.c.position)
+    .where(decisions.c.organisation_id == bindparam("of_organisation"))
+    .order_by(decisions.c.created_at.desc(), decisions.c.run_id.desc(), decisions.c.position.desc())
+    .limit(1)
+)
+
+
+def change_token(tx: Connection, organisation_id: str) -> tuple[object, ...]:
+    """What changes whenever something happens that an organisation's pages show, but for the passing of time.
+
+    Every charge changes its population's version; all else that is done to accounts is an act, and what is refused is a
+    decision.
+    """
+    asked = {"of_organisation": organisation_id}
+    versions, acts = tx.execute(_STAMP, asked).one()
+    return int(versions or 0), acts, *(tx.execute(_NEWEST, asked).one_or_none() or ())
+
+
+def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> tuple[object, ...]:
+    """What changes whenever an account or one above it does, or a run's decisions or its reservation.
+
+    A charge changes the versions, a refusal the number of decisions, and the rest is in the rows that are named here.
+    """
+    above = (
+        select(
+            func.count(),
+            func.sum(accounts.c.version),
+            func.max(accounts.c.updated_at),
+            func.sum(accounts.c.limit_revision + accounts.c.policy_revision),
+            func.count(accounts.c.quarantine),
+        )
+        .select_from(account_paths)
+        .join(
+            accounts,
+            and_(
+                accounts.c.organisation_id == account_paths.c.organisation_id,
+                accounts.c.id == account_paths.c.ancestor_id,
+            ),
+        )
+        .where(account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id)
+    )
+    own = select(runs.c.status, runs.c.decisions, runs.c.attempt, runs.c.reservation_id).where(
+        runs.c.organisation_id == organisation_id, runs.c.account_id == account_id
+    )
+    row, run = tx.execute(above).one(), tx.execute(own).one_or_none()
+    return row[0], int(row[1] or 0), row[2], int(row[3] or 0), row[4], *(run or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A continuation of a run: its number, where it began, and when."""
+
+    attempt: int
+    first_step: int
+    created_at: datetime
+
+
+def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Attempt]:
+    """A run's attempts, the newest first."""
+    found = select(attempts.c.attempt, attempts.c.first_step, attempts.c.created_at).where(
+        attempts.c.organisation_id == organisation_id, attempts.c.run_id == run_id
+    )
+    return [Attempt(*row) for row in tx.execute(found.order_by(attempts.c.attempt.desc()).limit(limit))]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An account in a list: its path of names, its kind, and when it changed last, in UTC."""
+
+    path: str
+    kind: AccountKind
+    updated_at: datetime
+
+
+def names_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Name]:
+    """Some accounts, by id."""
+    found = select(accounts.c.id, accounts.c.path, accounts.c.kind, accounts.c.updated_at).where(
+        accounts.c.organisation_id == organisation_id, accounts.c.id.in_(account_ids)
+    )
+    return {row.id: Name(row.path, AccountKind(row.kind), row.updated_at) for row in tx.execute(found)}
+
+
+def readings_before(
+    tx: Connection, organisation_id: str, account_ids: Sequence[str], moment: datetime
+) -> dict[str, Reading]:
+    """Of each account the last reading up to a moment, or else its first one at all."""
+    mine = and_(
+        account_readings.c.organisation_id == organisation_id, account_readings.c.account_id.in_(list(account_ids))
+    )
+    before = (
+        select(account_readings.c.account_id, func.max(account_readings.c.day).label("day"))
+        .where(mine, account_readings.c.read_at <= moment)
+        .group_by(account_readings.c.account_id)
+        .subquery()
+    )
+    first = (
+        select(account_readings.c.account_id, func.min(account_readings.c.day).label("day"))
+        .where(mine)
+        .group_by(account_readings.c.account_id)
+        .subquery()
+    )
+    found: dict[str, Reading] = {}
+    for days in (first, before):
+        chosen = select(account_readings.c.account_id, account_readings.c.share, account_readings.c.read_at).join(
+            days, and_(days.c.account_id == account_readings.c.account_id, days.c.day == account_readings.c.day)
+        )
+        rows = tx.execute(chosen.where(account_readings.c.organisation_id == organisation_id))
+        found |= {row.account_id: Reading(row.share, row.read_at) for row in rows}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutline:
+    """A run in a list.
+
+    Args:
+        id: with its type prefix.
+        path: of names.
+        status: as it stands.
+        next_step: of its current attempt.
+        attempt: the current one.
+        deviates: whether it did something that it had not declared.
+        updated_at: when its account changed last, in UTC.
+    """
+
+    id: str
+    path: str
+    status: RunStatus
+    next_step: int
+    attempt: int
+    deviates: bool
+    updated_at: datetime
+
+
+UNFINISHED = (RunStatus.ACTIVE, RunStatus.PENDING, RunStatus.PAUSED, RunStatus.OVERDRAWN)
+
+
+def unfinished_runs(
+    tx: Connection, organisation_id: str, *, beneath: str | None = None, limit: int
+) -> tuple[list[RunOutline], dict[str, int]]:
+    """Runs that have not ended, those that did something last before the others; and how many there are, by status."""
+    mine = and_(runs.c.organisation_id == organisation_id, runs.c.status.in_([str(each) for each in UNFINISHED]))
+    if beneath is not None:
+        mine = and_(mine, runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
+    counts = tx.execute(select(runs.c.status, func.count()).where(mine).group_by(runs.c.status))
+    numbers = {row.status: int(row[1]) for row in counts}
+    rows = tx.execute(
+        _OUTLINES.where(mine).order_by(accounts.c.updated_at.desc(), runs.c.account_id.desc()).limit(limit)
+    )
+    return [_outline(row) for row in rows], numbers
+
+
+def newest_runs(
+    tx: Connection, organisation_id: str, beneath: str, *, before: str | None, limit: int
+) -> list[RunOutline]:
+    """Runs beneath an account, those that were registered last first, those before an id only."""
+    mine = and_(runs.c.organisation_id == organisation_id, runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
+    if before is not None:
+        mine = and_(mine, runs.c.account_id < before)
+    return [_outline(row) for row in tx.execute(_OUTLINES.where(mine).order_by(runs.c.account_id.desc()).limit(limit))]
+
+
+_OUTLINES = select(
+    *(runs.c.account_id, accounts.c.path, runs.c.status, runs.c.next_step, runs.c.attempt),
+    *(runs.c.deviations.is_not(None), accounts.c.updated_at),
+).join(
+    accounts,
+    and_(accounts.c.organisation_id == runs.c.organisation_id, accounts.c.id == runs.c.account_id),
+)
+
+
+def _outline(row: Row[Any]) -> RunOutline:
+    run_id, path, status, step, attempt, deviates, at = tuple(row)
+    return RunOutline(run_id, path, RunStatus(status), step, attempt, bool(deviates), at)

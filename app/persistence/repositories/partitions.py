@@ -1,0 +1,156 @@
+"""Disjoint parts: who attested them, which data they are, and where they lie beneath an account."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from app.persistence.tables import account_paths, accounts, attestations, blocks
+from app.persistence.tolerant import Report, TolerantQuery, refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Attestation:
+    """Why the children of an account are disjoint parts, and who has said so.
+
+    Args:
+        text: why they are disjoint, and chosen independently of the data.
+        replaced_units: under replace_one, what becomes of a unit that is replaced; None under other relations.
+        attested_by: who.
+        attested_at: when, in UTC.
+    """
+
+    text: str
+    replaced_units: str | None
+    attested_by: str
+    attested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The data that came in some time: a part of its population.
+
+    Args:
+        data_from: the first moment of it.
+        data_to: the first moment behind it.
+        label: what its owner calls it.
+    """
+
+    data_from: datetime
+    data_to: datetime
+    label: str | None
+
+
+def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestation) -> None:
+    """Keep why an account's children are disjoint parts."""
+    tx.execute(
+        insert(attestations).values(
+            organisation_id=organisation_id,
+            account_id=account_id,
+            attestation=said.text,
+            replaced_units=said.replaced_units,
+            attested_by=said.attested_by,
+            attested_at=said.attested_at,
+        )
+    )
+
+
+def add_block(tx: Connection, organisation_id: str, account_id: str, block: Block) -> None:
+    """Keep which data a budget stands for."""
+    tx.execute(
+        insert(blocks).values(
+            organisation_id=organisation_id,
+            account_id=account_id,
+            data_from=block.data_from,
+            data_to=block.data_to,
+            label=block.label,
+        )
+    )
+
+
+def attested(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Attestation]:
+    """Why the children of those accounts that are parallel are disjoint."""
+    found = select(attestations).where(
+        attestations.c.organisation_id == organisation_id, attestations.c.account_id.in_(account_ids)
+    )
+    return {row.account_id: _attestation(row) for row in tx.execute(found)}
+
+
+def blocks_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Block]:
+    """Which data those accounts that are blocks stand for."""
+    found = select(blocks).where(blocks.c.organisation_id == organisation_id, blocks.c.account_id.in_(account_ids))
+    return {row.account_id: _block(row) for row in tx.execute(found)}
+
+
+def list_all(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> tuple[dict[tuple[str, str], Attestation], dict[tuple[str, str], Block]]:
+    """Every attestation and every block of an organisation, or of all, by organisation and account.
+
+    Damaged cells are reported.
+    """
+    said, data = select(attestations), select(blocks)
+    if organisation_id is not None:
+        said = said.where(attestations.c.organisation_id == organisation_id)
+        data = data.where(blocks.c.organisation_id == organisation_id)
+    return (
+        {(row.organisation_id, row.account_id): _attestation(row) for row in TolerantQuery(said).rows(tx, report)},
+        {(row.organisation_id, row.account_id): _block(row) for row in TolerantQuery(data).rows(tx, report)},
+    )
+
+
+def _attestation(row: Row[Any]) -> Attestation:
+    return Attestation(row.attestation, row.replaced_units, row.attested_by, row.attested_at)
+
+
+def _block(row: Row[Any]) -> Block:
+    return Block(row.data_from, row.data_to, row.label)
+
+
+def topmost_parallel(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> dict[str, list[str]]:
+    """The parallel accounts beneath some others, without those that lie beneath another parallel one.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose ledger.
+        account_ids: of accounts whose children are no parts.
+
+    Returns:
+        Ids by the id of the account above; none for an account without such.
+    """
+    higher, upper, lower = accounts.alias("higher"), account_paths.alias("upper"), account_paths.alias("lower")
+    covered = (
+        select(higher.c.id)
+        .join(upper, (upper.c.organisation_id == higher.c.organisation_id) & (upper.c.account_id == higher.c.id))
+        .join(lower, (lower.c.organisation_id == higher.c.organisation_id) & (lower.c.ancestor_id == higher.c.id))
+        .where(
+            higher.c.organisation_id == organisation_id,
+            higher.c.partitions_per_unit.is_not(None),
+            upper.c.ancestor_id == account_paths.c.ancestor_id,
+            lower.c.account_id == account_paths.c.account_id,
+            higher.c.id != account_paths.c.account_id,
+        )
+        .correlate(account_paths)
+        .exists()
+    )
+    found = (
+        select(account_paths.c.ancestor_id, account_paths.c.account_id)
+        .join(
+            accounts,
+            (accounts.c.organisation_id == account_paths.c.organisation_id)
+            & (accounts.c.id == account_paths.c.account_id),
+        )
+        .where(
+            account_paths.c.organisation_id == organisation_id,
+            account_paths.c.ancestor_id.in_(list(account_ids)),
+            accounts.c.partitions_per_unit.is_not(None),
+            ~covered,
+        )
+        .order_by(account_paths.c.account_id)
+    )
+    beneath: dict[str, list[str]] = {}
+    for above, below in tx.execute(found):
+        beneath.setdefault(above, []).append(below)
+    return beneath

@@ -1,0 +1,334 @@
+"""The rows of the ledger as they lie there, for whoever proves or exports it: nothing is taken for granted."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, bindparam, select, true, update
+
+from app.ledger.hash_chain import DecisionEntry
+from app.persistence.repositories.locks import lock
+from app.persistence.repositories.runs import read_deviations
+from app.persistence.tables import (
+    account_paths,
+    accounts,
+    attempts,
+    decisions,
+    reservation_items,
+    reservations,
+    run_budgets,
+    runs,
+    step_events,
+)
+from app.persistence.tolerant import Contents, DamagedCell, Report, TolerantQuery, refuse
+
+PAGE = 2000
+"""Rows that are read from the database at once; a run may have millions."""
+
+Key = tuple[str, str]
+"""An organisation's id, and the id of something of it."""
+
+Ancestor = tuple[str, int]
+"""An account's id, and how deep it lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """A decision with its items, its hash, and how it is tied to the steps before it.
+
+    Args:
+        entry: all that its hash covers.
+        entry_hash: as it is kept.
+        next_step: the number of the step after its last one; None if it took none.
+        follows_step: the end of the decision that it continues.
+        opens_step: the beginning of the attempt that it opens.
+    """
+
+    entry: DecisionEntry
+    entry_hash: bytes
+    next_step: int | None
+    follows_step: int | None
+    opens_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run's row, and where its attempts begin.
+
+    Args:
+        organisation_id: whose.
+        id: of the run and of its account.
+        status: as it is kept.
+        attempt: the current one.
+        next_step: the number of the first step not yet taken.
+        decisions: how many it says that it has.
+        chain_head: the hash of the last one.
+        reservation_id: the active one.
+        event: the fingerprint of its default event.
+        declared_steps: how many steps it has planned.
+        declared_steps_per_hour: how fast it goes at the most.
+        attempts: the first step of each attempt, by its number.
+    """
+
+    organisation_id: str
+    id: str
+    status: str
+    attempt: int
+    next_step: int
+    decisions: int
+    chain_head: bytes
+    reservation_id: str | None
+    event: str | None
+    declared_steps: int | None
+    declared_steps_per_hour: float | None
+    attempts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReservation:
+    """A reservation's row and those of its plan, without the curve: there may be many, and a curve has 11 KB.
+
+    Args:
+        organisation_id: whose.
+        id: of the reservation.
+        run_id: whose steps are planned.
+        attempt: of the run.
+        status: as it is kept.
+        steps_executed: as attested.
+        created_at: in UTC.
+        items: (planned, used) of each event, by fingerprint, in plan order.
+        withdrawn: repetitions of each event that a lowered limit has withdrawn; only where there are some.
+    """
+
+    organisation_id: str
+    id: str
+    run_id: str
+    attempt: int
+    status: str
+    steps_executed: int | None
+    created_at: datetime
+    items: dict[str, tuple[int, int]] = field(default_factory=dict)
+    withdrawn: dict[str, int] = field(default_factory=dict)
+
+
+# Fields of an entry that are columns of the same name.
+_PLAIN = (
+    *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
+    *("first_step", "step_count", "requested_count", "reservation_id", "epsilon", "delta", "epsilon_limit"),
+    *("steps_remaining", "binding_account_id", "refusal", "created_at", "actor", "request_id"),
+)
+_ENTRIES = TolerantQuery(
+    select(
+        *(decisions.c[name] for name in _PLAIN),
+        decisions.c.entry_hash,
+        decisions.c.next_step,
+        decisions.c.follows_step,
+        decisions.c.opens_step,
+        step_events.c.item,
+        step_events.c.event_fingerprint,
+        step_events.c.count.label("times"),
+    )
+    .outerjoin(
+        step_events,
+        (step_events.c.organisation_id == decisions.c.organisation_id)
+        & (step_events.c.run_id == decisions.c.run_id)
+        & (step_events.c.position == decisions.c.position),
+    )
+    .where(
+        decisions.c.organisation_id == bindparam("of_organisation"),
+        decisions.c.run_id == bindparam("of_run"),
+    )
+    .order_by(decisions.c.position, step_events.c.item)
+    .execution_options(yield_per=PAGE),
+    optional=[step_events],
+)
+
+
+# Each cell is looked at but the curve, which is read when its plan is.
+_RESERVATIONS = select(
+    *(column for column in reservations.c if column.name not in {"reserved", "reserved_delta"})
+).order_by(*reservations.primary_key)
+_RESERVED = TolerantQuery(
+    select(reservations.c.id, reservations.c.run_id, reservations.c.reserved, reservations.c.reserved_delta)
+    .where(
+        reservations.c.organisation_id == bindparam("of_organisation"), reservations.c.id == bindparam("of_reservation")
+    )
+    .execution_options(yield_per=None)  # one row is not worth a cursor on the server, where a reader streams the rest
+)
+
+
+def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = refuse) -> Iterator[StoredEntry]:
+    """A run's decisions in the order of its chain.
+
+    Args:
+        tx: the caller's transaction.
+        organisation_id: whose ledger.
+        run_id: whose chain.
+        report: is told of damaged cells.
+
+    Yields:
+        One after another, so that a run of any length takes little memory.
+    """
+    plain = len(_PLAIN)
+    open_row: tuple[object, ...] | None = None
+    items: list[tuple[str, int]] = []
+    for row in _ENTRIES.rows(tx, report, {"of_organisation": organisation_id, "of_run": run_id}):
+        head = tuple(row[: plain + 4])
+        if open_row is not None and open_row[2] != head[2]:
+            yield _entry(open_row, items)
+            items = []
+        open_row = head
+        if row.event_fingerprint is not None:
+            _count_on(report, step_events, "item", row, len(items))
+            items.append((row.event_fingerprint, row.times))
+    if open_row is not None:
+        yield _entry(open_row, items)
+
+
+def _entry(row: tuple[object, ...], items: list[tuple[str, int]]) -> StoredEntry:
+    facts = dict(zip(_PLAIN, row, strict=False))
+    entry_hash, next_step, follows_step, opens_step = row[len(_PLAIN) :]
+    entry = DecisionEntry(**facts, items=tuple(items))  # type: ignore[arg-type] # the tables have these types
+    return StoredEntry(entry, entry_hash, next_step, follows_step, opens_step)  # type: ignore[arg-type] # as above
+
+
+def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[str]:
+    """The fingerprints of all events in a run's decisions."""
+    found = select(step_events.c.event_fingerprint).where(
+        step_events.c.organisation_id == organisation_id, step_events.c.run_id == run_id
+    )
+    return set(tx.execute(found.distinct()).scalars())
+
+
+def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:
+    """Every run of an organisation, or of all, in the order of their keys; damaged cells are reported."""
+    found = {
+        (row.organisation_id, row.account_id): StoredRun(
+            row.organisation_id,
+            row.account_id,
+            row.status,
+            row.attempt,
+            row.next_step,
+            row.decisions,
+            row.chain_head,
+            row.reservation_id,
+            row.event_fingerprint,
+            row.declared_steps,
+            row.declared_steps_per_hour,
+        )
+        for row in _all(runs, organisation_id, {runs.c.deviations: read_deviations}).rows(tx, report)
+    }
+    for row in _all(attempts, organisation_id).rows(tx, report):
+        run = found.get((row.organisation_id, row.run_id))
+        if run is not None:
+            run.attempts[row.attempt] = row.first_step
+    return list(found.values())
+
+
+def kept_reservations(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> dict[Key, StoredReservation]:
+    """Every reservation of an organisation, or of all, by organisation and id; damaged cells are reported."""
+    found = {
+        (row.organisation_id, row.id): StoredReservation(
+            row.organisation_id,
+            row.id,
+            row.run_id,
+            row.attempt,
+            row.status,
+            row.steps_executed,
+            row.created_at,
+        )
+        for row in TolerantQuery(_RESERVATIONS.where(_of(reservations, organisation_id))).rows(tx, report)
+    }
+    for row in _all(reservation_items, organisation_id).rows(tx, report):
+        reservation = found.get((row.organisation_id, row.reservation_id))
+        if reservation is not None:
+            *_, count, withdrawn, used = tuple(row)
+            _count_on(report, reservation_items, "item", row, len(reservation.items))
+            reservation.items[row.event_fingerprint] = (count, used)
+            if withdrawn:
+                reservation.withdrawn[row.event_fingerprint] = withdrawn
+    return found
+
+
+def reserved(
+    tx: Connection, organisation_id: str, reservation_id: str, report: Report = refuse
+) -> tuple[bytes, int] | None:
+    """What a reservation has set aside: the bytes of its curve, and its delta; None: it cannot be read."""
+    asked = {"of_organisation": organisation_id, "of_reservation": reservation_id}
+    found = [(row.reserved, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)]  # read to its end
+    return found[0] if found else None
+
+
+def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[Ancestor]]:
+    """The accounts that a charge to an account touches, by depth and id, itself last, as the paths' table has them."""
+    found: dict[Key, list[Ancestor]] = {}
+    order = (*list(account_paths.primary_key)[:2], account_paths.c.depth, account_paths.c.ancestor_id)
+    in_order = select(account_paths).where(_of(account_paths, organisation_id)).order_by(*order)
+    for row in TolerantQuery(in_order).rows(tx, report):
+        found.setdefault((row.organisation_id, row.account_id), []).append((row.ancestor_id, row.depth))
+    return found
+
+
+def charged_budgets(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> dict[Key, list[str]]:
+    """The budgets that each run charges, in order; damaged cells are reported."""
+    found: dict[Key, list[str]] = {}
+    for row in _all(run_budgets, organisation_id).rows(tx, report):
+        budgets = found.setdefault((row.organisation_id, row.run_id), [])
+        _count_on(report, run_budgets, "place", row, len(budgets))
+        budgets.append(row.budget_id)
+    return found
+
+
+def quarantined(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, str]:
+    """Why writes are stopped, for each account where they are; damaged cells are reported."""
+    found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine).where(
+        accounts.c.quarantine.is_not(None), _of(accounts, organisation_id)
+    )
+    return {(row.organisation_id, row.id): row.quarantine for row in TolerantQuery(found).rows(tx, report)}
+
+
+def set_quarantine(
+    tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime
+) -> dict[str, str | None]:
+    """Stop writes to accounts, or let them pass again.
+
+    Args:
+        tx: the caller's transaction, which writes.
+        organisation_id: whose accounts.
+        sentences: why, for each account by its id; None: two persons have lifted it.
+        now: in UTC; an account's version and time of change say that it is another.
+
+    Returns:
+        What stood there before, by the account's id; nothing of an account whose row is missing.
+    """
+    seen = lock(tx, organisation_id, sentences)  # in the one global order: an update takes its locks row by row
+    here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == bindparam("of_account"))
+    if seen:
+        tx.execute(
+            update(accounts)
+            .where(here)
+            .values(quarantine=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
+            [{"of_account": each.id, "sentence": sentences[each.id]} for each in seen],
+        )
+    return {each.id: each.quarantine for each in seen}
+
+
+def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int) -> None:
+    """Report a row whose place among those of the same key is not the next one."""
+    cells = row._mapping  # noqa: SLF001 - public, whatever its name
+    if cells[column] != due:
+        key = {each.name: cells[each.name] for each in table.primary_key.columns if each.name in cells}
+        report(DamagedCell(table.name, column, key, f"it is not {due}, which comes next"))
+
+
+def _all(table: Table, organisation_id: str | None, contents: Contents | None = None) -> TolerantQuery:
+    return TolerantQuery(select(table).where(_of(table, organisation_id)).order_by(*table.primary_key), contents)
+
+
+def _of(table: Table, organisation_id: str | None) -> ColumnElement[bool]:
+    return true() if organisation_id is None else table.c.organisation_id == organisation_id

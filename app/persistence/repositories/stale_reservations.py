@@ -1,0 +1,49 @@
+"""Reservations of whose trainers nothing was heard for long."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, select
+
+from app.persistence.repositories.alerts import AlertType
+from app.persistence.repositories.partial_indexes import ACTIVE
+from app.persistence.repositories.sql_time import seconds
+from app.persistence.tables import accounts, alerts, reservations
+
+
+def silent(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:
+    """Runs with an active reservation whose trainer was silent for a share of its lease, and of which none was told.
+
+    A step, and whatever else changes the run, counts as a sign of life, as a heartbeat does.
+
+    Args:
+        tx: the caller's transaction.
+        now: in UTC.
+        share: of the lease.
+        limit: how many at the most.
+
+    Returns:
+        Ids of organisation and run.
+    """
+    told = select(alerts.c.id).where(
+        alerts.c.organisation_id == reservations.c.organisation_id,
+        alerts.c.account_id == reservations.c.run_id,
+        alerts.c.type == str(AlertType.SILENT),
+        alerts.c.occasion == reservations.c.id,
+    )
+    lease = reservations.c.lease_seconds
+    found = (
+        select(reservations.c.organisation_id, reservations.c.run_id)
+        .join(
+            accounts,
+            (accounts.c.organisation_id == reservations.c.organisation_id) & (accounts.c.id == reservations.c.run_id),
+        )
+        .where(
+            ACTIVE,
+            reservations.c.expires_at > now,
+            seconds(tx, now, reservations.c.expires_at) < lease * (1 - share),
+            seconds(tx, accounts.c.updated_at, now) > lease * share,
+            ~told.exists(),
+        )
+        .limit(limit)
+    )
+    return [(row.organisation_id, row.run_id) for row in tx.execute(found)]

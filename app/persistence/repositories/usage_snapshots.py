@@ -1,0 +1,82 @@
+"""How far accounts had used their limits, once a day: what forecasts are made from."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from app.persistence.repositories.partial_indexes import NO_RUN
+from app.persistence.repositories.sql_time import seconds
+from app.persistence.tables import account_readings, accounts
+
+SECONDS_A_DAY: Final = 86_400
+COMMIT_SECONDS: Final = 60
+"""A change may become visible so much later than the time that it bears."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How far an account had used its limit, and when."""
+
+    share: float
+    read_at: datetime
+
+
+def unread(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, str]]:
+    """Populations and budgets that have changed since their last reading, if that was a while ago.
+
+    Args:
+        tx: the caller's transaction.
+        now: in UTC.
+        rest: the least time between two readings.
+
+    Returns:
+        Ids of organisation and account.
+    """
+    last = (
+        select(func.max(account_readings.c.read_at))
+        .where(
+            account_readings.c.organisation_id == accounts.c.organisation_id,
+            account_readings.c.account_id == accounts.c.id,
+        )
+        .scalar_subquery()
+    )
+    changed = (
+        select(accounts.c.organisation_id, accounts.c.id, accounts.c.updated_at, last.label("read_at"))
+        .where(NO_RUN, accounts.c.version > 0)
+        .subquery()
+    )
+    due = (changed.c.read_at <= now - rest) & (seconds(tx, changed.c.read_at, changed.c.updated_at) > -COMMIT_SECONDS)
+    found = select(changed.c.organisation_id, changed.c.id).where(changed.c.read_at.is_(None) | due)
+    return [(row.organisation_id, row.id) for row in tx.execute(found)]
+
+
+def put(tx: Connection, organisation_id: str, account_id: str, reading: Reading) -> None:
+    """Write a day's reading, in the place of an earlier one of that day."""
+    values = {
+        "organisation_id": organisation_id,
+        "account_id": account_id,
+        "day": int(reading.read_at.timestamp()) // SECONDS_A_DAY,
+        "share": reading.share,
+        "read_at": reading.read_at,
+    }
+    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+    into = dialect.insert(account_readings).values(values)
+    tx.execute(
+        into.on_conflict_do_update(
+            index_elements=list(account_readings.primary_key),
+            set_={"share": into.excluded.share, "read_at": into.excluded.read_at},
+        )
+    )
+
+
+def newest_before(tx: Connection, organisation_id: str, account_id: str, moment: datetime) -> Reading | None:
+    """An account's last reading up to a moment; the first one at all if there is none."""
+    mine = select(account_readings.c.share, account_readings.c.read_at).where(
+        account_readings.c.organisation_id == organisation_id, account_readings.c.account_id == account_id
+    )
+    before = mine.where(account_readings.c.read_at <= moment).order_by(account_readings.c.day.desc()).limit(1)
+    row = tx.execute(before).one_or_none() or tx.execute(mine.order_by(account_readings.c.day).limit(1)).one_or_none()
+    return None if row is None else Reading(row.share, row.read_at)

@@ -1,0 +1,69 @@
+"""Traces to a collector of OpenTelemetry, for who has installed what sends them and has said where to."""
+
+import logging
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from fastapi.telemetry import TelemetryConfig
+
+from app.logging_config import TextFormatter, redact_secrets
+from app.service.metrics.tracing import TRACES
+from app.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""OpenTelemetry's own variables; one of them turns traces on. The others of theirs hold, too."""
+
+OFF: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
+"""Asking OpenTelemetry at each request whether somebody wants to know takes as long as reading a step."""
+
+_SENT: Final = ("url.path", "url.query")
+"""What a span holds of what was sent: a key that was put into a URL by mistake must not leave the service."""
+
+_logger = logging.getLogger(__name__)
+
+
+def configure_tracing() -> TelemetryConfig:
+    """What FastAPI traces, by the environment; nothing, unless it names a collector."""
+    if not any(os.environ.get(name) for name in ENDPOINTS):
+        return OFF
+    if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.sdk") is None:
+        _logger.warning("%s is set, but no traces are sent: install epsilon-ledger[telemetry].", ENDPOINTS[0])
+        return OFF
+    provider = _provider()
+    TRACES.begin(provider.get_tracer("epsilon-ledger"))
+    TextFormatter.trace_id = TRACES.trace_id
+    return {
+        "tracing": True,
+        "tracer_provider": provider,
+        "metrics": False,  # Prometheus reads them
+        "logs": False,  # with what was sent in them
+        "operation_spans": False,
+    }
+
+
+def _provider() -> "TracerProvider":
+    # Nobody else has to have them.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as said
+    from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415 - as said
+    from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider  # noqa: PLC0415 - as said
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as said
+
+    class Clean(SpanProcessor):
+        """Hides secrets in what a span holds of a request."""
+
+        def on_start(self, span: Span, parent_context: object = None) -> None:
+            del parent_context
+            for name in _SENT:
+                said = (span.attributes or {}).get(name)
+                if isinstance(said, str):
+                    span.set_attribute(name, redact_secrets(said))
+
+    named = {SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "epsilon-ledger")}
+    provider = TracerProvider(resource=Resource.create({**named, SERVICE_VERSION: VERSION}))
+    provider.add_span_processor(Clean())
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider

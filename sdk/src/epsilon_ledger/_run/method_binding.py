@@ -1,0 +1,116 @@
+"""From use cases without a network to methods of clients and runs: the same words, blocking or awaited."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
+
+from epsilon_ledger._run.run_protocol import RunDialogue
+from epsilon_ledger._wire.requests import Call, RequestFlow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Whoever can carry a use case to the ledger and wait for its result."""
+
+    def _carry(self, talk: RequestFlow[T]) -> T: ...
+
+
+class AsyncExecutor(Protocol):
+    """The same, to be awaited."""
+
+    def _carry(self, talk: RequestFlow[T]) -> Awaitable[T]: ...
+
+
+class RunExecutor(Executor, Protocol):
+    """A run."""
+
+    _dialogue: RunDialogue
+
+
+class AsyncRunExecutor(AsyncExecutor, Protocol):
+    """A run whose methods are awaited."""
+
+    _dialogue: RunDialogue
+
+
+def client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Executor, P], T]:
+    """Make a method of a client out of a function that prepares a request.
+
+    Args:
+        call: its docstring becomes the method's.
+
+    Returns:
+        The method.
+    """
+
+    @wraps(call)
+    def method(self: Executor, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._carry(call(*args, **kwargs).talk())
+
+    return signed(method, call)
+
+
+def async_client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncExecutor, P], Awaitable[T]]:
+    """The same, to be awaited."""
+
+    @wraps(call)
+    def method(self: AsyncExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return self._carry(call(*args, **kwargs).talk())
+
+    return signed(method, call)
+
+
+def run_method(talk: Callable[Concatenate[RunDialogue, P], RequestFlow[T]]) -> Callable[Concatenate[RunExecutor, P], T]:
+    """Make a method of a run out of a use case.
+
+    Args:
+        talk: a method of `RunDialogue`; its docstring becomes the method's.
+
+    Returns:
+        The method.
+    """
+
+    @wraps(talk)
+    def method(self: RunExecutor, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._carry(talk(self._dialogue, *args, **kwargs))
+
+    return signed(method, talk)
+
+
+def async_run_method(
+    talk: Callable[Concatenate[RunDialogue, P], RequestFlow[T]],
+) -> Callable[Concatenate[AsyncRunExecutor, P], Awaitable[T]]:
+    """The same, to be awaited."""
+
+    @wraps(talk)
+    def method(self: AsyncRunExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return self._carry(talk(self._dialogue, *args, **kwargs))
+
+    return signed(method, talk)
+
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def signed(method: M, original: Callable[..., Any], result: Any = None) -> M:  # noqa: ANN401 - a type
+    """Let `help` and editors show the arguments of the original, after `self`, and its result.
+
+    Args:
+        method: what is called.
+        original: whose arguments it takes.
+        result: what it returns; None: what the original prepares.
+
+    Returns:
+        The method.
+    """
+    shown = inspect.signature(original)
+    named = [parameter for name, parameter in shown.parameters.items() if name != "self"]
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    # A Call[T], or a Generator[Request, Reply, T].
+    result = result or get_args(shown.return_annotation)[-1]
+    method.__signature__ = shown.replace(parameters=[itself, *named], return_annotation=result)  # type: ignore[attr-defined]
+    method.__annotations__ = method.__annotations__ | {"return": result}
+    return method

@@ -1,0 +1,292 @@
+"""Steps that are asked for on their own: their numbers, and what is in doubt about them. No network here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from epsilon_ledger._wire.coercion import whole
+from epsilon_ledger._wire.endpoints import get_run, path
+from epsilon_ledger._wire.errors import (
+    LedgerError,
+    LedgerUnavailableError,
+    RequestInDoubtError,
+    StepsAlreadyTakenError,
+    UnexpectedResponseError,
+)
+from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.models import Admission, RunState
+from epsilon_ledger._wire.problem_errors import AttemptSupersededError, SequenceConflictError
+from epsilon_ledger._wire.problems import BudgetExceededError, Problem
+from epsilon_ledger._wire.requests import Request, RequestFlow, post
+from epsilon_ledger._wire.responses import Response
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A request for steps that was sent and not answered.
+
+    Args:
+        request: carries its key.
+        first_step: number of its first step.
+        report: whether its steps were released before they were sent.
+    """
+
+    request: Request
+    first_step: int
+    report: bool
+
+
+class StepRequests:
+    """The steps of a run, one request at a time.
+
+    Args:
+        state: the run as the ledger described it.
+        plan: id of the run's active reservation if this trainer made it, or took it up; None: steps that the ledger
+            takes out of a reservation are somebody else's.
+    """
+
+    def __init__(self, state: RunState, plan: str | None) -> None:
+        self.state = state
+        self.plan = plan
+        self._pending: _Pending | None = None
+        self._latest_attempt = state.attempt
+
+    @property
+    def path(self) -> str:
+        """Of the run under the ledger's address."""
+        return path("runs", self.state.id)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a step was sent and not answered."""
+        return self._pending is not None
+
+    def require_certainty(self) -> None:
+        """Refuse to go on while a step is unanswered.
+
+        Raises:
+            RequestInDoubtError: one is.
+        """
+        if self._pending is not None:
+            raise self._doubt(self._pending.first_step)
+
+    def hear(self, told: RunState) -> None:
+        """Note where the run stands, as the ledger says; whoever made a later attempt, this trainer stays in its own.
+
+        Args:
+            told: by the ledger.
+        """
+        self._latest_attempt = told.attempt
+        self.state = replace(told, attempt=self.state.attempt)
+
+    def require_attempt(self) -> None:
+        """Leave the run to whoever has taken it over, as far as the ledger has said so.
+
+        Raises:
+            AttemptSupersededError: somebody has.
+        """
+        own, latest = self.state.attempt, self._latest_attempt
+        if own != latest:
+            detail = f"Attempt {own} of {self.state.id} was superseded; the current one is {latest}."
+            told = {"attempt": own, "current_attempt": latest}
+            raise AttemptSupersededError(Problem(412, "attempt_superseded", "Superseded", detail, told))
+
+    def ask(
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
+    ) -> RequestFlow[Admission]:
+        """Ask for steps on their own.
+
+        Args:
+            count: repetitions of `event`.
+            event: what each step does; None: the run's own.
+            events: several events with their counts, instead.
+            truncate: whether as many as fit are enough.
+
+        Returns:
+            The permission.
+
+        Raises:
+            LedgerError: as `Run.authorize`.
+        """
+        if self._pending is None:
+            yield from self._require_nobody_elses_plan()
+        unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
+        pending = self._next(steps_body(self.state, count, event, events) | unusual)
+        reply = yield from self._sent(pending)
+        admission = self._checked(reply, pending.first_step, None if truncate else _steps_asked(count, events))
+        # In this order: whoever is interrupted in between asks once more, and is told the same.
+        self.moved(admission)
+        self._pending = None
+        return admission
+
+    def _require_nobody_elses_plan(self) -> RequestFlow[None]:
+        """Ask for nothing while another process may hand out the run's steps: it would be taken out of its plan."""
+        if self.state.reservation in {None, self.plan}:
+            return
+        self.hear((yield get_run(self.state.id).request).read(RunState))
+        if self.state.reservation is not None:
+            raise _foreign_plan(self.state.id, self.state.reservation, self.state.next_step)
+
+    def settle(self) -> RequestFlow[tuple[Admission, bool] | None]:
+        """Send the pending request again, as `RunDialogue.settle` describes.
+
+        Returns:
+            What was charged, and whether it is a report; None if nothing was pending or nothing was charged.
+
+        Raises:
+            LedgerError: as `RunDialogue.settle`.
+        """
+        pending = self._pending
+        if pending is None:
+            return None
+        try:
+            reply = yield from self._sent(pending)
+        except (BudgetExceededError, SequenceConflictError):
+            return None
+        charged = self._recorded(reply) if pending.report else self._checked(reply, pending.first_step, None)
+        self.moved(charged)
+        self._pending = None
+        return charged, pending.report
+
+    def _sent(self, pending: _Pending) -> RequestFlow[Response]:
+        """Send a request for steps; it is pending until its answer is believed, or proves that it had no effect."""
+        self._pending = pending
+        try:
+            return (yield pending.request)
+        except LedgerError as error:
+            # A refusal and a conflict settle the matter: under this key nothing was and nothing will be charged.
+            if isinstance(error, (BudgetExceededError, SequenceConflictError)) or not pending.request.in_doubt:
+                self._pending = None
+            if isinstance(error, LedgerUnavailableError):
+                error.add_note(
+                    "Release nothing. Make this call again with the same arguments: it asks for the same steps "
+                    "under the same key, which are charged once at most."
+                )
+            raise
+
+    def moved(self, admission: Admission) -> None:
+        """Note where the run stands after steps were charged."""
+        self.state = replace(
+            self.state,
+            next_step=admission.next_step,
+            epsilon=admission.epsilon,
+            delta=admission.delta,
+            epsilon_limit=admission.epsilon_limit,
+            steps_remaining=admission.steps_remaining,
+            binding_account=admission.binding_account,
+            binding_account_path=admission.binding_account_path,
+            status="overdrawn" if admission.overdrawn else self.state.status,
+        )
+
+    def _next(self, body: dict[str, object], *, report: bool = False) -> _Pending:
+        """Prepare a request for the next steps, or find it again if it is the one that is pending.
+
+        Raises:
+            RequestInDoubtError: another one is pending.
+        """
+        pending = self._pending
+        if pending is None:
+            return _Pending(post(f"{self.path}/steps", body), self.state.next_step, report)
+        if post(f"{self.path}/steps", body | {"first_step": pending.first_step}).body != pending.request.body:
+            raise self._doubt(pending.first_step)
+        return pending
+
+    def _doubt(self, first_step: int) -> RequestInDoubtError:
+        return RequestInDoubtError(
+            f"Step {first_step} of {self.state.id} was asked for and is still unanswered, so it may have been charged. "
+            f"Make that call again with its arguments, or call settle(), then ask for others.",
+            first_step=first_step,
+        )
+
+    def _ours(self, reply: Response) -> Admission:
+        """Read an admission, and turn away one that was given to somebody else."""
+        admission = reply.read(Admission)
+        if not reply.ours:
+            self._pending = None
+            raise _foreign_steps(admission)
+        if admission.reservation is not None and admission.reservation != self.plan:
+            self._pending = None
+            raise _foreign_plan(admission.run, admission.reservation, admission.first_step, admission.next_step)
+        return admission
+
+    def _checked(self, reply: Response, first_step: int, asked: int | None) -> Admission:
+        """Read an admission, and believe it only if it is ours and answers what was asked."""
+        admission = self._ours(reply)
+        if (
+            admission.decision != "admitted"
+            or admission.dry_run
+            or admission.run != self.state.id
+            or admission.first_step != first_step
+            or admission.next_step != first_step + admission.count
+            or admission.count != (asked or admission.count)
+        ):
+            raise UnexpectedResponseError(
+                f"The ledger's answer does not admit step {first_step} of {self.state.id}: release nothing.",
+                status=reply.status,
+            )
+        return admission
+
+    def preview(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> RequestFlow[Admission]:
+        """Ask what would be admitted, as `Run.preview` says."""
+        body = steps_body(self.state, count, event, events)
+        return self._ours((yield post(f"{self.path}/steps?dry_run=true", body)))
+
+    def report(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> RequestFlow[Admission]:
+        """Tell of what was released, as `Run.report` says."""
+        body = steps_body(self.state, count, event, events) | {"mode": "report"}
+        recorded = self._recorded((yield from self._sent(self._next(body, report=True))))
+        self.moved(recorded)
+        self._pending = None
+        return recorded
+
+    def _recorded(self, reply: Response) -> Admission:
+        """Read the answer to a report, and turn away one that was given to another process."""
+        recorded = reply.read(Admission)
+        if not reply.ours:
+            self._pending = None
+            raise _foreign_steps(recorded)
+        return recorded
+
+
+def steps_body(
+    state: RunState, count: int, event: Event | None, events: Sequence[EventCount] | None
+) -> dict[str, object]:
+    """Write the body of a step request; counts of numpy's integer types are accepted."""
+    numbered: dict[str, object] = {"first_step": state.next_step, "attempt": state.attempt}
+    if events is None:
+        return numbered | {"count": whole("count", count), "event": event}
+    if event is not None or count != 1:
+        raise ValueError("Give either events, or count and event.")
+    return numbered | {"events": wire_events(events)}
+
+
+def _steps_asked(count: int, events: Sequence[EventCount] | None) -> int:
+    return count if events is None else sum(item["count"] for item in events)
+
+
+def wire_events(events: Sequence[EventCount]) -> list[Mapping[str, object]]:
+    """Write events with their counts."""
+    return [{"event": item["event"], "count": whole("count", item["count"])} for item in events]
+
+
+def _foreign_steps(admission: Admission) -> StepsAlreadyTakenError:
+    return StepsAlreadyTakenError(
+        f"Steps {admission.first_step} to {admission.next_step - 1} of {admission.run} were admitted before this "
+        f"process asked for them: noise may have been released for them already, and a second release is "
+        f"not paid for. If an earlier process of this job has ended, take the run up with resume_run or get_run, "
+        f"which go on at a free step; if another one still trains, stop this one.",
+        run=admission.run,
+        first_step=admission.first_step,
+        next_step=admission.next_step,
+    )
+
+
+def _foreign_plan(run: str, reservation: str, first_step: int, next_step: int | None = None) -> StepsAlreadyTakenError:
+    return StepsAlreadyTakenError(
+        f"Steps of {run} from {first_step} on are set aside as the reservation {reservation}, and may have been handed "
+        f"out by the process that made it: release nothing. If that process has ended, take the run up with "
+        f"resume_run, which charges what is left of its reservation; if each of its steps was asked for on its own, "
+        f"get_run(..., with_plan=True) goes on with it.",
+        run=run,
+        first_step=first_step,
+        next_step=first_step if next_step is None else next_step,
+    )

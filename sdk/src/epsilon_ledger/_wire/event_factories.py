@@ -1,0 +1,311 @@
+"""One function for each type of event: it describes to the ledger what a mechanism did.
+
+Each raises ValueError for a number that no ledger accounts for, and TypeError for what is no number at all.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from epsilon_ledger._wire.coercion import noise, real, whole
+from epsilon_ledger._wire.events import (
+    AdaptiveClippingEvent,
+    ComposedEvent,
+    DecayEvent,
+    DiscreteGaussianEvent,
+    EpsilonDeltaEvent,
+    Event,
+    ExponentialEvent,
+    GaussianEvent,
+    GroupPrivacyEvent,
+    LaplaceEvent,
+    PoissonSampledEvent,
+    RandomizedResponseEvent,
+    RepeatAndSelectEvent,
+    SampledWithoutReplacementEvent,
+    SelfComposedEvent,
+    TreeAggregationEvent,
+    ZcdpEvent,
+)
+
+
+def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch"] = "example") -> GaussianEvent:
+    """Describe Gaussian noise on a clipped sum.
+
+    Args:
+        noise_multiplier: standard deviation of the noise divided by the clipping norm, in [1e-3, 1e6].
+        clipped: what has its norm clipped: one example's vector, or the mean of a micro-batch, which costs as much as
+            half the noise.
+
+    Returns:
+        The event for the wire.
+    """
+    event: GaussianEvent = {"type": "gaussian", "noise_multiplier": noise(noise_multiplier)}
+    if clipped == "microbatch":
+        event["clipped"] = clipped
+    return event
+
+
+def laplace(noise_multiplier: float) -> LaplaceEvent:
+    """Describe Laplace noise on a sum.
+
+    Args:
+        noise_multiplier: scale of the noise divided by the L1 norm to which each record is clipped, in [1e-3, 1e6].
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "laplace", "noise_multiplier": noise(noise_multiplier)}
+
+
+def discrete_gaussian(noise_multiplier: float) -> DiscreteGaussianEvent:
+    """Describe discrete Gaussian noise on a sum of integers.
+
+    Args:
+        noise_multiplier: sigma of the noise divided by the L2 norm to which each record is clipped, in [1e-3, 1e6].
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "discrete_gaussian", "noise_multiplier": noise(noise_multiplier)}
+
+
+def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedResponseEvent:
+    """Describe answers of which some are drawn evenly.
+
+    Args:
+        noise_parameter: probability with which an answer is drawn evenly from all values, in (0, 1].
+        num_buckets: number of values, at least 2.
+
+    Returns:
+        The event for the wire.
+    """
+    return {
+        "type": "randomized_response",
+        "noise_parameter": real("noise_parameter", noise_parameter, 0.0, 1.0, above=True),
+        "num_buckets": whole("num_buckets", num_buckets, 2),
+    }
+
+
+def exponential(epsilon: float) -> ExponentialEvent:
+    """Describe a choice with weights exp(epsilon score / (2 sensitivity)).
+
+    Args:
+        epsilon: in (0, 1e4], under the population's neighboring relation.
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "exponential", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
+
+
+def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
+    """Describe a mechanism by its zCDP guarantee under the population's neighboring relation.
+
+    Args:
+        rho: Rényi divergence divided by the order, in (0, 1e6].
+        xi: the part of the divergence that every order has, in [0, 1e6].
+
+    Returns:
+        The event for the wire.
+    """
+    event: ZcdpEvent = {"type": "zcdp", "rho": real("rho", rho, 0.0, 1e6, above=True)}
+    if xi:
+        event["xi"] = real("xi", xi, 0.0, 1e6)
+    return event
+
+
+def epsilon_delta(epsilon: float, delta: float = 0.0) -> EpsilonDeltaEvent:
+    """Describe a mechanism by its (epsilon, delta) guarantee under the population's neighboring relation.
+
+    Args:
+        epsilon: in (0, 1e4].
+        delta: in [0, 0.5); it is taken from the budget's delta.
+
+    Returns:
+        The event for the wire.
+    """
+    event: EpsilonDeltaEvent = {"type": "epsilon_delta", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
+    if delta:
+        event["delta"] = real("delta", delta, 0.0, 0.5, below=True)
+    return event
+
+
+def tree_aggregation(
+    noise_multiplier: float, step_counts: Sequence[int], *, completed: bool = False
+) -> TreeAggregationEvent:
+    """Describe DP-FTRL: one epoch of running sums from noisy binary trees.
+
+    A trainer that completes a tree before a restart, with virtual steps without records, releases the nodes of the
+    completed tree. Of 7 steps, a record is then in 4 nodes and not in 3: virtual steps count.
+
+    Args:
+        noise_multiplier: standard deviation of each node's noise divided by the clipping norm, in [1e-3, 1e6].
+        step_counts: steps of each tree between two restarts; a record occurs in one step of one tree.
+        completed: whether virtual steps complete every tree (Kairouz et al. 2021, arXiv 2103.00039, appendix D), as in
+            DP-FTRL's reference code; then each count is raised to the next power of two.
+
+    Returns:
+        The event for the wire.
+    """
+    counts = [whole("step_counts", steps) for steps in step_counts]
+    if completed:
+        counts = [whole("step_counts", 1 << (steps - 1).bit_length()) for steps in counts]
+    return {"type": "tree_aggregation", "noise_multiplier": noise(noise_multiplier), "step_counts": counts}
+
+
+def adaptive_clipping(
+    noise_multiplier: float | None = None,
+    *,
+    gradient_noise_multiplier: float | None = None,
+    count_noise_stddev: float | None = None,
+) -> AdaptiveClippingEvent:
+    """Describe a clipped sum and the count of clipped examples that adapts its norm; give the first, or the other two.
+
+    Args:
+        noise_multiplier: of both together, in [1e-3, 1e6].
+        gradient_noise_multiplier: standard deviation of the sum's noise divided by the clipping norm, in [1e-3, 1e6].
+        count_noise_stddev: standard deviation of the noise of the count of examples, in [1e-3, 1e6].
+
+    Returns:
+        The event for the wire.
+    """
+    both = gradient_noise_multiplier is not None and count_noise_stddev is not None
+    neither = gradient_noise_multiplier is None and count_noise_stddev is None
+    if not (neither if noise_multiplier is not None else both):
+        raise ValueError("Give noise_multiplier, or gradient_noise_multiplier and count_noise_stddev.")
+    event: AdaptiveClippingEvent = {"type": "adaptive_clipping"}
+    if noise_multiplier is not None:
+        event["noise_multiplier"] = noise(noise_multiplier)
+    if gradient_noise_multiplier is not None:
+        event["gradient_noise_multiplier"] = noise(gradient_noise_multiplier, "gradient_noise_multiplier")
+    if count_noise_stddev is not None:
+        event["count_noise_stddev"] = noise(count_noise_stddev, "count_noise_stddev")
+    return event
+
+
+def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampledEvent:
+    """Describe an event on a Poisson sample: every record is drawn by its own coin.
+
+    A gaussian, laplace or discrete_gaussian event on a sample means the noisy sum alone. Where the server sees each
+    client's own noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
+
+    Args:
+        sampling_probability: chance of each record to be in the sample, in (0, 1]; a shuffled loader's
+            batch size over n is not this.
+        event: what is done to the sample.
+
+    Returns:
+        The event for the wire.
+    """
+    return {
+        "type": "poisson_sampled",
+        "sampling_probability": real("sampling_probability", sampling_probability, 0.0, 1.0, above=True),
+        "event": event,
+    }
+
+
+def sampled_without_replacement(
+    source_dataset_size: int, sample_size: int, event: Event
+) -> SampledWithoutReplacementEvent:
+    """Describe an event on a batch of fixed size, drawn anew each time; for populations under `replace_one`.
+
+    Args:
+        source_dataset_size: number of records.
+        sample_size: how many of them are in the batch.
+        event: what is done to the batch.
+
+    Returns:
+        The event for the wire.
+    """
+    return {
+        "type": "sampled_without_replacement",
+        "source_dataset_size": whole("source_dataset_size", source_dataset_size),
+        "sample_size": whole("sample_size", sample_size),
+        "event": event,
+    }
+
+
+def composed(events: Sequence[Event]) -> ComposedEvent:
+    """Describe several events on the same data.
+
+    Args:
+        events: 1 to 1,000 of them.
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "composed", "events": list(events)}
+
+
+def self_composed(event: Event, count: int) -> SelfComposedEvent:
+    """Describe one event several times on the same data.
+
+    Args:
+        event: what is done each time.
+        count: how often, in 1 ... 1e9.
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "self_composed", "event": event, "count": whole("count", count)}
+
+
+def repeat_and_select(event: Event, mean: float, shape: float | None) -> RepeatAndSelectEvent:
+    """Describe a hyper-parameter search that releases the best of a random number of runs.
+
+    Args:
+        event: one run, whatever its hyper-parameters.
+        mean: expected number of runs, at least 1.
+        shape: of the truncated negative binomial distribution of their number, at least -0.9999: 1 is the
+            geometric and 0 the logarithmic one; None is the Poisson distribution.
+
+    Returns:
+        The event for the wire.
+    """
+    return {
+        "type": "repeat_and_select",
+        "event": event,
+        "mean": real("mean", mean, 1.0, math.inf),
+        "shape": None if shape is None else real("shape", shape, -0.9999, math.inf),
+    }
+
+
+def group_privacy(group_size: int, event: Event) -> GroupPrivacyEvent:
+    """Describe an event that protects a record, where a privacy unit owns several.
+
+    Args:
+        group_size: the most records that one unit owns.
+        event: what is done, described as if each record were a unit.
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "group_privacy", "group_size": whole("group_size", group_size), "event": event}
+
+
+def decay(
+    mode: Literal["time", "step", "exp"], decay_rate: float, event: Event, *, steps: int, first_step: int = 0
+) -> DecayEvent:
+    """Describe steps along which the noise multiplier z shrinks.
+
+    Args:
+        mode: at step t it is z / (1 + k t), z (1 - k)^t or z exp(-k t).
+        decay_rate: k.
+        event: what is done at each step, with the noise multiplier of step 0.
+        steps: how many of them, in 1 ... 1e7.
+        first_step: number t of the first of them.
+
+    Returns:
+        The event for the wire.
+    """
+    wire: DecayEvent = {
+        "type": "decay",
+        "mode": mode,
+        "decay_rate": real("decay_rate", decay_rate, 0.0, math.inf),
+        "steps": whole("steps", steps),
+        "event": event,
+    }
+    if first_step:
+        wire["first_step"] = whole("first_step", first_step, 0)
+    return wire
