@@ -22,7 +22,7 @@ from app.service.monitoring.textfile import write_found
 from app.service.signatures import required, signer_of
 from app.service.verification import VerificationReport, apply_quarantines, merge_reports
 from app.service.verification import verify as verify_ledger
-from app.service.verification.checkpoints import TrustedCheckpoint, witness_of
+from app.service.verification.trusted_checkpoints import TrustedCheckpoint, witness_of
 from app.settings import Settings
 
 MOST_COMMANDS: Final = 20

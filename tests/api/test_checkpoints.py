@@ -17,7 +17,7 @@ from app.persistence.tables import api_keys, audit_entries, checkpoints, decisio
 from app.service.audit.checkpoints import sign_due
 from app.service.signatures import Signer, is_signed_by, signer_of
 from app.service.verification import verify
-from app.service.verification.checkpoints import TrustedCheckpoint, witness_of
+from app.service.verification.trusted_checkpoints import TrustedCheckpoint, witness_of
 from tests.api.conftest import House
 from tests.conftest import open_ledger, signing_key
 from tests.service.tampering import tampering

@@ -19,13 +19,13 @@ from app.service.auth.request_context import RequestContext
 from app.service.metrics import counters
 from app.service.verification.audit_replay import disagreements, read_acts, skeleton_of
 from app.service.verification.balances import judge
-from app.service.verification.checkpoints import TrustedCheckpoint, contradictions, document_fault, kept_witness
 from app.service.verification.decision_chains import replay
 from app.service.verification.event_costs import read_prices
 from app.service.verification.governance import office_disagreements
 from app.service.verification.lock import verification_lock
 from app.service.verification.quarantines import place
 from app.service.verification.report import Balance, Discrepancy, VerificationContext, VerificationReport, merge_reports
+from app.service.verification.trusted_checkpoints import TrustedCheckpoint, contradictions, document_fault, kept_witness
 
 __all__ = ["Discrepancy", "VerificationReport", "apply_quarantines", "merge_reports", "verify", "verify_organisation"]
 
