@@ -49,7 +49,7 @@ CASES = (
         "the key is claimed before the write",
         "app/service/idempotency.py",
         "            made = create(tx, ready)\n",
-        "            from app.service.costing import UnpreparedError\n"
+        "            from app.service.costing import CostNotReadyError\n"
         "            if identity.key is not None:\n"
         '                claim = replies.Reply(identity.fingerprint, "{}", CREATED)\n'
         "                replies.add(tx, call.organisation_id, identity.key, claim, call.now)\n"

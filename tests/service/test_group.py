@@ -134,7 +134,7 @@ def test_a_report_in_a_group_freezes_its_run_for_the_next_command(ledger: Ledger
     run = opened(ledger)
     other, office = another(ledger), Office(ledger)
     outcomes = office.group(request(run, (LOUD, 10**4), mode="report"), request(run), request(other))
-    assert [type(outcome).__name__ for outcome in outcomes] == ["Answered", "RunStateConflictError", "Answered"]
+    assert [type(outcome).__name__ for outcome in outcomes] == ["StepResult", "RunStateConflictError", "StepResult"]
     assert not _decisions([outcomes[2]])[0].admitted
     assert sound(ledger)
 

@@ -204,8 +204,8 @@ def test_one_verification_at_a_time_places_quarantines(
 HOLDER = """
 import sys, time
 from app.persistence.database import Database
-from app.service.verification.lock import turn
-with turn(Database(sys.argv[1])):
+from app.service.verification.lock import verification_lock
+with verification_lock(Database(sys.argv[1])):
     print("has it", flush=True)
     time.sleep(600)
 """
