@@ -92,7 +92,7 @@ CASES = (
         "what is held is taken out of the whole, whichever part is the largest",
         "app/service/reservations/ending.py",
         "after[account.id] = of_children(account, map(now, children))",
-        "after[account.id] = account.settled(spent, taken_out(account.held, reserved))",
+        "after[account.id] = account.settled(spent, subtract_hold(account.held, reserved))",
         ("tests/api/test_trees.py", "tests/service/test_composed_histories.py"),
     ),
     Mutation(

@@ -51,14 +51,14 @@ CASES = (
         "            made = create(tx, ready)\n",
         "            from app.service.costing import CostNotReadyError\n"
         "            if identity.key is not None:\n"
-        '                claim = replies.Reply(identity.fingerprint, "{}", CREATED)\n'
-        "                replies.add(tx, call.organisation_id, identity.key, claim, call.now)\n"
+        '                claim = idempotent_responses.Reply(identity.fingerprint, "{}", CREATED)\n'
+        "                idempotent_responses.add(tx, call.organisation_id, identity.key, claim, call.now)\n"
         "                tx.exec_driver_sql('COMMIT')\n"
         "                tx.exec_driver_sql('BEGIN')\n"
         "            claims = \"DELETE FROM replies WHERE body = '{}'\"\n"
         "            try:\n"
         "                made = create(tx, ready)\n"
-        "            except UnpreparedError:\n"
+        "            except CostNotReadyError:\n"
         "                tx.exec_driver_sql(claims)\n"
         "                tx.exec_driver_sql('COMMIT')\n"
         "                raise\n"

@@ -101,7 +101,7 @@ CASES = (
         "    return replace(found, quarantined=standing).revised(again)\n",
         """    for owner, each in replace(found, quarantined=standing).liftable:
         with db.write(owner) as tx:
-            entries.set_quarantine(tx, owner, {each: None}, now)
+            raw_rows.set_quarantine(tx, owner, {each: None}, now)
     return replace(found, quarantined=standing).revised(again)
 """,
         (QUARANTINES,),
