@@ -62,7 +62,8 @@ def test_pages_follow_each_other_without_gap_and_without_script(
         older = page.get_by_role("link", name="Older ones")
         if not older.count():
             break
-        older.click()
+        with page.expect_navigation():  # a click does not wait for the whole page
+            older.click()
     with server.client("viewer") as api:
         items = api.get("/v1/decisions", params={"limit": 200}).json()["items"]
     assert seen == [f"/decisions/{each['run']}/{each['position']}" for each in items]
