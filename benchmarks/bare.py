@@ -2,13 +2,13 @@
 
 from fastapi import FastAPI
 
-from app.api.schemas.steps import ADMITTED_EXAMPLE, AdmittedOut, StepsIn
+from app.api.schemas.steps import ADMITTED_EXAMPLE, AuthorizeSteps, StepAuthorization
 
 app = FastAPI(openapi_url=None)
 
 
 @app.post("/steps")
-async def take(body: StepsIn) -> AdmittedOut:
+async def take(body: AuthorizeSteps) -> StepAuthorization:
     """Validate, and reply at once."""
     del body
-    return AdmittedOut.model_validate(ADMITTED_EXAMPLE)
+    return StepAuthorization.model_validate(ADMITTED_EXAMPLE)

@@ -11,7 +11,7 @@ from fastapi import Depends, Query, Request, Response
 from app.api.problems import READ_ERRORS, cacheable_responses
 from app.api.route import not_modified
 from app.charts.model import Chart
-from app.charts.render import Frame, PictureKind, Theme, draw
+from app.charts.render import ChartTheme, Frame, PictureKind, draw
 from app.version import VERSION
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
@@ -25,7 +25,7 @@ def _frames(kind: PictureKind) -> Callable[..., Awaitable[Frame]]:
     """What a request says of how a picture of this kind is drawn."""
 
     async def frame(
-        theme: Annotated[Theme, Query(description="Dark on light, or light on dark.")] = Theme.LIGHT,
+        theme: Annotated[ChartTheme, Query(description="Dark on light, or light on dark.")] = ChartTheme.LIGHT,
         width: Annotated[int, Query(ge=200, le=2000, description="In pixels.")] = 760,
         height: Annotated[int, Query(ge=120, le=1200, description="In pixels.")] = 340,
     ) -> Frame:

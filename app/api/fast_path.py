@@ -12,7 +12,7 @@ from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.request_metrics import TEMPLATE
 from app.api.route import IDEMPOTENCY_KEY, build_context
 from app.api.routers.steps import take_steps
-from app.api.schemas.steps import StepsIn
+from app.api.schemas.steps import AuthorizeSteps
 from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import LedgerError
 from app.service.auth.authentication import Principal
@@ -85,7 +85,7 @@ class StepFastPathMiddleware:
             return None
 
 
-def _body(message: Message) -> StepsIn | None:
+def _body(message: Message) -> AuthorizeSteps | None:
     """What is asked; None: go the usual way."""
     if message["type"] != "http.request" or message.get("more_body", False):
         return None
@@ -93,7 +93,7 @@ def _body(message: Message) -> StepsIn | None:
     if len(content) > MAX_BODY_BYTES:
         return None
     try:
-        return StepsIn.model_validate(strict_loads(content))
+        return AuthorizeSteps.model_validate(strict_loads(content))
     except (LedgerError, AccountingError, ValidationError):
         return None
 

@@ -9,22 +9,22 @@ from pydantic import ValidationError
 from app.accounting.work import spend
 from app.api.schemas.common import Body, Output
 from app.api.schemas.planning_requests import (
-    DeltaIn,
-    EpsilonIn,
-    LaplaceIn,
-    MostStepsIn,
-    NoiseMultiplierIn,
-    SamplingProbabilityIn,
-    TrajectoryIn,
+    ComputeDelta,
+    ComputeEpsilon,
+    ComputeEpsilonTrajectory,
+    ComputeLaplaceCost,
+    FindMaxSteps,
+    FindNoiseMultiplier,
+    FindSamplingProbability,
 )
 from app.api.schemas.planning_responses import (
-    DeltaOut,
-    EpsilonOut,
-    LaplaceOut,
-    MostStepsOut,
-    NoiseMultiplierOut,
-    SamplingProbabilityOut,
-    TrajectoryOut,
+    DeltaEstimate,
+    EpsilonEstimate,
+    EpsilonTrajectory,
+    LaplaceCost,
+    MaxStepsEstimate,
+    NoiseMultiplierEstimate,
+    SamplingProbabilityEstimate,
 )
 from app.api.strict_json import strict_loads
 from app.api.validation_errors import refusal_of
@@ -60,39 +60,39 @@ class Plan(Generic[Asked]):
 
 PLANS: Final[dict[str, Plan[Any]]] = {
     "planEpsilon": Plan(
-        EpsilonIn,
+        ComputeEpsilon,
         lambda body: Job(plan_epsilon, (body.steps(), body.delta, body.setting())),
-        lambda found, _: EpsilonOut.of(found),
+        lambda found, _: EpsilonEstimate.of(found),
     ),
     "planDelta": Plan(
-        DeltaIn,
+        ComputeDelta,
         lambda body: Job(plan_delta, (body.steps(), body.epsilon, body.setting())),
-        lambda found, _: DeltaOut.of(found),
+        lambda found, _: DeltaEstimate.of(found),
     ),
     "planTrajectory": Plan(
-        TrajectoryIn,
+        ComputeEpsilonTrajectory,
         lambda body: Job(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
-        lambda found, _: TrajectoryOut.of(found),
+        lambda found, _: EpsilonTrajectory.of(found),
     ),
     "planNoiseMultiplier": Plan(
-        NoiseMultiplierIn,
+        FindNoiseMultiplier,
         lambda body: Job(smallest_noise, body.question()),
-        lambda found, body: NoiseMultiplierOut.of(found, body.delta),
+        lambda found, body: NoiseMultiplierEstimate.of(found, body.delta),
     ),
     "planSteps": Plan(
-        MostStepsIn,
+        FindMaxSteps,
         lambda body: Job(most_steps, body.question()),
-        lambda found, body: MostStepsOut.of(found, body.delta),
+        lambda found, body: MaxStepsEstimate.of(found, body.delta),
     ),
     "planSamplingProbability": Plan(
-        SamplingProbabilityIn,
+        FindSamplingProbability,
         lambda body: Job(largest_sampling, body.question()),
-        lambda found, body: SamplingProbabilityOut.of(found, body.delta),
+        lambda found, body: SamplingProbabilityEstimate.of(found, body.delta),
     ),
     "planLaplace": Plan(
-        LaplaceIn,
+        ComputeLaplaceCost,
         lambda body: Job(plan_laplace, (body.noise(), body.releases, body.delta)),
-        lambda found, _: LaplaceOut.of(found),
+        lambda found, _: LaplaceCost.of(found),
     ),
 }
 """By operation id."""

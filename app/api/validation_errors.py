@@ -8,7 +8,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from pydantic import BaseModel
 
-from app.api.schemas.event_counts import CountedEvent
+from app.api.schemas.event_counts import EventCount
 from app.api.schemas.events import Event
 from app.ledger.errors import InvalidInputError
 
@@ -80,12 +80,12 @@ def validation_messages(errors: Sequence[Mapping[str, Any]], body: object) -> tu
     bare = {
         place.path[:-1]
         for place, error in placed
-        if place.owner is CountedEvent and error["type"] == "extra_forbidden" and place.path[-1] == "type"
+        if place.owner is EventCount and error["type"] == "extra_forbidden" and place.path[-1] == "type"
     }
     found: dict[tuple[tuple[str | int, ...], str], tuple[_Place, Mapping[str, Any]]] = {}
     for place, error in placed:
-        if place.owner is CountedEvent and place.path[:-1] in bare and error["type"] in {"missing", "extra_forbidden"}:
-            whole = _Place(place.path[:-1], None, CountedEvent)
+        if place.owner is EventCount and place.path[:-1] in bare and error["type"] in {"missing", "extra_forbidden"}:
+            whole = _Place(place.path[:-1], None, EventCount)
             found[whole.path, "unwrapped"] = whole, {"type": "unwrapped"}
         else:
             found[place.path, error["type"]] = place, error
@@ -167,7 +167,7 @@ def _message(place: _Place, error: Mapping[str, Any]) -> str:
 
 def _things(number: int, place: _Place) -> str:
     """So many of what the list at a place is a list of."""
-    thing = "event" if place.holds in {Event, CountedEvent} else "item"
+    thing = "event" if place.holds in {Event, EventCount} else "item"
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 

@@ -30,7 +30,7 @@ class PictureKind(StrEnum):
         return "image/svg+xml" if self is PictureKind.SVG else "image/png"
 
 
-class Theme(StrEnum):
+class ChartTheme(StrEnum):
     """Dark on light, or light on dark."""
 
     LIGHT = "light"
@@ -49,7 +49,7 @@ class Frame:
     """
 
     kind: PictureKind
-    theme: Theme
+    theme: ChartTheme
     width: int
     height: int
 
@@ -62,8 +62,8 @@ class _Look:
     marker: str = ""
 
 
-_COLOURS: Final[Mapping[Theme, Mapping[str, str]]] = {
-    Theme.LIGHT: {
+_COLOURS: Final[Mapping[ChartTheme, Mapping[str, str]]] = {
+    ChartTheme.LIGHT: {
         "paper": "#ffffff",
         "ink": "#16202b",
         "soft": "#51606f",
@@ -73,7 +73,7 @@ _COLOURS: Final[Mapping[Theme, Mapping[str, str]]] = {
         "warn": "#a85a00",
         "stop": "#b83a00",
     },
-    Theme.DARK: {
+    ChartTheme.DARK: {
         "paper": "#10161c",
         "ink": "#e8edf2",
         "soft": "#a9b6c2",
@@ -84,9 +84,9 @@ _COLOURS: Final[Mapping[Theme, Mapping[str, str]]] = {
         "stop": "#ff8a5c",
     },
 }
-_SERIES: Final[Mapping[Theme, Sequence[str]]] = {
-    Theme.LIGHT: ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9"),
-    Theme.DARK: ("#56b4e9", "#ff8a5c", "#4fd1a5", "#e2a3c7", "#f0e442", "#0f8fd6"),
+_SERIES: Final[Mapping[ChartTheme, Sequence[str]]] = {
+    ChartTheme.LIGHT: ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9"),
+    ChartTheme.DARK: ("#56b4e9", "#ff8a5c", "#4fd1a5", "#e2a3c7", "#f0e442", "#0f8fd6"),
 }
 """Colours of Okabe and Ito, as in the style sheet of the pages."""
 
@@ -139,7 +139,7 @@ def draw(chart: Chart, frame: Frame) -> bytes:
     return _told(out.getvalue(), chart) if frame.kind is PictureKind.SVG else out.getvalue()
 
 
-def _series(axes: "Axes", chart: Chart, theme: Theme) -> None:
+def _series(axes: "Axes", chart: Chart, theme: ChartTheme) -> None:
     plain = 0
     below: list[float] = []
     for series in chart.series:
@@ -208,7 +208,7 @@ def _place(chart: Chart, x: float) -> Any:  # noqa: ANN401 - a number, or a mome
     return datetime.fromtimestamp(x / 1000, UTC) if chart.x.kind is AxisKind.TIME else x
 
 
-def _look(series: Series, theme: Theme, place: int) -> _Look:
+def _look(series: Series, theme: ChartTheme, place: int) -> _Look:
     if series.role is not None:
         name, look = _ROLES[series.role]
         return _Look(_COLOURS[theme][name], look.dash, look.width, look.marker)

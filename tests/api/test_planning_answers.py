@@ -194,13 +194,13 @@ def test_the_relation_is_that_of_the_question(house: House) -> None:
 
 
 EXAMPLES = {
-    "EpsilonIn": ("epsilon", planning_examples.EPSILON_EXAMPLE),
-    "DeltaIn": ("delta", planning_examples.DELTA_EXAMPLE),
-    "TrajectoryIn": ("trajectory", planning_examples.TRAJECTORY_EXAMPLE),
-    "NoiseMultiplierIn": ("noise-multiplier", planning_examples.NOISE_MULTIPLIER_EXAMPLE),
-    "SamplingProbabilityIn": ("sampling-probability", planning_examples.SAMPLING_PROBABILITY_EXAMPLE),
-    "MostStepsIn": ("steps", planning_examples.MOST_STEPS_EXAMPLE),
-    "LaplaceIn": ("laplace", planning_examples.LAPLACE_EXAMPLE),
+    "ComputeEpsilon": ("epsilon", planning_examples.EPSILON_EXAMPLE),
+    "ComputeDelta": ("delta", planning_examples.DELTA_EXAMPLE),
+    "ComputeEpsilonTrajectory": ("trajectory", planning_examples.TRAJECTORY_EXAMPLE),
+    "FindNoiseMultiplier": ("noise-multiplier", planning_examples.NOISE_MULTIPLIER_EXAMPLE),
+    "FindSamplingProbability": ("sampling-probability", planning_examples.SAMPLING_PROBABILITY_EXAMPLE),
+    "FindMaxSteps": ("steps", planning_examples.MOST_STEPS_EXAMPLE),
+    "ComputeLaplaceCost": ("laplace", planning_examples.LAPLACE_EXAMPLE),
 }
 
 

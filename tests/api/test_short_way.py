@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from starlette.types import Message, Scope
 
 from app.accounting.errors import UnsupportedEventError
-from app.api.schemas.steps import AdmittedOut
+from app.api.schemas.steps import StepAuthorization
 from app.ledger.errors import LedgerUnavailableError, NotFoundError, SequenceGapError
 from app.service.charging.commit_queue import CommitQueue
 from tests.api.conftest import House
@@ -127,7 +127,7 @@ def test_both_ways_charge_the_same(house: House, body: dict[str, Any], key: tupl
         assert asked == [run] * 2 * (1 - way)
         for reply in replies:
             if reply.status_code == 200:
-                out = AdmittedOut.model_validate_json(reply.content)
+                out = StepAuthorization.model_validate_json(reply.content)
                 assert reply.content == out.model_dump_json().encode()
         told = [f"{reply.status_code} {_headers(reply)} {reply.text}" for reply in replies]
         for place_holder, name in enumerate((run, budget, population, top, team)):

@@ -6,8 +6,8 @@ import httpx2
 import pytest
 from sqlalchemy import event
 
-from app.api.schemas.account_creation import BudgetIn, PopulationIn
-from app.api.schemas.runs import RunIn
+from app.api.schemas.account_creation import CreateBudget, CreatePopulation
+from app.api.schemas.runs import CreateRun
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 
@@ -276,14 +276,14 @@ def test_delta_is_held_against_the_size_of_each_population(ledger: Ledger) -> No
 
 def test_a_registration_with_one_budget_is_the_request_that_it_was() -> None:
     """Its key was pinned by an earlier version, whose bodies knew neither `budgets` nor what came with it."""
-    run = RunIn.model_validate({"name": "model", "budget": "mimic/a"}).model_dump(mode="json")
+    run = CreateRun.model_validate({"name": "model", "budget": "mimic/a"}).model_dump(mode="json")
     assert run.keys() == {
         *("name", "filter", "planned", "budget", "event", "limit", "privacy_unit", "neighboring_relation"),
     }
-    budget = BudgetIn.model_validate({"name": "a", "parent": "mimic", "limit": LIMIT}).model_dump(mode="json")
+    budget = CreateBudget.model_validate({"name": "a", "parent": "mimic", "limit": LIMIT}).model_dump(mode="json")
     assert budget.keys() == {"name", "filter", "planned", "parent", "limit"}
     body = {"name": "a", "privacy_unit": "u", "neighboring_relation": "replace_one", "limit": LIMIT}
-    population = PopulationIn.model_validate(body).model_dump(mode="json")
+    population = CreatePopulation.model_validate(body).model_dump(mode="json")
     assert population.keys() == {*body, "filter", "planned", "size"}
 
 

@@ -24,7 +24,7 @@ from app.demo.errors import DemoError
 from app.demo.report import gather
 from app.demo.server_process import House, ask, running_service
 from app.demo.training_loop import Trained
-from epsilon_ledger import Admission, BudgetExceededError, History, HistoryPoint, RunState
+from epsilon_ledger import Admission, BudgetExceededError, History, RunHistoryPoint, RunState
 
 PROGRAM = [sys.executable, "-m", "app", "demo", "--json"]
 
@@ -142,7 +142,7 @@ def test_a_broken_promise_fails_the_demo(
     honest = SimpleNamespace(id="run_1", status="completed", next_step=10, epsilon=1.9, epsilon_limit=2.0, delta=1e-4)
     vars(honest).update(state)
     refusal = SimpleNamespace(binding_account_path="a/b", max_count_that_fits=0, noise_multiplier_that_fits=5.0)
-    point = cast("HistoryPoint", SimpleNamespace(decision=last))
+    point = cast("RunHistoryPoint", SimpleNamespace(decision=last))
     with pytest.raises(DemoError, match=complaint):
         gather(
             state=cast("RunState", honest),

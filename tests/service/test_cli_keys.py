@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.schemas.api_keys import KeyOut
+from app.api.schemas.api_keys import ApiKey
 from app.ledger.errors import AuthenticationError
 from app.persistence.database import Database
 from app.service.auth.authentication import authenticate
@@ -70,7 +70,7 @@ def test_keys_are_listed_as_the_api_lists_them_and_without_secrets(run: Run, led
     by_api = ledger.get("/v1/keys?limit=200", "admin").json()["items"]
     assert list(listed) == [key["id"] for key in by_api]
     assert listed.keys().isdisjoint(_listed(run, "clinic"))
-    assert listed[issued["id"]].keys() == KeyOut.model_fields.keys()
+    assert listed[issued["id"]].keys() == ApiKey.model_fields.keys()
     for key in by_api:
         assert listed[key["id"]] | {"last_used_at": None} == key | {"last_used_at": None}
     said = run("keys", "list", "--org", "hospital")

@@ -8,10 +8,10 @@ from fastapi import Query, Request, Response
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import AUTH_ERRORS, OPENING, READ_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
-from app.api.schemas.account_creation import BudgetIn, PopulationIn
-from app.api.schemas.account_history import AccountHistoryOut
-from app.api.schemas.accounts import BudgetOut, BudgetPage, PopulationOut, PopulationPage
-from app.api.schemas.proposals import ProposalOut
+from app.api.schemas.account_creation import CreateBudget, CreatePopulation
+from app.api.schemas.account_history import AccountHistory
+from app.api.schemas.accounts import Budget, BudgetPage, Population, PopulationPage
+from app.api.schemas.proposals import Proposal
 from app.ledger.accounts import AccountKind
 from app.service.accounts import create
 from app.service.governance import openings
@@ -29,13 +29,15 @@ HISTORIANS: Final = CapacityLimiter(2)
     summary="Open the account of the people whose data is used",
     tags=["populations"],
     status_code=201,
-    response_model=PopulationOut,
+    response_model=Population,
     responses={
-        202: {"model": ProposalOut, "description": "Proposed: it is opened when another person approves it"},
+        202: {"model": Proposal, "description": "Proposed: it is opened when another person approves it"},
         **responses(*OPENING, "name_taken"),
     },
 )
-def create_population(body: PopulationIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_population(
+    body: CreatePopulation, request: Request, call: ContextDep, key: IdempotencyKey = None
+) -> Response:
     """Open a population: the root of a tree of budgets, with the limit that nobody can go past (201).
 
     With `approvers_to_open_population: 2` in the organisation's policy it is proposed (202).
@@ -46,8 +48,8 @@ def create_population(body: PopulationIn, request: Request, call: ContextDep, ke
             body.terms(),
             body.population(),
             idempotent_request(request, body, key),
-            lambda view: PopulationOut.of(view).model_dump_json(),
-            lambda proposal: ProposalOut.of(proposal).model_dump_json(),
+            lambda view: Population.of(view).model_dump_json(),
+            lambda proposal: Proposal.of(proposal).model_dump_json(),
         )
     )
 
@@ -64,7 +66,7 @@ def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, 
     """Populations of the caller's organisation in the order of their creation."""
     found = create.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda view: view.record.account.id)
-    return etag_response(request, PopulationPage(items=[PopulationOut.of(view) for view in shown], next=following))
+    return etag_response(request, PopulationPage(items=[Population.of(view) for view in shown], next=following))
 
 
 @routes.get(
@@ -72,12 +74,12 @@ def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, 
     operation_id="getPopulation",
     summary="Read a population",
     tags=["populations"],
-    response_model=PopulationOut,
+    response_model=Population,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_population(population_id: str, request: Request, call: ContextDep) -> Response:
     """A population, its limit, and what was spent on it by all runs together."""
-    return etag_response(request, PopulationOut.of(create.get_account(call, AccountKind.POPULATION, population_id)))
+    return etag_response(request, Population.of(create.get_account(call, AccountKind.POPULATION, population_id)))
 
 
 @routes.post(
@@ -86,10 +88,10 @@ def get_population(population_id: str, request: Request, call: ContextDep) -> Re
     summary="Open a budget beneath a population or another budget",
     tags=["budgets"],
     status_code=201,
-    response_model=BudgetOut,
+    response_model=Budget,
     responses=responses(*OPENING, "name_taken", "not_found"),
 )
-def create_budget(body: BudgetIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_budget(body: CreateBudget, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Open a budget. It may promise more than its parent holds: every ancestor decides about every charge.
 
     Outside of its window, if it has one, nothing is taken from it. A block is the data that came in some time: a part
@@ -101,7 +103,7 @@ def create_budget(body: BudgetIn, request: Request, call: ContextDep, key: Idemp
             body.parent,
             body.terms(),
             idempotent_request(request, body, key),
-            lambda view: BudgetOut.of(view).model_dump_json(),
+            lambda view: Budget.of(view).model_dump_json(),
         )
     )
 
@@ -135,7 +137,7 @@ def list_budgets(
         limit=limit + 1,
     )
     shown, following = split_page(found, limit, lambda view: view.record.account.id)
-    return etag_response(request, BudgetPage(items=[BudgetOut.of(view) for view in shown], next=following))
+    return etag_response(request, BudgetPage(items=[Budget.of(view) for view in shown], next=following))
 
 
 @routes.get(
@@ -143,12 +145,12 @@ def list_budgets(
     operation_id="getBudget",
     summary="Read a budget",
     tags=["budgets"],
-    response_model=BudgetOut,
+    response_model=Budget,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
     """A budget, its limit, and what was spent by all runs beneath it."""
-    return etag_response(request, BudgetOut.of(create.get_account(call, AccountKind.BUDGET, budget_id)))
+    return etag_response(request, Budget.of(create.get_account(call, AccountKind.BUDGET, budget_id)))
 
 
 @routes.get(
@@ -156,7 +158,7 @@ def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
     operation_id="getAccountHistory",
     summary="Read an account's epsilon over time",
     tags=["budgets"],
-    response_model=AccountHistoryOut,
+    response_model=AccountHistory,
     responses=cacheable_responses(*READ_ERRORS),
 )
 async def get_account_history(
@@ -168,4 +170,4 @@ async def get_account_history(
     """How much a population or a budget has spent over time, and through which of its children."""
     histories: AccountHistoryCache = request.app.state.histories
     found = await to_thread.run_sync(histories.read, call, account_id, max_points, limiter=HISTORIANS)
-    return etag_response(request, AccountHistoryOut.of(found))
+    return etag_response(request, AccountHistory.of(found))

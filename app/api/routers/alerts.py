@@ -7,7 +7,7 @@ from fastapi import Query, Request, Response
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.alerts import AlertOut, AlertPage, ForecastOut, TellsIn, TellsOut
+from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, ReplaceAlertSettings
 from app.persistence.repositories.alerts import AlertType
 from app.service.alerts import settings
 
@@ -36,7 +36,7 @@ def list_alerts(
     """Alerts of the caller's organisation, the newest first."""
     found = settings.list_alerts(call, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda alert: alert.id)
-    return etag_response(request, AlertPage(items=[AlertOut.of(alert) for alert in shown], next=following))
+    return etag_response(request, AlertPage(items=[Alert.of(alert) for alert in shown], next=following))
 
 
 @routes.get(
@@ -44,12 +44,12 @@ def list_alerts(
     operation_id="getAlertSettings",
     summary="Read of what an account tells",
     tags=["alerts"],
-    response_model=TellsOut,
+    response_model=AlertSettings,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> Response:
     """The thresholds of a population, a budget or a run, and how far ahead it tells of its limit."""
-    return etag_response(request, TellsOut.of(settings.get_alert_settings(call, account_id)))
+    return etag_response(request, AlertSettings.of(settings.get_alert_settings(call, account_id)))
 
 
 @routes.put(
@@ -59,9 +59,9 @@ def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> R
     tags=["alerts"],
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def set_alert_settings(account_id: str, body: TellsIn, call: ContextDep) -> TellsOut:
+def set_alert_settings(account_id: str, body: ReplaceAlertSettings, call: ContextDep) -> AlertSettings:
     """Each threshold is told once under one and the same limit; those that are reached already are told now."""
-    return TellsOut.of(settings.set_alert_settings(call, account_id, body.tells()))
+    return AlertSettings.of(settings.set_alert_settings(call, account_id, body.tells()))
 
 
 @routes.get(
@@ -71,10 +71,10 @@ def set_alert_settings(account_id: str, body: TellsIn, call: ContextDep) -> Tell
     tags=["alerts"],
     responses=responses(*READ_ERRORS),
 )
-def get_forecast(account_id: str, call: ContextDep) -> ForecastOut:
+def get_forecast(account_id: str, call: ContextDep) -> Forecast:
     """The pace of the last seven days, and when a population, a budget or a run is used up if it stays.
 
     It is made anew each time: the less was charged since the last answer, the later is the end.
     """
     record, seen = settings.get_forecast(call, account_id)
-    return ForecastOut.of(record.account.id, seen)
+    return Forecast.of(record.account.id, seen)

@@ -5,7 +5,7 @@ from fastapi import Request, Response
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
-from app.api.schemas.api_keys import IssuedKeyOut, KeyIn, KeyOut, KeyPage, RevokeIn, RotateIn
+from app.api.schemas.api_keys import ApiKey, ApiKeyPage, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
 from app.service.governance import api_keys
 
 routes = router()
@@ -17,17 +17,17 @@ routes = router()
     summary="Issue an API key",
     tags=["keys"],
     status_code=201,
-    response_model=IssuedKeyOut,
+    response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def create_key(body: KeyIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_key(body: CreateApiKey, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Issue a key. Its secret is in this reply and nowhere else; so the request takes no Idempotency-Key."""
     return created_response(
         api_keys.issue_key(
             call,
             body.terms(),
             idempotent_request(request, body, key),
-            lambda issued: IssuedKeyOut.issued(issued).model_dump_json(),
+            lambda issued: CreatedApiKey.issued(issued).model_dump_json(),
         )
     )
 
@@ -37,14 +37,14 @@ def create_key(body: KeyIn, request: Request, call: ContextDep, key: Idempotency
     operation_id="listKeys",
     summary="List API keys",
     tags=["keys"],
-    response_model=KeyPage,
+    response_model=ApiKeyPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
 def list_keys(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """Keys of the organisation, or of the caller's part of it, in the order of their making; also those that ended."""
     found = api_keys.list_keys(call, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.id)
-    return etag_response(request, KeyPage(items=[KeyOut.of(record) for record in shown], next=following))
+    return etag_response(request, ApiKeyPage(items=[ApiKey.of(record) for record in shown], next=following))
 
 
 @routes.get(
@@ -52,12 +52,12 @@ def list_keys(request: Request, call: ContextDep, limit: PageLimit = 50, after: 
     operation_id="getKey",
     summary="Read what is known of an API key",
     tags=["keys"],
-    response_model=KeyOut,
+    response_model=ApiKey,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_key(key_id: str, request: Request, call: ContextDep) -> Response:
     """What a key may do, until when, and when it was used last. A key may always read about itself."""
-    return etag_response(request, KeyOut.of(api_keys.get_key(call, key_id)))
+    return etag_response(request, ApiKey.of(api_keys.get_key(call, key_id)))
 
 
 @routes.post(
@@ -66,21 +66,21 @@ def get_key(key_id: str, request: Request, call: ContextDep) -> Response:
     summary="Change an API key for a new one",
     tags=["keys"],
     status_code=201,
-    response_model=IssuedKeyOut,
+    response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def rotate_key(
-    key_id: str, request: Request, call: ContextDep, body: RotateIn | None = None, key: IdempotencyKey = None
+    key_id: str, request: Request, call: ContextDep, body: RotateApiKey | None = None, key: IdempotencyKey = None
 ) -> Response:
     """A new key for the same as the old one, which opens for a while still. A key may always rotate itself."""
-    asked = body or RotateIn()
+    asked = body or RotateApiKey()
     return created_response(
         api_keys.rotate_key(
             call,
             key_id,
             asked.overlap_seconds,
             idempotent_request(request, asked, key),
-            lambda issued: IssuedKeyOut.issued(issued).model_dump_json(),
+            lambda issued: CreatedApiKey.issued(issued).model_dump_json(),
         )
     )
 
@@ -92,7 +92,7 @@ def rotate_key(
     tags=["keys"],
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def revoke_key(key_id: str, call: ContextDep, body: RevokeIn | None = None) -> KeyOut:
+def revoke_key(key_id: str, call: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
     """Within a second the key opens nothing, on every replica. A key may always withdraw itself."""
-    told = body or RevokeIn()
-    return KeyOut.of(api_keys.revoke_key(call, key_id, told.reason, with_heirs=told.with_heirs))
+    told = body or RevokeApiKey()
+    return ApiKey.of(api_keys.revoke_key(call, key_id, told.reason, with_heirs=told.with_heirs))

@@ -8,9 +8,9 @@ from fastapi import Depends, Query, Request, Response
 from app.api.pagination import After, PageLimit, decode_position, decode_position_cursor, encode_position, split_page
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.audit import ActOut, ActPage, VerificationOut
-from app.api.schemas.common import Moment
-from app.api.schemas.decisions import DecisionOut, DecisionPage
+from app.api.schemas.audit import AuditEvent, AuditEventPage, Verification
+from app.api.schemas.common import Timestamp
+from app.api.schemas.decisions import Decision, DecisionPage
 from app.persistence.repositories.audit_entries import AuditFilter
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.tables import ACTOR_LENGTH
@@ -33,13 +33,13 @@ VERIFIERS = CapacityLimiter(1)
     tags=["governance"],
     responses=responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-async def verify_ledger(request: Request, call: ContextDep) -> VerificationOut:
+async def verify_ledger(request: Request, call: ContextDep) -> Verification:
     """Every account of the caller's organisation from its charges alone; it takes as long as there are charges.
 
     Writes to an account whose balance is not proven are stopped. They stay so, whatever a later verification finds,
     until two persons lift the quarantine: `liftQuarantine`.
     """
-    return VerificationOut.of(await verified(request, call))
+    return Verification.of(await verified(request, call))
 
 
 async def verified(request: Request, call: RequestContext) -> VerificationReport:
@@ -56,7 +56,7 @@ async def verified(request: Request, call: RequestContext) -> VerificationReport
 
 
 Word = Annotated[str | None, Query(min_length=1, max_length=ACTOR_LENGTH)]
-When = Annotated[Moment | None, Query()]
+When = Annotated[Timestamp | None, Query()]
 
 
 def _wanted(
@@ -74,7 +74,7 @@ def _wanted(
     operation_id="listActs",
     summary="Read who did what",
     tags=["governance"],
-    response_model=ActPage,
+    response_model=AuditEventPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
 def list_acts(
@@ -95,7 +95,7 @@ def list_acts(
     place = decode_position(after, -1) if after else None
     found = queries.read_acts(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
     shown, following = split_page(found, limit, lambda kept: str(kept.entry.position))
-    return etag_response(request, ActPage(items=[ActOut.of(kept) for kept in shown], next=following))
+    return etag_response(request, AuditEventPage(items=[AuditEvent.of(kept) for kept in shown], next=following))
 
 
 def _query(
@@ -134,4 +134,4 @@ def list_decisions(
     """Decisions about all runs that the caller may see, the newest first; of one run, from the end of its chain."""
     found = queries.read_decisions(call, query, before=decode_position_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda decided: encode_position(decided.place))
-    return etag_response(request, DecisionPage(items=[DecisionOut.of(each) for each in shown], next=following))
+    return etag_response(request, DecisionPage(items=[Decision.of(each) for each in shown], next=following))

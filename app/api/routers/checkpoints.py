@@ -13,8 +13,8 @@ from app.api.route import (
     idempotent_request,
     router,
 )
-from app.api.schemas.checkpoints import CheckpointOut, CheckpointPage, SigningKeyOut
-from app.api.schemas.common import Nothing
+from app.api.schemas.checkpoints import Checkpoint, CheckpointPage, SigningKey
+from app.api.schemas.common import EmptyBody
 from app.service.audit import checkpoints
 from app.service.signatures import required
 
@@ -26,13 +26,13 @@ routes = router()
     operation_id="getSigningKey",
     summary="Read the public key that signatures are verified with",
     tags=["governance"],
-    response_model=SigningKeyOut,
+    response_model=SigningKey,
     responses=cacheable_responses(*AUTH_ERRORS, "invalid_request", "signing_not_configured"),
 )
 def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Response:
     """An auditor gets it in another way, too: from whoever keeps the private key."""
     del call  # whoever has a key may have this one
-    return etag_response(request, SigningKeyOut.of(required(signer)))
+    return etag_response(request, SigningKey.of(required(signer)))
 
 
 @routes.post(
@@ -41,12 +41,12 @@ def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Re
     summary="Sign all that was done and decided so far",
     tags=["governance"],
     status_code=201,
-    response_model=CheckpointOut,
+    response_model=Checkpoint,
     responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
 )
 def make_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
     """Tie every run's chain to the organisation's, and sign the head of it. If nothing has happened, the latest one."""
-    asked = idempotent_request(request, Nothing(), key)
+    asked = idempotent_request(request, EmptyBody(), key)
     return created_response(
         checkpoints.make_checkpoint(call, required(signer), asked, lambda checkpoint: checkpoint.document)
     )

@@ -7,8 +7,8 @@ from fastapi import Query, Request, Response
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
-from app.api.schemas.common import Nothing
-from app.api.schemas.experiments import DeclaredOut, ExperimentIn, ExperimentOut, ExperimentPage, sweep_refused
+from app.api.schemas.common import EmptyBody
+from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
 from app.service import experiments
 from app.service.experiments import ExperimentRecord
 
@@ -21,14 +21,16 @@ routes = router()
     summary="Declare a sweep, charged run by run or all at once",
     tags=["experiments"],
     status_code=201,
-    response_model=DeclaredOut,
+    response_model=CreatedExperiment,
     responses=responses(
         *OPENING,
         *("account_quarantined", "budget_exceeded", "budget_window", "name_taken", "not_found"),
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def declare_experiment(body: ExperimentIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def declare_experiment(
+    body: CreateExperiment, request: Request, call: ContextDep, key: IdempotencyKey = None
+) -> Response:
     """Open a budget for the runs of a sweep, or charge the whole sweep and learn how many trials it has."""
     asked = idempotent_request(request, body, key)
     if body.trials is not None:
@@ -43,7 +45,7 @@ def declare_experiment(body: ExperimentIn, request: Request, call: ContextDep, k
     summary="Charge a sweep that was approved",
     tags=["experiments"],
     status_code=201,
-    response_model=DeclaredOut,
+    response_model=CreatedExperiment,
     responses=responses(
         *WRITE_ERRORS,
         *("account_quarantined", "budget_exceeded", "budget_window", "idempotency_key_reused", "not_found"),
@@ -52,7 +54,7 @@ def declare_experiment(body: ExperimentIn, request: Request, call: ContextDep, k
 )
 def charge_experiment(experiment_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Charge a whole sweep that waited for another person's approval, and learn how many trials it has."""
-    asked = idempotent_request(request, Nothing(), key)
+    asked = idempotent_request(request, EmptyBody(), key)
     return created_response(experiments.charge_sweep(call, experiment_id, asked, _declared, sweep_refused))
 
 
@@ -77,7 +79,7 @@ def list_experiments(
     """Experiments within the caller's reach, in the order of their making."""
     found = experiments.list_experiments(call, beneath=budget, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.experiment.id)
-    return etag_response(request, ExperimentPage(items=[ExperimentOut.of(record) for record in shown], next=following))
+    return etag_response(request, ExperimentPage(items=[Experiment.of(record) for record in shown], next=following))
 
 
 @routes.get(
@@ -85,13 +87,13 @@ def list_experiments(
     operation_id="getExperiment",
     summary="Read an experiment",
     tags=["experiments"],
-    response_model=ExperimentOut,
+    response_model=Experiment,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_experiment(experiment_id: str, request: Request, call: ContextDep) -> Response:
     """A sweep, and what was spent on all of it; its runs are those that charge its account."""
-    return etag_response(request, ExperimentOut.of(experiments.get_experiment(call, experiment_id)))
+    return etag_response(request, Experiment.of(experiments.get_experiment(call, experiment_id)))
 
 
 def _declared(record: ExperimentRecord, trials: int | None = None) -> str:
-    return DeclaredOut.of(record, trials=trials).model_dump_json()
+    return CreatedExperiment.of(record, trials=trials).model_dump_json()

@@ -17,7 +17,7 @@ from app.service.timekeeping import wrong_clock
 routes = APIRouter(tags=["health"])
 
 
-class HealthOut(Output):
+class Health(Output):
     """The service is well."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
@@ -25,7 +25,7 @@ class HealthOut(Output):
     status: Literal["ok"] = "ok"
 
 
-class ReadinessOut(Output):
+class Readiness(Output):
     """Which organisations the service can decide about."""
 
     model_config = ConfigDict(
@@ -65,9 +65,9 @@ class ReadinessOut(Output):
 
 
 @routes.get("/healthz", operation_id="getHealth", summary="Is the process alive?")
-def health() -> HealthOut:
+def health() -> Health:
     """Answers while the process runs, whatever the database does."""
-    return HealthOut()
+    return Health()
 
 
 @routes.get(
@@ -77,7 +77,7 @@ def health() -> HealthOut:
     responses=responses("ledger_unavailable"),
     response_model_exclude_none=True,
 )
-async def readiness(request: Request, placements: PlacementsDep) -> ReadinessOut:
+async def readiness(request: Request, placements: PlacementsDep) -> Readiness:
     """The database would take a step: one was rehearsed a second ago at most. Of several databases, at least one.
 
     A service is not taken out of use for one placement that is down: that would stop the others' organisations too. Nor
@@ -104,5 +104,5 @@ async def readiness(request: Request, placements: PlacementsDep) -> ReadinessOut
         "ended": background.ended,
     }
     if not any(wrong.values()):
-        return ReadinessOut()
-    return ReadinessOut(status="degraded", **{name: facts or None for name, facts in wrong.items()})
+        return Readiness()
+    return Readiness(status="degraded", **{name: facts or None for name, facts in wrong.items()})

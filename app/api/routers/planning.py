@@ -14,22 +14,22 @@ from app.api.problems import COSTING_ERRORS, SENDING, responses
 from app.api.route import AuthenticatedRoute, Handler, StrictJsonRequest, router
 from app.api.schemas.common import Body
 from app.api.schemas.planning_requests import (
-    DeltaIn,
-    EpsilonIn,
-    LaplaceIn,
-    MostStepsIn,
-    NoiseMultiplierIn,
-    SamplingProbabilityIn,
-    TrajectoryIn,
+    ComputeDelta,
+    ComputeEpsilon,
+    ComputeEpsilonTrajectory,
+    ComputeLaplaceCost,
+    FindMaxSteps,
+    FindNoiseMultiplier,
+    FindSamplingProbability,
 )
 from app.api.schemas.planning_responses import (
-    DeltaOut,
-    EpsilonOut,
-    LaplaceOut,
-    MostStepsOut,
-    NoiseMultiplierOut,
-    SamplingProbabilityOut,
-    TrajectoryOut,
+    DeltaEstimate,
+    EpsilonEstimate,
+    EpsilonTrajectory,
+    LaplaceCost,
+    MaxStepsEstimate,
+    NoiseMultiplierEstimate,
+    SamplingProbabilityEstimate,
 )
 from app.service.auth.authentication import Principal
 from app.service.worker_pool.pool import WORKER_POOL, Job
@@ -60,10 +60,10 @@ routes = router(PlanRoute)
     operation_id="planEpsilon",
     summary="The epsilon of a plan at a delta",
     tags=["accounting"],
-    response_model=EpsilonOut,
+    response_model=EpsilonEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def epsilon(request: Request, body: EpsilonIn) -> Response:
+async def epsilon(request: Request, body: ComputeEpsilon) -> Response:
     """What the events cost together if all of them are fixed in advance; nothing is stored."""
     return await _planned(request, body)
 
@@ -73,10 +73,10 @@ async def epsilon(request: Request, body: EpsilonIn) -> Response:
     operation_id="planDelta",
     summary="The delta of a plan at an epsilon",
     tags=["accounting"],
-    response_model=DeltaOut,
+    response_model=DeltaEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def delta(request: Request, body: DeltaIn) -> Response:
+async def delta(request: Request, body: ComputeDelta) -> Response:
     """The smallest delta that the events prove together at this epsilon if all of them are fixed in advance."""
     return await _planned(request, body)
 
@@ -86,10 +86,10 @@ async def delta(request: Request, body: DeltaIn) -> Response:
     operation_id="planTrajectory",
     summary="The epsilon of a plan after each of its steps",
     tags=["accounting"],
-    response_model=TrajectoryOut,
+    response_model=EpsilonTrajectory,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def trajectory(request: Request, body: TrajectoryIn) -> Response:
+async def trajectory(request: Request, body: ComputeEpsilonTrajectory) -> Response:
     """How the cost of a plan that is fixed in advance grows, in the order of its events: for a plot."""
     return await _planned(request, body)
 
@@ -99,10 +99,10 @@ async def trajectory(request: Request, body: TrajectoryIn) -> Response:
     operation_id="planNoiseMultiplier",
     summary="The least noise with which a plan meets an epsilon and a delta",
     tags=["accounting"],
-    response_model=NoiseMultiplierOut,
+    response_model=NoiseMultiplierEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def noise_multiplier(request: Request, body: NoiseMultiplierIn) -> Response:
+async def noise_multiplier(request: Request, body: FindNoiseMultiplier) -> Response:
     """How much noise `count` repetitions of an event need beside what else is planned: on the safe side, and least."""
     return await _planned(request, body)
 
@@ -112,10 +112,10 @@ async def noise_multiplier(request: Request, body: NoiseMultiplierIn) -> Respons
     operation_id="planSteps",
     summary="How many steps meet an epsilon and a delta",
     tags=["accounting"],
-    response_model=MostStepsOut,
+    response_model=MaxStepsEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def steps(request: Request, body: MostStepsIn) -> Response:
+async def steps(request: Request, body: FindMaxSteps) -> Response:
     """The largest number of repetitions, and of whole epochs, that does not break the target: one more would."""
     return await _planned(request, body)
 
@@ -125,10 +125,10 @@ async def steps(request: Request, body: MostStepsIn) -> Response:
     operation_id="planSamplingProbability",
     summary="The most sampling with which a plan meets an epsilon and a delta",
     tags=["accounting"],
-    response_model=SamplingProbabilityOut,
+    response_model=SamplingProbabilityEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def sampling_probability(request: Request, body: SamplingProbabilityIn) -> Response:
+async def sampling_probability(request: Request, body: FindSamplingProbability) -> Response:
     """How large a Poisson sample `count` repetitions of an event may use beside what else is planned."""
     return await _planned(request, body)
 
@@ -138,10 +138,10 @@ async def sampling_probability(request: Request, body: SamplingProbabilityIn) ->
     operation_id="planLaplace",
     summary="What Laplace noise of a certain size costs",
     tags=["accounting"],
-    response_model=LaplaceOut,
+    response_model=LaplaceCost,
     responses=responses(*SENDING),
 )
-async def laplace(body: LaplaceIn) -> Response:
+async def laplace(body: ComputeLaplaceCost) -> Response:
     """From "with this probability the noise is below that bound" to scale and epsilon, or from the scale back to it."""
     return _json(PLANS["planLaplace"].result(body))
 

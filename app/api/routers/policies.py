@@ -6,9 +6,9 @@ from fastapi import Header, Request, Response
 
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.policies import PolicyChangeIn, PolicyOut
-from app.api.schemas.proposals import ProposalOut
-from app.persistence.repositories.proposals import Proposal
+from app.api.schemas.policies import AccountPolicy, ReplacePolicy
+from app.api.schemas.proposals import Proposal
+from app.persistence.repositories.proposals import Proposal as DomainProposal
 from app.service.auth.request_context import RequestContext
 from app.service.governance import policies
 from app.service.governance.policies import PolicyRequest
@@ -21,7 +21,7 @@ IfMatch = Annotated[
     Header(alias="If-Match", max_length=500, description="The ETag of the policy that you have seen. It must be sent."),
 ]
 _CHANGING: dict[int | str, dict[str, Any]] = {
-    201: {"model": ProposalOut, "description": "It loosens a rule: it takes effect when another person approves it"},
+    201: {"model": Proposal, "description": "It loosens a rule: it takes effect when another person approves it"},
     **responses(*WRITE_ERRORS, "not_found", "precondition_required", "version_conflict"),
 }
 
@@ -31,13 +31,13 @@ _CHANGING: dict[int | str, dict[str, Any]] = {
     operation_id="getPolicies",
     summary="Read the organisation's policy",
     tags=["governance"],
-    response_model=PolicyOut,
+    response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_policies(request: Request, call: ContextDep) -> Response:
     """What holds for every run of the organisation, whatever the policies beneath say besides."""
     record = policies.read_policy(call, None)
-    return etag_response(request, PolicyOut.of(record, account=False), record.tag)
+    return etag_response(request, AccountPolicy.of(record, account=False), record.tag)
 
 
 @routes.put(
@@ -45,10 +45,10 @@ def get_policies(request: Request, call: ContextDep) -> Response:
     operation_id="putPolicies",
     summary="Change the organisation's policy",
     tags=["governance"],
-    response_model=PolicyOut,
+    response_model=AccountPolicy,
     responses=_CHANGING,
 )
-def put_policies(body: PolicyChangeIn, call: ContextDep, if_match: IfMatch = None) -> Response:
+def put_policies(body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None) -> Response:
     """What is as strict as before, or stricter, holds from the next step on, for runs that are under way, too (200).
 
     What loosens any rule is proposed (201).
@@ -61,13 +61,13 @@ def put_policies(body: PolicyChangeIn, call: ContextDep, if_match: IfMatch = Non
     operation_id="getPolicy",
     summary="Read the policy of a population or a budget, and what holds there",
     tags=["governance"],
-    response_model=PolicyOut,
+    response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_policy(account_id: str, request: Request, call: ContextDep) -> Response:
     """`effective` is the strictest of this policy and of all above it. The ETag is of this policy alone."""
     record = policies.read_policy(call, account_id)
-    return etag_response(request, PolicyOut.of(record, account=True), record.tag)
+    return etag_response(request, AccountPolicy.of(record, account=True), record.tag)
 
 
 @routes.put(
@@ -75,10 +75,10 @@ def get_policy(account_id: str, request: Request, call: ContextDep) -> Response:
     operation_id="putPolicy",
     summary="Change the policy of a population or a budget and of all beneath it",
     tags=["governance"],
-    response_model=PolicyOut,
+    response_model=AccountPolicy,
     responses=_CHANGING,
 )
-def put_policy(account_id: str, body: PolicyChangeIn, call: ContextDep, if_match: IfMatch = None) -> Response:
+def put_policy(account_id: str, body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None) -> Response:
     """It can only make stricter what holds above. What is looser than this policy was before is proposed (201)."""
     return _changed(call, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
 
@@ -86,7 +86,7 @@ def put_policy(account_id: str, body: PolicyChangeIn, call: ContextDep, if_match
 def _changed(call: RequestContext, asked: PolicyRequest) -> Response:
     """Change a policy; the reply is the policy, or the proposal of it."""
     changed = policies.change_policy(call, asked)
-    if isinstance(changed, Proposal):
-        return Response(ProposalOut.of(changed).model_dump_json(), CREATED, media_type="application/json")
-    told = PolicyOut.of(changed, account=asked.account is not None)
+    if isinstance(changed, DomainProposal):
+        return Response(Proposal.of(changed).model_dump_json(), CREATED, media_type="application/json")
+    told = AccountPolicy.of(changed, account=asked.account is not None)
     return Response(told.model_dump_json(), media_type="application/json")

@@ -8,12 +8,12 @@ from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.proposals import (
-    AccountLimitOut,
-    DecisionIn,
-    LimitChangeIn,
-    ProposalOut,
+    AccountLimit,
+    ChangeLimit,
+    LiftQuarantine,
+    Proposal,
     ProposalPage,
-    QuarantineLiftIn,
+    ProposalReview,
 )
 from app.persistence.repositories.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
@@ -32,13 +32,13 @@ IfMatch = Annotated[
     operation_id="getLimit",
     summary="Read the limit of a population, a budget or a run",
     tags=["governance"],
-    response_model=AccountLimitOut,
+    response_model=AccountLimit,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_limit(account_id: str, request: Request, call: ContextDep) -> Response:
     """The limit, and how often it was changed; `/v1/audit?subject=…` tells by whom and why."""
     record = limit_changes.read_limit(call, account_id)
-    return etag_response(request, AccountLimitOut.of(record), limit_changes.limit_etag(record))
+    return etag_response(request, AccountLimit.of(record), limit_changes.limit_etag(record))
 
 
 @routes.post(
@@ -46,9 +46,9 @@ def get_limit(account_id: str, request: Request, call: ContextDep) -> Response:
     operation_id="changeLimit",
     summary="Lower a limit, or propose to raise it",
     tags=["governance"],
-    response_model=AccountLimitOut,
+    response_model=AccountLimit,
     responses={
-        201: {"model": ProposalOut, "description": "Proposed: it takes effect when another person approves it"},
+        201: {"model": Proposal, "description": "Proposed: it takes effect when another person approves it"},
         **responses(
             *WRITE_ERRORS,
             *("not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
@@ -58,7 +58,7 @@ def get_limit(account_id: str, request: Request, call: ContextDep) -> Response:
 )
 def change_limit(
     account_id: str,
-    body: LimitChangeIn,
+    body: ChangeLimit,
     request: Request,
     call: ContextDep,
     key: IdempotencyKey = None,
@@ -73,8 +73,8 @@ def change_limit(
             call,
             LimitRequest(account_id, body.limit.domain(), body.reason, if_match),
             idempotent_request(request, body, key),
-            lambda record: AccountLimitOut.of(record).model_dump_json(),
-            lambda proposal: ProposalOut.of(proposal).model_dump_json(),
+            lambda record: AccountLimit.of(record).model_dump_json(),
+            lambda proposal: Proposal.of(proposal).model_dump_json(),
         )
     )
 
@@ -85,11 +85,11 @@ def change_limit(
     summary="Propose to lift the quarantine of an account",
     tags=["governance"],
     status_code=201,
-    response_model=ProposalOut,
+    response_model=Proposal,
     responses=responses(*WRITE_ERRORS, "not_found", "idempotency_key_reused"),
 )
 def lift_quarantine(
-    account_id: str, body: QuarantineLiftIn, request: Request, call: ContextDep, key: IdempotencyKey = None
+    account_id: str, body: LiftQuarantine, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Of the account and of every account under it. Another person approves it.
 
@@ -101,7 +101,7 @@ def lift_quarantine(
             account_id,
             body.reason,
             idempotent_request(request, body, key),
-            lambda proposal: ProposalOut.of(proposal).model_dump_json(),
+            lambda proposal: Proposal.of(proposal).model_dump_json(),
         )
     )
 
@@ -128,7 +128,7 @@ def list_proposals(
     """Proposals within the caller's reach, in the order of their making."""
     found = proposals.list_proposals(call, account, status, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda proposal: proposal.id)
-    return etag_response(request, ProposalPage(items=[ProposalOut.of(each) for each in shown], next=following))
+    return etag_response(request, ProposalPage(items=[Proposal.of(each) for each in shown], next=following))
 
 
 @routes.get(
@@ -136,12 +136,12 @@ def list_proposals(
     operation_id="getProposal",
     summary="Read a proposal",
     tags=["governance"],
-    response_model=ProposalOut,
+    response_model=Proposal,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Response:
     """What is proposed, by whom and why, and what became of it."""
-    return etag_response(request, ProposalOut.of(proposals.get_proposal(call, proposal_id)))
+    return etag_response(request, Proposal.of(proposals.get_proposal(call, proposal_id)))
 
 
 @routes.post(
@@ -163,9 +163,9 @@ def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Respon
         ),
     ),
 )
-def approve_proposal(proposal_id: str, call: ContextDep, body: DecisionIn | None = None) -> ProposalOut:
+def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:
     """Only another person than the proposer can; keys that one issued for the other count as one person's."""
-    return ProposalOut.of(proposals.approve(call, proposal_id, body.reason if body else None))
+    return Proposal.of(proposals.approve(call, proposal_id, body.reason if body else None))
 
 
 @routes.post(
@@ -175,6 +175,6 @@ def approve_proposal(proposal_id: str, call: ContextDep, body: DecisionIn | None
     tags=["governance"],
     responses=responses(*WRITE_ERRORS, "not_found", "proposal_decided"),
 )
-def reject_proposal(proposal_id: str, call: ContextDep, body: DecisionIn | None = None) -> ProposalOut:
+def reject_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:
     """It comes to nothing. The proposer may do so, too: then it is `withdrawn`."""
-    return ProposalOut.of(proposals.reject(call, proposal_id, body.reason if body else None))
+    return Proposal.of(proposals.reject(call, proposal_id, body.reason if body else None))

@@ -5,15 +5,15 @@ from fastapi import Request, Response
 from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.reservations import (
-    AttemptIn,
-    CommitIn,
-    EndIn,
-    HeldOut,
-    ReservationIn,
-    ReservationOut,
+    CommitReservation,
+    CreateAttempt,
+    CreatedReservation,
+    CreateReservation,
+    EndRun,
+    Reservation,
     plan_refused,
 )
-from app.api.schemas.runs import RunOut
+from app.api.schemas.runs import Run
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
 from app.service.queries.runs import RunRecord
@@ -34,9 +34,9 @@ _SETTLING = (*WRITE_ERRORS, "not_found", "reservation_terminal", "account_quaran
     tags=["runs"],
     responses=responses(*_CHANGING),
 )
-def pause_run(run_id: str, call: ContextDep) -> RunOut:
+def pause_run(run_id: str, call: ContextDep) -> Run:
     """The run takes no steps until it is resumed."""
-    return RunOut.of(lifecycle.transition_run(call, run_id, RunAction.PAUSE))
+    return Run.of(lifecycle.transition_run(call, run_id, RunAction.PAUSE))
 
 
 @routes.post(
@@ -46,9 +46,9 @@ def pause_run(run_id: str, call: ContextDep) -> RunOut:
     tags=["runs"],
     responses=responses(*_CHANGING),
 )
-def resume_run(run_id: str, call: ContextDep) -> RunOut:
+def resume_run(run_id: str, call: ContextDep) -> Run:
     """The run takes steps again."""
-    return RunOut.of(lifecycle.transition_run(call, run_id, RunAction.RESUME))
+    return Run.of(lifecycle.transition_run(call, run_id, RunAction.RESUME))
 
 
 @routes.post(
@@ -58,9 +58,9 @@ def resume_run(run_id: str, call: ContextDep) -> RunOut:
     tags=["runs"],
     responses=responses(*_ENDING, "attempt_superseded"),
 )
-def complete_run(run_id: str, call: ContextDep, body: EndIn | None = None) -> RunOut:
+def complete_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
     """The training is done; the run takes no more steps. An active reservation is committed with `steps_executed`."""
-    return RunOut.of(_ended(call, run_id, RunAction.COMPLETE, body or EndIn()))
+    return Run.of(_ended(call, run_id, RunAction.COMPLETE, body or EndRun()))
 
 
 @routes.post(
@@ -70,12 +70,12 @@ def complete_run(run_id: str, call: ContextDep, body: EndIn | None = None) -> Ru
     tags=["runs"],
     responses=responses(*_ENDING, "attempt_superseded"),
 )
-def abort_run(run_id: str, call: ContextDep, body: EndIn | None = None) -> RunOut:
+def abort_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
     """The training failed; what was spent stays spent, and the run takes no more steps.
 
     An active reservation is committed with `steps_executed`, or else forfeited.
     """
-    return RunOut.of(_ended(call, run_id, RunAction.ABORT, body or EndIn()))
+    return Run.of(_ended(call, run_id, RunAction.ABORT, body or EndRun()))
 
 
 @routes.post(
@@ -84,11 +84,11 @@ def abort_run(run_id: str, call: ContextDep, body: EndIn | None = None) -> RunOu
     summary="Let a run go on from a checkpoint",
     tags=["runs"],
     status_code=201,
-    response_model=RunOut,
+    response_model=Run,
     responses=responses(*_ENDING, "idempotency_key_reused"),
 )
 def open_attempt(
-    run_id: str, body: AttemptIn, request: Request, call: ContextDep, key: IdempotencyKey = None
+    run_id: str, body: CreateAttempt, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """The trainer before can charge no more (412); `attempt` in the reply is what the new one sends with its steps.
 
@@ -101,7 +101,7 @@ def open_attempt(
             body.first_step,
             body.steps_executed,
             idempotent_request(request, body, key),
-            lambda record: RunOut.of(record).model_dump_json(),
+            lambda record: Run.of(record).model_dump_json(),
         )
     )
 
@@ -112,14 +112,14 @@ def open_attempt(
     summary="Set a plan's exact cost aside, at once or not at all",
     tags=["reservations"],
     status_code=201,
-    response_model=HeldOut,
+    response_model=CreatedReservation,
     responses=responses(
         *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_window", "attempt_superseded"),
         *("idempotency_key_reused", "policy_violation", "reservation_terminal"),
     ),
 )
 def reserve(
-    run_id: str, body: ReservationIn, request: Request, call: ContextDep, key: IdempotencyKey = None
+    run_id: str, body: CreateReservation, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only.
 
@@ -130,7 +130,7 @@ def reserve(
             call,
             body.request(run_id),
             idempotent_request(request, body, key),
-            lambda held: HeldOut.at(held).model_dump_json(),
+            lambda held: CreatedReservation.at(held).model_dump_json(),
             lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
         )
     except AttemptSupersededError as error:
@@ -143,12 +143,12 @@ def reserve(
     operation_id="getReservation",
     summary="Read a reservation",
     tags=["reservations"],
-    response_model=ReservationOut,
+    response_model=Reservation,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> Response:
     """A reservation: its plan, how much of it was used, and until when its trainer may be silent."""
-    return etag_response(request, ReservationOut.of(close.get_reservation(call, reservation_id)))
+    return etag_response(request, Reservation.of(close.get_reservation(call, reservation_id)))
 
 
 @routes.post(
@@ -158,9 +158,9 @@ def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> 
     tags=["reservations"],
     responses=responses(*_SETTLING),
 )
-def commit_reservation(reservation_id: str, body: CommitIn, call: ContextDep) -> ReservationOut:
+def commit_reservation(reservation_id: str, body: CommitReservation, call: ContextDep) -> Reservation:
     """What was executed is spent, whether it was asked for one by one or not; the rest is returned."""
-    return ReservationOut.of(close.commit_reservation(call, reservation_id, body.steps_executed))
+    return Reservation.of(close.commit_reservation(call, reservation_id, body.steps_executed))
 
 
 @routes.post(
@@ -170,9 +170,9 @@ def commit_reservation(reservation_id: str, body: CommitIn, call: ContextDep) ->
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_conflict"),
 )
-def void_reservation(reservation_id: str, call: ContextDep) -> ReservationOut:
+def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
     """The whole plan is returned."""
-    return ReservationOut.of(close.void_reservation(call, reservation_id))
+    return Reservation.of(close.void_reservation(call, reservation_id))
 
 
 @routes.post(
@@ -182,13 +182,13 @@ def void_reservation(reservation_id: str, call: ContextDep) -> ReservationOut:
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_conflict"),
 )
-def renew_reservation(reservation_id: str, call: ContextDep) -> ReservationOut:
+def renew_reservation(reservation_id: str, call: ContextDep) -> Reservation:
     """The trainer is alive: what is left of the plan is not forfeited before the lease has run out once more.
 
     A plan whose last steps were withdrawn, since a limit was lowered, is kept no longer: 409 `reservation_conflict`.
     """
-    return ReservationOut.of(close.renew_reservation(call, reservation_id))
+    return Reservation.of(close.renew_reservation(call, reservation_id))
 
 
-def _ended(call: ContextDep, run_id: str, action: RunAction, body: EndIn) -> RunRecord:
+def _ended(call: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:
     return lifecycle.transition_run(call, run_id, action, body.steps_executed, body.attempt)

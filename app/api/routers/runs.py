@@ -8,8 +8,8 @@ from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import OPENING, READ_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.reservations import plan_refused
-from app.api.schemas.run_history import HistoryOut
-from app.api.schemas.runs import RunIn, RunOut, RunPage
+from app.api.schemas.run_history import RunHistory
+from app.api.schemas.runs import CreateRun, Run, RunPage
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import RunStatus
 from app.service.queries import run_history, runs
@@ -24,21 +24,21 @@ routes = router()
     summary="Register a training run beneath a budget, or beneath several",
     tags=["runs"],
     status_code=201,
-    response_model=RunOut,
+    response_model=Run,
     responses=responses(
         *OPENING,
         *("account_quarantined", "budget_exceeded", "budget_window", "not_found"),
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def register_run(body: RunIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def register_run(body: CreateRun, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Register a run; its steps will be charged to it, to its budgets and to everything above: to all, or to none."""
     return created_response(
         register.register_run(
             call,
             body.registration(),
             idempotent_request(request, body, key),
-            lambda record: RunOut.of(record).model_dump_json(),
+            lambda record: Run.of(record).model_dump_json(),
             lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
         )
     )
@@ -66,7 +66,7 @@ def list_runs(
     """Runs of the caller's organisation in the order of their registration."""
     found = runs.list_runs(call, budget=budget, status=status, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.run.account_id)
-    return etag_response(request, RunPage(items=[RunOut.of(record) for record in shown], next=following))
+    return etag_response(request, RunPage(items=[Run.of(record) for record in shown], next=following))
 
 
 @routes.get(
@@ -74,12 +74,12 @@ def list_runs(
     operation_id="getRun",
     summary="Read a run",
     tags=["runs"],
-    response_model=RunOut,
+    response_model=Run,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
     """A run: its state, its epsilon, and how many further steps would fit."""
-    return etag_response(request, RunOut.of(runs.get_run(call, run_id)))
+    return etag_response(request, Run.of(runs.get_run(call, run_id)))
 
 
 @routes.get(
@@ -87,7 +87,7 @@ def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
     operation_id="getRunHistory",
     summary="Read a run's epsilon over its steps",
     tags=["runs"],
-    response_model=HistoryOut,
+    response_model=RunHistory,
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_run_history(
@@ -102,4 +102,4 @@ def get_run_history(
     if after and not known.isdecimal():
         raise InvalidInputError(f"{after!a} is not a cursor of a history; send the `next` of an earlier one.")
     found = run_history.read_history(call, run_id, after=int(known), max_points=max_points)
-    return etag_response(request, HistoryOut.of(found, after))
+    return etag_response(request, RunHistory.of(found, after))

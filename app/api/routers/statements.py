@@ -6,7 +6,7 @@ from fastapi import Response
 
 from app.api.problems import READ_ERRORS, responses
 from app.api.route import ContextDep, SignerDep, router
-from app.api.schemas.statements import StatementOut
+from app.api.schemas.statements import Statement
 from app.api.statement_html import POLICY, page_of
 from app.ledger.hash_chain import canonical
 from app.service.audit.statements import population_statement, run_statement
@@ -16,7 +16,7 @@ routes = router()
 
 _PROBLEMS: Final = responses(*READ_ERRORS, "account_quarantined", "signing_not_configured")
 _HTML: Final = {"text/html": {"schema": {"type": "string"}, "example": "<!DOCTYPE html>…"}}
-_AS_JSON: Final[dict[str, Any]] = {"tags": ["governance"], "response_model": StatementOut, "responses": _PROBLEMS}
+_AS_JSON: Final[dict[str, Any]] = {"tags": ["governance"], "response_model": Statement, "responses": _PROBLEMS}
 _AS_PAGE: Final[dict[str, Any]] = {
     "tags": ["governance"],
     "response_class": Response,

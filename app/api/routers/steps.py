@@ -7,7 +7,7 @@ from pydantic_core import to_json
 
 from app.api.problems import COSTING_ERRORS, PROBLEM_JSON, WRITE_ERRORS, problem_response, responses
 from app.api.route import CommitQueueDep, ContextDep, IdempotencyKey, router
-from app.api.schemas.steps import REFUSED_EXAMPLE, AdmittedOut, StepsIn, admitted_members, refusal_members
+from app.api.schemas.steps import REFUSED_EXAMPLE, AuthorizeSteps, StepAuthorization, admitted_members, refusal_members
 from app.ledger.errors import AttemptSupersededError
 
 routes = router()
@@ -34,12 +34,12 @@ _STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["va
     operation_id="takeSteps",
     summary="Ask, before each noisy release: may this run take these steps?",
     tags=["runs"],
-    response_model=AdmittedOut,
+    response_model=StepAuthorization,
     responses=_STEP_RESPONSES,
 )
 async def take_steps(
     run_id: str,
-    body: StepsIn,
+    body: AuthorizeSteps,
     call: ContextDep,
     charges: CommitQueueDep,
     key: IdempotencyKey = None,
@@ -65,7 +65,7 @@ async def take_steps(
         if answered.decision.idempotency_key is not None:
             headers["Idempotent-Replay-Of"] = answered.decision.idempotency_key
     if answered.decision.admitted:
-        # Not through AdmittedOut: checking what was just decided would take longer than parsing what was asked.
+        # Not through StepAuthorization: checking what was just decided would take longer than parsing what was asked.
         content = to_json(admitted_members(answered.decision, dry_run=dry_run))
         return Response(content, 200, headers, "application/json")
     detail, members = refusal_members(answered.decision, dry_run=dry_run)

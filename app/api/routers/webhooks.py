@@ -8,12 +8,12 @@ from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
 from app.api.schemas.alerts import (
-    DeliveryOut,
+    CreatedWebhook,
+    CreateWebhook,
+    Delivery,
     DeliveryPage,
-    NewWebhookOut,
-    RotationIn,
-    WebhookIn,
-    WebhookOut,
+    RotateWebhookSecret,
+    Webhook,
     WebhookPage,
 )
 from app.api.schemas.common import Body
@@ -32,10 +32,10 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
     summary="Have alerts sent to a URL",
     tags=["webhooks"],
     status_code=201,
-    response_model=NewWebhookOut,
+    response_model=CreatedWebhook,
     responses=responses(*_CHANGING, "webhook_conflict"),
 )
-def create_webhook(body: WebhookIn, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_webhook(body: CreateWebhook, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Alerts are posted as the Standard Webhooks specification has it.
 
     The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
@@ -45,7 +45,7 @@ def create_webhook(body: WebhookIn, request: Request, call: ContextDep, key: Ide
             call,
             body.subscription(),
             idempotent_request(request, body, key),
-            lambda webhook: NewWebhookOut.of(webhook).model_dump_json(),
+            lambda webhook: CreatedWebhook.of(webhook).model_dump_json(),
             allow_private=request.app.state.webhooks_allow_private,
         )
     )
@@ -63,7 +63,7 @@ def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, aft
     """Webhooks of the caller's organisation in the order of their making, those that are disabled among them."""
     found = webhooks.list_webhooks(call, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda webhook: webhook.id)
-    return etag_response(request, WebhookPage(items=[WebhookOut.of(webhook) for webhook in shown], next=following))
+    return etag_response(request, WebhookPage(items=[Webhook.of(webhook) for webhook in shown], next=following))
 
 
 @routes.get(
@@ -71,12 +71,12 @@ def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, aft
     operation_id="getWebhook",
     summary="Read a webhook",
     tags=["webhooks"],
-    response_model=WebhookOut,
+    response_model=Webhook,
     responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
 )
 def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response:
     """A webhook: where to, of what, and whether it still is sent anything."""
-    return etag_response(request, WebhookOut.of(webhooks.get_webhook(call, webhook_id)))
+    return etag_response(request, Webhook.of(webhooks.get_webhook(call, webhook_id)))
 
 
 @routes.post(
@@ -86,9 +86,9 @@ def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response
     tags=["webhooks"],
     responses=responses(*_CHANGING),
 )
-def disable_webhook(webhook_id: str, call: ContextDep) -> WebhookOut:
+def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
     """It stays disabled: what is pending is given up. To be told again, make a new one."""
-    return WebhookOut.of(webhooks.disable_webhook(call, webhook_id))
+    return Webhook.of(webhooks.disable_webhook(call, webhook_id))
 
 
 @routes.post(
@@ -97,24 +97,28 @@ def disable_webhook(webhook_id: str, call: ContextDep) -> WebhookOut:
     summary="Give a webhook a new secret",
     tags=["webhooks"],
     status_code=201,
-    response_model=NewWebhookOut,
+    response_model=CreatedWebhook,
     responses=responses(*_CHANGING, "webhook_conflict"),
 )
 def rotate_webhook_secret(
-    webhook_id: str, request: Request, call: ContextDep, body: RotationIn | None = None, key: IdempotencyKey = None
+    webhook_id: str,
+    request: Request,
+    call: ContextDep,
+    body: RotateWebhookSecret | None = None,
+    key: IdempotencyKey = None,
 ) -> Response:
     """For a while everything carries two signatures, so that the receiver can change its secret at any moment.
 
     The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
     """
-    asked = body or RotationIn()
+    asked = body or RotateWebhookSecret()
     return created_response(
         webhooks.rotate_secret(
             call,
             webhook_id,
             asked.overlap_seconds,
             idempotent_request(request, asked, key),
-            lambda webhook: NewWebhookOut.of(webhook).model_dump_json(),
+            lambda webhook: CreatedWebhook.of(webhook).model_dump_json(),
         )
     )
 
@@ -125,7 +129,7 @@ def rotate_webhook_secret(
     summary="Send a webhook something that means nothing",
     tags=["webhooks"],
     status_code=201,
-    response_model=DeliveryOut,
+    response_model=Delivery,
     responses=responses(*_MAKING),
 )
 def try_webhook(webhook_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
@@ -135,7 +139,7 @@ def try_webhook(webhook_id: str, request: Request, call: ContextDep, key: Idempo
             call,
             webhook_id,
             idempotent_request(request, Body(), key),
-            lambda delivery: DeliveryOut.of(delivery).model_dump_json(),
+            lambda delivery: Delivery.of(delivery).model_dump_json(),
         )
     )
 
@@ -163,7 +167,7 @@ def list_deliveries(
         call, webhook=webhook, alert=alert, status=status, before=decode_cursor(after), limit=limit + 1
     )
     shown, following = split_page(found, limit, lambda delivery: delivery.id)
-    return etag_response(request, DeliveryPage(items=[DeliveryOut.of(delivery) for delivery in shown], next=following))
+    return etag_response(request, DeliveryPage(items=[Delivery.of(delivery) for delivery in shown], next=following))
 
 
 @routes.post(
@@ -173,6 +177,6 @@ def list_deliveries(
     tags=["webhooks"],
     responses=responses(*_CHANGING, "webhook_conflict"),
 )
-def redeliver(delivery_id: str, call: ContextDep) -> DeliveryOut:
+def redeliver(delivery_id: str, call: ContextDep) -> Delivery:
     """It is due at once, whatever became of it before; the receiver knows it by its webhook-id."""
-    return DeliveryOut.of(webhooks.redeliver(call, delivery_id))
+    return Delivery.of(webhooks.redeliver(call, delivery_id))

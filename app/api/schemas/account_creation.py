@@ -6,17 +6,17 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 
 from app.accounting.events import NeighboringRelation
 from app.api.schemas.common import (
+    AttestationText,
     Body,
     Filter,
     Input,
-    LimitIn,
-    Moment,
+    LimitInput,
     Name,
     Reference,
     Relation,
-    Statement,
+    Timestamp,
 )
-from app.api.schemas.event_counts import CountedEvents, step_events_of
+from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.ledger.composition import MAX_PARTS
 from app.ledger.filters import FilterKind
 from app.ledger.windows import ALWAYS, Window
@@ -41,12 +41,12 @@ _OF_PARTS: dict[str, object] = {
 """What came later to the body of a request, and what it is if it is left out."""
 
 
-class TermsIn(Body):
+class CreateAccount(Body):
     """What every new account is opened with."""
 
     name: Name
     filter: Filter = "adaptive"
-    planned: CountedEvents = Field(
+    planned: EventCounts = Field(
         default=[],
         description="The workload that an adaptive filter is tuned for; empty: the first event charged.",
     )
@@ -56,7 +56,7 @@ class TermsIn(Body):
         return FilterKind(self.filter)
 
 
-class ComposedIn(TermsIn):
+class CreateComposedAccount(CreateAccount):
     """What an account beneath which budgets lie may be opened with besides."""
 
     composition: Literal["sequential", "parallel"] = Field(
@@ -64,7 +64,7 @@ class ComposedIn(TermsIn):
         description="`sequential`: what the children spend adds up. `parallel`: the children are budgets that hold "
         "disjoint parts of the population, and what counts is the part that lost most.",
     )
-    attestation: Statement | None = Field(
+    attestation: AttestationText | None = Field(
         default=None,
         description="Needed for parallel composition: why the parts are disjoint and chosen independently of the data.",
     )
@@ -104,7 +104,7 @@ class ComposedIn(TermsIn):
         return ParallelSpec(self.max_partitions_per_unit or 1, self.attestation, self.replaced_units)
 
 
-class PopulationIn(ComposedIn):
+class CreatePopulation(CreateComposedAccount):
     """A new population."""
 
     model_config = ConfigDict(
@@ -124,7 +124,7 @@ class PopulationIn(ComposedIn):
     privacy_unit: Name = Field(description="Who is protected: one record, one user, one client device.")
     neighboring_relation: Relation
     size: int | None = Field(default=None, ge=1, le=10**12, description="How many privacy units, if known.")
-    limit: LimitIn
+    limit: LimitInput
 
     def terms(self) -> AccountSpec:
         """What the account is opened with."""
@@ -136,13 +136,13 @@ class PopulationIn(ComposedIn):
         return Population(self.privacy_unit, NeighboringRelation(self.neighboring_relation), self.size)
 
 
-class BlockIn(Input):
+class DataBlockInput(Input):
     """The data that came in some time."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [BLOCK_EXAMPLE]})
 
-    data_from: Moment = Field(description="The first moment of it.")
-    data_to: Moment = Field(description="The first moment behind it.")
+    data_from: Timestamp = Field(description="The first moment of it.")
+    data_to: Timestamp = Field(description="The first moment behind it.")
     label: Name | None = Field(default=None, description="What you call it.")
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class BlockIn(Input):
         return self
 
 
-class BudgetIn(ComposedIn):
+class CreateBudget(CreateComposedAccount):
     """A new budget beneath a population or another budget."""
 
     model_config = ConfigDict(
@@ -162,10 +162,10 @@ class BudgetIn(ComposedIn):
     )
 
     parent: Reference
-    limit: LimitIn
-    opens_at: Moment | None = Field(default=None, description="Nothing is taken from it before.")
-    closes_at: Moment | None = Field(default=None, description="Nothing is taken from it from then on.")
-    block: BlockIn | None = Field(
+    limit: LimitInput
+    opens_at: Timestamp | None = Field(default=None, description="Nothing is taken from it before.")
+    closes_at: Timestamp | None = Field(default=None, description="Nothing is taken from it from then on.")
+    block: DataBlockInput | None = Field(
         default=None,
         description="The data that the budget stands for; its parent is parallel, and no other block overlaps it.",
     )

@@ -4,15 +4,15 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import LimitOut, Output
+from app.api.schemas.common import Limit, Output
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import AccountKind
-from app.ledger.filters import Limit
+from app.ledger.filters import Limit as DomainLimit
 from app.service.json_numbers import json_finite
-from app.service.queries.account_history import AccountHistory
+from app.service.queries.account_history import AccountHistory as DomainAccountHistory
 
 
-class AccountPointOut(Output):
+class AccountHistoryPoint(Output):
     """What was spent at a moment."""
 
     at: datetime
@@ -20,7 +20,7 @@ class AccountPointOut(Output):
     epsilon_infinite: bool
 
 
-class ChildShareOut(Output):
+class ChildShare(Output):
     """What went through a child of the account."""
 
     account: str | None = Field(description="Null: all children that are not told apart.")
@@ -32,15 +32,15 @@ class ChildShareOut(Output):
     )
 
 
-class LimitChangeOut(Output):
+class LimitChange(Output):
     """Another limit."""
 
     at: datetime
-    before: LimitOut
-    after: LimitOut
+    before: Limit
+    after: Limit
 
 
-class AccountHistoryOut(Output):
+class AccountHistory(Output):
     """An account's epsilon over time, evenly thinned out to `max_points`."""
 
     model_config = ConfigDict(
@@ -72,13 +72,13 @@ class AccountHistoryOut(Output):
     )
 
     account: str
-    limit: LimitOut
-    points: list[AccountPointOut] = Field(
+    limit: Limit
+    points: list[AccountHistoryPoint] = Field(
         description="When something was charged; the opening of the account comes first. Empty: nothing was."
     )
     order: float | None = Field(description="The Rényi order at which the account's filter admits longest.")
-    children: list[ChildShareOut] = Field(description="Those that have taken most first.")
-    limit_changes: list[LimitChangeOut]
+    children: list[ChildShare] = Field(description="Those that have taken most first.")
+    limit_changes: list[LimitChange]
     decisions: int = Field(description="How many there are of all runs beneath the account.")
     decisions_read: int = Field(description="How many of them the history was made from.")
     exact: bool = Field(
@@ -87,7 +87,7 @@ class AccountHistoryOut(Output):
     )
 
     @classmethod
-    def of(cls, history: AccountHistory) -> "AccountHistoryOut":
+    def of(cls, history: DomainAccountHistory) -> "AccountHistory":
         """A history as it is answered."""
         limit = history.account.limit
         assert limit is not None, "populations and budgets have limits"
@@ -95,16 +95,16 @@ class AccountHistoryOut(Output):
             account=history.account.id,
             limit=_limit(limit),
             points=[
-                AccountPointOut(at=at, **json_finite(epsilon=epsilon))
+                AccountHistoryPoint(at=at, **json_finite(epsilon=epsilon))
                 for at, epsilon in zip(history.moments, history.epsilons, strict=True)
             ],
             order=history.order,
             children=[
-                ChildShareOut(account=each.account_id, path=each.path, kind=each.kind, shares=list(each.shares))
+                ChildShare(account=each.account_id, path=each.path, kind=each.kind, shares=list(each.shares))
                 for each in history.children
             ],
             limit_changes=[
-                LimitChangeOut(at=each.at, before=_limit(each.before), after=_limit(each.after))
+                LimitChange(at=each.at, before=_limit(each.before), after=_limit(each.after))
                 for each in history.changes
             ],
             decisions=history.decisions,
@@ -113,5 +113,5 @@ class AccountHistoryOut(Output):
         )
 
 
-def _limit(limit: Limit) -> LimitOut:
-    return LimitOut(epsilon=limit.epsilon, delta=limit.delta)
+def _limit(limit: DomainLimit) -> Limit:
+    return Limit(epsilon=limit.epsilon, delta=limit.delta)

@@ -7,12 +7,13 @@ from pydantic import ConfigDict, Field
 
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.common import (
-    AccountOut,
-    LimitOut,
+    Account,
+    Limit,
     Output,
 )
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_POPULATION_ID
-from app.ledger.accounts import Account, StepEvent
+from app.ledger.accounts import Account as DomainAccount
+from app.ledger.accounts import StepEvent
 from app.service.accounts.partitions import AccountView
 from app.service.json_numbers import json_finite
 from app.service.planning.assumptions import about_limit, about_loss
@@ -69,7 +70,7 @@ BUDGET_EXAMPLE: dict[str, Any] = {
 }
 
 
-class AttestationOut(Output):
+class Attestation(Output):
     """Why the children are disjoint parts, and who has said so."""
 
     text: str
@@ -78,7 +79,7 @@ class AttestationOut(Output):
     attested_at: datetime
 
 
-class BlockOut(Output):
+class DataBlock(Output):
     """The data that a budget stands for."""
 
     data_from: datetime
@@ -86,7 +87,7 @@ class BlockOut(Output):
     label: str | None = None
 
 
-class LifetimeOut(Output):
+class LifetimeSpend(Output):
     """What the people of a population have lost in all, whatever windows and blocks there were."""
 
     population: str
@@ -99,7 +100,7 @@ class LifetimeOut(Output):
     epsilon_limit: float
 
     @classmethod
-    def of(cls, population: Account) -> "LifetimeOut":
+    def of(cls, population: DomainAccount) -> "LifetimeSpend":
         """A population's odometer."""
         assert population.limit is not None, "populations have limits"
         return cls(
@@ -111,7 +112,7 @@ class LifetimeOut(Output):
         )
 
 
-class ComposedOut(AccountOut):
+class ComposedAccount(Account):
     """What an account beneath which budgets lie shows besides."""
 
     composition: Literal["sequential", "parallel"]
@@ -121,13 +122,13 @@ class ComposedOut(AccountOut):
         "infinite."
     )
     epsilon_with_held_infinite: bool
-    attestation: AttestationOut | None = None
-    lifetime: LifetimeOut = Field(
+    attestation: Attestation | None = None
+    lifetime: LifetimeSpend = Field(
         description="The odometer of the population: it never goes back, whatever opens or closes."
     )
 
 
-class PopulationOut(ComposedOut):
+class Population(ComposedAccount):
     """A population and what was spent on it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [POPULATION_EXAMPLE]})
@@ -135,10 +136,10 @@ class PopulationOut(ComposedOut):
     privacy_unit: str
     neighboring_relation: NeighboringRelation
     size: int | None
-    limit: LimitOut
+    limit: Limit
 
     @classmethod
-    def of(cls, view: AccountView) -> "PopulationOut":
+    def of(cls, view: AccountView) -> "Population":
         """A population as it is read."""
         record = view.record
         return cls(
@@ -149,20 +150,20 @@ class PopulationOut(ComposedOut):
         )
 
 
-class BudgetOut(ComposedOut):
+class Budget(ComposedAccount):
     """A budget and what was spent on it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [BUDGET_EXAMPLE]})
 
     parent: str
     population: str
-    limit: LimitOut
+    limit: Limit
     opens_at: datetime | None = None
     closes_at: datetime | None = None
-    block: BlockOut | None = None
+    block: DataBlock | None = None
 
     @classmethod
-    def of(cls, view: AccountView) -> "BudgetOut":
+    def of(cls, view: AccountView) -> "Budget":
         """A budget as it is read."""
         account, block = view.record.account, view.block
         assert account.parent_id is not None, "a budget lies beneath an account"
@@ -172,7 +173,7 @@ class BudgetOut(ComposedOut):
             population=account.population_id,
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
-            block=block and BlockOut(data_from=block.data_from, data_to=block.data_to, label=block.label),
+            block=block and DataBlock(data_from=block.data_from, data_to=block.data_to, label=block.label),
         )
 
 
@@ -181,7 +182,7 @@ class PopulationPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [POPULATION_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[PopulationOut]
+    items: list[Population]
     next: str | None
 
 
@@ -190,7 +191,7 @@ class BudgetPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [BUDGET_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[BudgetOut]
+    items: list[Budget]
     next: str | None
 
 
@@ -210,7 +211,7 @@ def shared(view: AccountView) -> dict[str, Any]:
             epsilon_with_held=account.epsilon(account.spent + account.held),
             epsilon_declared=account.epsilon_declared(account.limit.delta),
         ),
-        "limit": LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
+        "limit": Limit(epsilon=account.limit.epsilon, delta=account.limit.delta),
         "own_delta": account.spent.delta_value(),
         "warnings": [
             *about_limit(account.limit, account.filter),
@@ -219,13 +220,13 @@ def shared(view: AccountView) -> dict[str, Any]:
         "composition": "sequential" if account.partitions_per_unit is None else "parallel",
         "max_partitions_per_unit": account.partitions_per_unit,
         "attestation": said
-        and AttestationOut(
+        and Attestation(
             text=said.text,
             replaced_units=said.replaced_units,
             attested_by=said.attested_by,
             attested_at=said.attested_at,
         ),
-        "lifetime": LifetimeOut.of(view.population),
+        "lifetime": LifetimeSpend.of(view.population),
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }

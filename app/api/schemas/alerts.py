@@ -8,10 +8,11 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import Body, Output, Reference
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR
 from app.ledger.alert_thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
-from app.persistence.repositories.alert_settings import AlertSettings
-from app.persistence.repositories.alerts import Alert, AlertType, DeliveryStatus
-from app.persistence.repositories.deliveries import Delivery
-from app.persistence.repositories.webhooks import Webhook
+from app.persistence.repositories.alert_settings import AlertSettings as DomainAlertSettings
+from app.persistence.repositories.alerts import Alert as DomainAlert
+from app.persistence.repositories.alerts import AlertType, DeliveryStatus
+from app.persistence.repositories.deliveries import Delivery as DomainDelivery
+from app.persistence.repositories.webhooks import Webhook as DomainWebhook
 from app.persistence.tables import MAX_URL_LENGTH
 from app.service.alerts.forecasts import Outlook
 from app.service.alerts.webhooks import Subscription
@@ -73,7 +74,7 @@ Subscribed = Literal[
 """Every type of alert but the test, which its webhook always gets."""
 
 
-class WebhookIn(Body):
+class CreateWebhook(Body):
     """A new webhook."""
 
     model_config = ConfigDict(
@@ -95,7 +96,7 @@ class WebhookIn(Body):
         return Subscription(self.url, tuple(map(AlertType, dict.fromkeys(self.types))), self.account)
 
 
-class RotationIn(Body):
+class RotateWebhookSecret(Body):
     """A new secret."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_seconds": 86400}]})
@@ -108,7 +109,7 @@ class RotationIn(Body):
     )
 
 
-class WebhookOut(Output):
+class Webhook(Output):
     """A webhook; its secret was shown once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [WEBHOOK_EXAMPLE]})
@@ -125,12 +126,12 @@ class WebhookOut(Output):
     disabled_because: str | None
 
     @classmethod
-    def of(cls, webhook: Webhook) -> Self:
+    def of(cls, webhook: DomainWebhook) -> Self:
         """From the domain."""
         return cls(**_shown(webhook))
 
 
-class NewWebhookOut(WebhookOut):
+class CreatedWebhook(Webhook):
     """A webhook with its secret, which is shown this once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [WEBHOOK_EXAMPLE | {"secret": _SECRET}]})
@@ -138,7 +139,7 @@ class NewWebhookOut(WebhookOut):
     secret: str = Field(description="For a Standard Webhooks library at the receiver.")
 
     @classmethod
-    def of(cls, webhook: Webhook) -> Self:
+    def of(cls, webhook: DomainWebhook) -> Self:
         """From the domain."""
         return cls(**_shown(webhook), secret=webhook.secret)
 
@@ -148,11 +149,11 @@ class WebhookPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [WEBHOOK_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[WebhookOut]
+    items: list[Webhook]
     next: str | None
 
 
-class AlertOut(Output):
+class Alert(Output):
     """Something that was told."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ALERT_EXAMPLE]})
@@ -164,7 +165,7 @@ class AlertOut(Output):
     created_at: datetime
 
     @classmethod
-    def of(cls, alert: Alert) -> Self:
+    def of(cls, alert: DomainAlert) -> Self:
         """From the domain."""
         return cls(
             id=alert.id,
@@ -180,11 +181,11 @@ class AlertPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ALERT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[AlertOut]
+    items: list[Alert]
     next: str | None
 
 
-class DeliveryOut(Output):
+class Delivery(Output):
     """An alert on its way to a webhook."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DELIVERY_EXAMPLE]})
@@ -203,7 +204,7 @@ class DeliveryOut(Output):
     created_at: datetime
 
     @classmethod
-    def of(cls, delivery: Delivery) -> Self:
+    def of(cls, delivery: DomainDelivery) -> Self:
         """From the domain."""
         pending = delivery.status is DeliveryStatus.PENDING
         return cls(
@@ -227,11 +228,11 @@ class DeliveryPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [DELIVERY_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[DeliveryOut]
+    items: list[Delivery]
     next: str | None
 
 
-class TellsIn(Body):
+class ReplaceAlertSettings(Body):
     """Of what an account tells."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"thresholds": [0.5, 0.9], "forecast_days": 14}]})
@@ -243,12 +244,12 @@ class TellsIn(Body):
         default=30, ge=0, le=3650, description="Tell when the limit is expected within so many days; 0: never."
     )
 
-    def tells(self) -> AlertSettings:
+    def tells(self) -> DomainAlertSettings:
         """As the ledger knows it."""
-        return AlertSettings(tuple(self.thresholds), self.forecast_days)
+        return DomainAlertSettings(tuple(self.thresholds), self.forecast_days)
 
 
-class TellsOut(Output):
+class AlertSettings(Output):
     """Of what an account tells."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"thresholds": [0.5, 0.8, 1.0], "forecast_days": 30}]})
@@ -257,12 +258,12 @@ class TellsOut(Output):
     forecast_days: int
 
     @classmethod
-    def of(cls, tells: AlertSettings) -> Self:
+    def of(cls, tells: DomainAlertSettings) -> Self:
         """From the domain."""
         return cls(thresholds=list(tells.thresholds), forecast_days=tells.forecast_days)
 
 
-class ForecastOut(Output):
+class Forecast(Output):
     """When an account will reach its limit if it goes on as it has."""
 
     model_config = ConfigDict(
@@ -300,7 +301,7 @@ class ForecastOut(Output):
         )
 
 
-def _shown(webhook: Webhook) -> dict[str, Any]:
+def _shown(webhook: DomainWebhook) -> dict[str, Any]:
     return {
         "id": webhook.id,
         "url": webhook.url,

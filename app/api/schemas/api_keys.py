@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Body, Moment, Name, Output, Reason, Reference
+from app.api.schemas.common import Body, Name, Output, Reason, Reference, Timestamp
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID
 from app.ledger.permissions import Role
 from app.persistence.repositories.api_keys import KeyRecord
@@ -25,7 +25,7 @@ KEY_EXAMPLE: dict[str, Any] = {
 }
 
 
-class KeyIn(Body):
+class CreateApiKey(Body):
     """A new key."""
 
     model_config = ConfigDict(
@@ -39,14 +39,14 @@ class KeyIn(Body):
         description="A population or budget (id or path) or a run (id): the key holds on it and beneath it. Null: in "
         "the whole organisation.",
     )
-    expires_at: Moment | None = Field(default=None, description="From when on it opens nothing; null: never.")
+    expires_at: Timestamp | None = Field(default=None, description="From when on it opens nothing; null: never.")
 
     def terms(self) -> KeyTerms:
         """As the service knows it."""
         return KeyTerms(self.role, self.name, self.scope, self.expires_at)
 
 
-class RotateIn(Body):
+class RotateApiKey(Body):
     """How a key is changed for a new one."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_seconds": 3600}]})
@@ -56,7 +56,7 @@ class RotateIn(Body):
     )
 
 
-class RevokeIn(Body):
+class RevokeApiKey(Body):
     """Why a key is withdrawn."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The laptop was lost.", "with_heirs": True}]})
@@ -69,7 +69,7 @@ class RevokeIn(Body):
     )
 
 
-class KeyOut(Output):
+class ApiKey(Output):
     """What is known of a key; its secret is stored nowhere."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE]})
@@ -85,12 +85,12 @@ class KeyOut(Output):
     last_used_at: datetime | None = Field(description="About to the minute.")
 
     @classmethod
-    def of(cls, key: KeyRecord) -> "KeyOut":
+    def of(cls, key: KeyRecord) -> "ApiKey":
         """A key as it is read."""
         return cls(**_shown(key))
 
 
-class IssuedKeyOut(KeyOut):
+class CreatedApiKey(ApiKey):
     """A new key, with its secret: it is shown this once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE | {"key": f"{EXAMPLE_KEY_ID}.…"}]})
@@ -98,19 +98,19 @@ class IssuedKeyOut(KeyOut):
     key: str = Field(description="What goes into the Authorization header, behind `Bearer `.")
 
     @classmethod
-    def issued(cls, issued: IssuedKey) -> "IssuedKeyOut":
+    def issued(cls, issued: IssuedKey) -> "CreatedApiKey":
         """A key as it was made."""
         return cls(**_shown(issued.record), key=issued.key)
 
 
-class KeyPage(Output):
+class ApiKeyPage(Output):
     """Keys in the order of their making."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [KEY_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[KeyOut]
+    items: list[ApiKey]
     next: str | None
 
 
 def _shown(key: KeyRecord) -> dict[str, Any]:
-    return {name: getattr(key, name) for name in KeyOut.model_fields}
+    return {name: getattr(key, name) for name in ApiKey.model_fields}

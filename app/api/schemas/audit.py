@@ -9,10 +9,11 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import Output
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.persistence.repositories.audit_entries import StoredAuditEntry
-from app.service.verification import Discrepancy, VerificationReport
+from app.service.verification import Discrepancy as DomainDiscrepancy
+from app.service.verification import VerificationReport
 
 
-class FaultOut(Output):
+class Discrepancy(Output):
     """Something that does not agree."""
 
     account: str | None = Field(description="Whose balance is not proven; writes to it are stopped. Null: a price.")
@@ -20,12 +21,12 @@ class FaultOut(Output):
     detail: str
 
     @classmethod
-    def of(cls, fault: Discrepancy) -> Self:
+    def of(cls, fault: DomainDiscrepancy) -> Self:
         """From the domain."""
         return cls(account=fault.account_id, position=fault.position, detail=fault.detail)
 
 
-class QuarantineOut(Output):
+class Quarantine(Output):
     """An account that writes are stopped to."""
 
     account: str
@@ -36,7 +37,7 @@ class QuarantineOut(Output):
     )
 
 
-class VerificationOut(Output):
+class Verification(Output):
     """What was recomputed from the charges alone, and what did not agree."""
 
     model_config = ConfigDict(
@@ -80,8 +81,8 @@ class VerificationOut(Output):
     charges: int = Field(description="How many charged step events were summed.")
     steps: int = Field(description="How many steps these stand for.")
     acts: int = Field(description="How many acts of the organisation were hashed again.")
-    faults: list[FaultOut] = Field(description="Empty if the ledger is sound.")
-    quarantined: list[QuarantineOut] = Field(
+    faults: list[Discrepancy] = Field(description="Empty if the ledger is sound.")
+    quarantined: list[Quarantine] = Field(
         description="What writes are stopped to now, whether or not a fault is found in it still."
     )
 
@@ -98,9 +99,9 @@ class VerificationOut(Output):
             charges=found.charges,
             steps=found.steps,
             acts=found.acts,
-            faults=[FaultOut.of(fault) for fault in found.faults],
+            faults=[Discrepancy.of(fault) for fault in found.faults],
             quarantined=[
-                QuarantineOut(account=key[1], detail=why, liftable=key in liftable)
+                Quarantine(account=key[1], detail=why, liftable=key in liftable)
                 for key, why in sorted(found.quarantined.items())
             ],
         )
@@ -120,7 +121,7 @@ ACT_EXAMPLE: dict[str, Any] = {
 }
 
 
-class ActOut(Output):
+class AuditEvent(Output):
     """An entry of the organisation's chain."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ACT_EXAMPLE]})
@@ -154,10 +155,10 @@ class ActOut(Output):
         )
 
 
-class ActPage(Output):
+class AuditEventPage(Output):
     """Acts in the order of the chain, or against it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ACT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[ActOut]
+    items: list[AuditEvent]
     next: str | None

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Output
 from app.api.schemas.examples import EXAMPLE_CURSOR, EXAMPLE_ORGANISATION_ID
-from app.persistence.repositories.checkpoints import Checkpoint
+from app.persistence.repositories.checkpoints import Checkpoint as DomainCheckpoint
 from app.service.signatures import Signer
 
 SIGNATURE_EXAMPLE: dict[str, Any] = {
@@ -27,7 +27,7 @@ CHECKPOINT_EXAMPLE: dict[str, Any] = {
 }
 
 
-class SignatureOut(Output):
+class Signature(Output):
     """A signature over the canonical JSON of the payload: sorted keys, no spaces, ASCII."""
 
     algorithm: Literal["Ed25519"]
@@ -45,13 +45,13 @@ class CheckpointPayload(Output):
     created_at: str = Field(description="In UTC, with microseconds; a text, since it is signed as it is.")
 
 
-class CheckpointOut(Output):
+class Checkpoint(Output):
     """A signed checkpoint: keep it where nobody can rewrite it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [CHECKPOINT_EXAMPLE]})
 
     payload: CheckpointPayload
-    signature: SignatureOut
+    signature: Signature
 
 
 class CheckpointPage(Output):
@@ -59,16 +59,16 @@ class CheckpointPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [CHECKPOINT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[CheckpointOut]
+    items: list[Checkpoint]
     next: str | None
 
     @classmethod
-    def of(cls, shown: list[Checkpoint], following: str | None) -> Self:
+    def of(cls, shown: list[DomainCheckpoint], following: str | None) -> Self:
         """A page as it is read."""
-        return cls(items=[CheckpointOut.model_validate(json.loads(each.document)) for each in shown], next=following)
+        return cls(items=[Checkpoint.model_validate(json.loads(each.document)) for each in shown], next=following)
 
 
-class SigningKeyOut(Output):
+class SigningKey(Output):
     """The public key that checkpoints and statements are verified with."""
 
     model_config = ConfigDict(

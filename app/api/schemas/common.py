@@ -18,7 +18,8 @@ from pydantic_core import PydanticCustomError
 
 from app.accounting.events import MAX_EVENTS, NeighboringRelation
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.filters import FilterKind
+from app.ledger.filters import Limit as DomainLimit
 from app.ledger.names import MAX_NAME_LENGTH, check_name
 from app.service.accounts.spec import ID_PREFIXES
 
@@ -52,7 +53,7 @@ class Body(Input):
             ) from None
 
 
-class Nothing(Body):
+class EmptyBody(Body):
     """What is asked by the path alone."""
 
 
@@ -104,7 +105,7 @@ Reason = Annotated[
     Field(min_length=1, max_length=2000, description="Why, for whoever reads the record."),
     AfterValidator(_readable),
 ]
-Statement = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_readable)]
+AttestationText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_readable)]
 
 
 def _utc(value: datetime) -> datetime:
@@ -114,7 +115,7 @@ def _utc(value: datetime) -> datetime:
         raise ValueError("a moment lies within the years 1 and 9999") from None
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_utc), Field(strict=False)]
+Timestamp = Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_utc), Field(strict=False)]
 Reference = Annotated[
     str, Field(min_length=1, max_length=2000, description="An id, or a path of names such as mimic/icu-team.")
 ]
@@ -130,7 +131,7 @@ Filter = Annotated[
 ]
 
 
-class LimitIn(Input):
+class LimitInput(Input):
     """The most that may be spent."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"epsilon": 3.0, "delta": 1e-5}]})
@@ -138,19 +139,19 @@ class LimitIn(Input):
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
 
-    def domain(self) -> Limit:
+    def domain(self) -> DomainLimit:
         """The limit as the ledger knows it."""
-        return Limit(self.epsilon, self.delta)
+        return DomainLimit(self.epsilon, self.delta)
 
 
-class LimitOut(Output):
+class Limit(Output):
     """The most that may be spent."""
 
     epsilon: float
     delta: float
 
 
-class AccountOut(Output):
+class Account(Output):
     """What every account shows."""
 
     id: str

@@ -40,7 +40,7 @@ DECISION_EXAMPLE: dict[str, Any] = {
 }
 
 
-class DecisionOut(Output):
+class Decision(Output):
     """What became of steps that a run asked for, or told of."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DECISION_EXAMPLE]})
@@ -100,7 +100,7 @@ class DecisionPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [DECISION_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[DecisionOut]
+    items: list[Decision]
     next: str | None
 
 

@@ -12,7 +12,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.errors import RequestTooLargeError
 
 
-class CountedEvent(Input):
+class EventCount(Input):
     """`count` repetitions of one event."""
 
     event: SentEvent
@@ -33,10 +33,10 @@ def _few(given: object) -> object:
     return given
 
 
-CountedEvents = Annotated[list[CountedEvent], BeforeValidator(_few), Field(json_schema_extra={"maxItems": MAX_EVENTS})]
+EventCounts = Annotated[list[EventCount], BeforeValidator(_few), Field(json_schema_extra={"maxItems": MAX_EVENTS})]
 
 
-def step_events_of(items: list[CountedEvent]) -> tuple[StepEvent, ...]:
+def step_events_of(items: list[EventCount]) -> tuple[StepEvent, ...]:
     """Counted events as the ledger knows them.
 
     Raises:

@@ -8,9 +8,9 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 
 from app.accounting.events import event_to_dict
 from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
-from app.api.schemas.account_creation import TermsIn
-from app.api.schemas.common import Input, LimitIn, Name, Output, Reference, Relation, relation_of
-from app.api.schemas.event_counts import CountedEvents, step_events_of
+from app.api.schemas.account_creation import CreateAccount
+from app.api.schemas.common import Input, LimitInput, Name, Output, Reference, Relation, relation_of
+from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_CURSOR,
@@ -57,12 +57,12 @@ EXPERIMENT_EXAMPLE: dict[str, Any] = {
 }
 
 
-class TrialsIn(Input):
+class Trials(Input):
     """The trials of a sweep that is charged all at once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRIALS]})
 
-    each: CountedEvents = Field(
+    each: EventCounts = Field(
         min_length=1, description="All that one trial does to the data, whatever its hyper-parameters."
     )
     mean: float = Field(ge=1, le=MAX_MEAN, description="Expected number of trials.")
@@ -73,7 +73,7 @@ class TrialsIn(Input):
     )
 
 
-class ExperimentIn(TermsIn):
+class CreateExperiment(CreateAccount):
     """A sweep: many trainings of which one is chosen."""
 
     model_config = ConfigDict(
@@ -99,10 +99,10 @@ class ExperimentIn(TermsIn):
     budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
         default=None, description="In the place of `budget`, of a sweep that is charged all at once: several."
     )
-    limit: LimitIn | None = Field(
+    limit: LimitInput | None = Field(
         default=None, description="Of all runs of the experiment together; left out: that of the budget above."
     )
-    trials: TrialsIn | None = Field(default=None, description="Of a sweep that is charged all at once.")
+    trials: Trials | None = Field(default=None, description="Of a sweep that is charged all at once.")
     privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
     neighboring_relation: Relation | None = Field(
         default=None, description="What its mechanisms are calibrated for; must be the population's."
@@ -154,7 +154,7 @@ class ExperimentIn(TermsIn):
         )
 
 
-class ExperimentOut(Output):
+class Experiment(Output):
     """A sweep, and what was spent on all of it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE]})
@@ -204,7 +204,7 @@ class ExperimentOut(Output):
         )
 
 
-class DeclaredOut(ExperimentOut):
+class CreatedExperiment(Experiment):
     """A sweep that was declared just now."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE | {"trials": 5}]})
@@ -221,7 +221,7 @@ class ExperimentPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [EXPERIMENT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[ExperimentOut]
+    items: list[Experiment]
     next: str | None
 
 

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.api.schemas.common import Body, Delta, Filter, Relation
-from app.api.schemas.event_counts import CountedEvents, step_events_of
+from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import EXAMPLE_EVENT
 from app.ledger.accounts import StepEvent
@@ -19,7 +19,7 @@ EXAMPLE_PLAN: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 500
 EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta": 1e-5}
 
 
-class SettingIn(Body):
+class PlanAssumptionsBody(Body):
     """What holds for all of a plan."""
 
     neighboring_relation: Relation = "add_or_remove_one"
@@ -42,10 +42,10 @@ class SettingIn(Body):
         )
 
 
-class PlanIn(SettingIn):
+class PlanBody(PlanAssumptionsBody):
     """A plan, fixed in advance."""
 
-    events: CountedEvents = Field(min_length=1, description="At most 1,000.")
+    events: EventCounts = Field(min_length=1, description="At most 1,000.")
 
     def steps(self) -> tuple[StepEvent, ...]:
         """The plan as the ledger knows it.
@@ -56,7 +56,7 @@ class PlanIn(SettingIn):
         return step_events_of(self.events)
 
 
-class EpsilonIn(PlanIn):
+class ComputeEpsilon(PlanBody):
     """A plan and the delta at which its epsilon is asked for."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"delta": 1e-5}]})
@@ -64,7 +64,7 @@ class EpsilonIn(PlanIn):
     delta: Delta
 
 
-class DeltaIn(PlanIn):
+class ComputeDelta(PlanBody):
     """A plan and the epsilon at which its delta is asked for."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"epsilon": 4.0}]})
@@ -72,7 +72,7 @@ class DeltaIn(PlanIn):
     epsilon: float = Field(ge=0, le=10_000)
 
 
-class TrajectoryIn(PlanIn):
+class ComputeEpsilonTrajectory(PlanBody):
     """A plan whose epsilon is asked for after each step."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"delta": 1e-5, "max_points": 3}]})
@@ -81,13 +81,13 @@ class TrajectoryIn(PlanIn):
     max_points: int = Field(default=200, ge=1, le=2000)
 
 
-class TargetIn(SettingIn):
+class CalibrationTarget(PlanAssumptionsBody):
     """An event that is to be repeated, and what the plan must meet."""
 
     event: SentEvent
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
-    besides: CountedEvents = Field(default=[], description="What else is planned; at most 1,000.")
+    besides: EventCounts = Field(default=[], description="What else is planned; at most 1,000.")
     filter: Filter = "declared"
 
     def asked(self) -> tuple[DpEvent, CalibrationGoal]:
@@ -101,7 +101,7 @@ class TargetIn(SettingIn):
         return event_of(self.event), goal
 
 
-class NoiseMultiplierIn(TargetIn):
+class FindNoiseMultiplier(CalibrationTarget):
     """An event whose noise is asked for; the noise multiplier that it has does not matter."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"count": 10_000}]})
@@ -114,7 +114,7 @@ class NoiseMultiplierIn(TargetIn):
         return event, self.count, goal
 
 
-class SamplingProbabilityIn(TargetIn):
+class FindSamplingProbability(CalibrationTarget):
     """An event whose sampling is asked for; the sampling probability that it has does not matter."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"count": 10_000}]})
@@ -127,7 +127,7 @@ class SamplingProbabilityIn(TargetIn):
         return event, self.count, goal
 
 
-class MostStepsIn(TargetIn):
+class FindMaxSteps(CalibrationTarget):
     """An event that is to be repeated as often as possible."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"steps_per_epoch": 100}]})
@@ -139,7 +139,7 @@ class MostStepsIn(TargetIn):
         return (*self.asked(), self.steps_per_epoch)
 
 
-class LaplaceIn(Body):
+class ComputeLaplaceCost(Body):
     """Laplace noise in every coordinate, by its `scale` or by the `bound` that it keeps with a `probability`."""
 
     model_config = ConfigDict(
@@ -163,7 +163,7 @@ class LaplaceIn(Body):
     delta: Delta | None = Field(default=None, description="for the Rényi bound, which may be below the sum")
 
     @model_validator(mode="after")
-    def _scale_or_bound(self) -> "LaplaceIn":
+    def _scale_or_bound(self) -> "ComputeLaplaceCost":
         if (self.scale is None) == (self.bound is None):
             raise ValueError("send either `scale` or `bound`; the other follows from it and `probability`")
         return self

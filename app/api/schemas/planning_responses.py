@@ -20,7 +20,7 @@ from app.api.schemas.planning_examples import (
 from app.service.json_numbers import json_finite
 from app.service.planning.calibration import Solution, Steps
 from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
-from app.service.planning.laplace import LaplaceCost
+from app.service.planning.laplace import LaplaceCost as DomainLaplaceCost
 
 OptimalOrder = Annotated[float | None, AfterValidator(lambda order: None if order == PURE else order)]
 """A Rényi order; null where it is infinite, which means that the epsilons of pure mechanisms were added up."""
@@ -62,7 +62,7 @@ class AccountantDelta(Output):
         return cls(name=reading.name, delta=reading.value, optimal_order=reading.optimal_order, note=reading.note)
 
 
-class EpsilonOut(Output):
+class EpsilonEstimate(Output):
     """What the plan costs."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EPSILON_EXAMPLE]})
@@ -80,7 +80,7 @@ class EpsilonOut(Output):
     warnings: list[str]
 
     @classmethod
-    def of(cls, cost: PlanCost) -> "EpsilonOut":
+    def of(cls, cost: PlanCost) -> "EpsilonEstimate":
         """A plan's cost as it is answered."""
         return cls(
             **json_finite(epsilon=cost.epsilon),
@@ -91,7 +91,7 @@ class EpsilonOut(Output):
         )
 
 
-class DeltaOut(Output):
+class DeltaEstimate(Output):
     """What the plan costs."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DELTA_EXAMPLE]})
@@ -108,7 +108,7 @@ class DeltaOut(Output):
     warnings: list[str]
 
     @classmethod
-    def of(cls, cost: PlanCost) -> "DeltaOut":
+    def of(cls, cost: PlanCost) -> "DeltaEstimate":
         """A plan's cost as it is answered."""
         return cls(
             delta=cost.delta,
@@ -119,7 +119,7 @@ class DeltaOut(Output):
         )
 
 
-class TrajectoryPointOut(Output):
+class EpsilonTrajectoryPoint(Output):
     """What the plan has cost after so many steps."""
 
     step: int = Field(description="How many steps were taken, from 1.")
@@ -127,24 +127,26 @@ class TrajectoryPointOut(Output):
     epsilon_infinite: bool
 
 
-class TrajectoryOut(Output):
+class EpsilonTrajectory(Output):
     """What the plan costs on its way: the first step, the last, and some spread evenly between them."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [TRAJECTORY_EXAMPLE]})
 
-    points: list[TrajectoryPointOut]
+    points: list[EpsilonTrajectoryPoint]
     steps: int = Field(description="How many the plan has in all.")
     delta: float
     warnings: list[str]
 
     @classmethod
-    def of(cls, found: Trajectory) -> "TrajectoryOut":
+    def of(cls, found: Trajectory) -> "EpsilonTrajectory":
         """A plan's way as it is answered."""
-        points = [TrajectoryPointOut(step=point.step, **json_finite(epsilon=point.epsilon)) for point in found.points]
+        points = [
+            EpsilonTrajectoryPoint(step=point.step, **json_finite(epsilon=point.epsilon)) for point in found.points
+        ]
         return cls(points=points, steps=found.steps, delta=found.delta, warnings=list(found.warnings))
 
 
-class SolutionOut(Output):
+class CalibrationEstimate(Output):
     """What makes the plan fit."""
 
     reachable: bool = Field(description="Whether any number is enough; if not, a warning says why.")
@@ -155,7 +157,7 @@ class SolutionOut(Output):
     warnings: list[str]
 
 
-class NoiseMultiplierOut(SolutionOut):
+class NoiseMultiplierEstimate(CalibrationEstimate):
     """The least noise with which the plan fits."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [NOISE_MULTIPLIER_EXAMPLE]})
@@ -165,12 +167,12 @@ class NoiseMultiplierOut(SolutionOut):
     )
 
     @classmethod
-    def of(cls, found: Solution, delta: float) -> "NoiseMultiplierOut":
+    def of(cls, found: Solution, delta: float) -> "NoiseMultiplierEstimate":
         """A solution as it is answered."""
         return cls(noise_multiplier=found.value, **_solution(found, delta))
 
 
-class SamplingProbabilityOut(SolutionOut):
+class SamplingProbabilityEstimate(CalibrationEstimate):
     """The most sampling with which the plan fits."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SAMPLING_PROBABILITY_EXAMPLE]})
@@ -180,12 +182,12 @@ class SamplingProbabilityOut(SolutionOut):
     )
 
     @classmethod
-    def of(cls, found: Solution, delta: float) -> "SamplingProbabilityOut":
+    def of(cls, found: Solution, delta: float) -> "SamplingProbabilityEstimate":
         """A solution as it is answered."""
         return cls(sampling_probability=found.value, **_solution(found, delta))
 
 
-class MostStepsOut(Output):
+class MaxStepsEstimate(Output):
     """How many steps fit."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [MOST_STEPS_EXAMPLE]})
@@ -201,12 +203,12 @@ class MostStepsOut(Output):
     warnings: list[str]
 
     @classmethod
-    def of(cls, found: Steps, delta: float) -> "MostStepsOut":
+    def of(cls, found: Steps, delta: float) -> "MaxStepsEstimate":
         """A number of steps as it is answered."""
         return cls(delta=delta, **asdict(found) | {"warnings": list(found.warnings)})
 
 
-class LaplaceOut(Output):
+class LaplaceCost(Output):
     """Laplace noise, and what releases with it cost."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [LAPLACE_EXAMPLE]})
@@ -225,7 +227,7 @@ class LaplaceOut(Output):
     warnings: list[str]
 
     @classmethod
-    def of(cls, cost: LaplaceCost) -> "LaplaceOut":
+    def of(cls, cost: DomainLaplaceCost) -> "LaplaceCost":
         """Noise and its cost as they are answered."""
         return cls(**asdict(cost) | {"warnings": list(cost.warnings)})
 

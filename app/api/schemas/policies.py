@@ -55,7 +55,7 @@ Mechanism = Annotated[
 Reporter = Annotated[Literal["trainer", "admin"], Field()]
 
 
-class PolicyIn(Input):
+class PolicyRules(Input):
     """What runs may do; what is left out is not said here."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_POLICY]})
@@ -115,16 +115,16 @@ class PolicyIn(Input):
         return policy_of(said)
 
 
-class PolicyChangeIn(Body):
+class ReplacePolicy(Body):
     """Another policy, the whole of it, and why."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"policy": _POLICY, "reason": _WHY}]})
 
-    policy: PolicyIn
+    policy: PolicyRules
     reason: Reason
 
 
-class RuleWarningOut(Output):
+class PolicyWarning(Output):
     """A rule that has no effect, or less than it seems to have."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_WARNING]})
@@ -134,7 +134,7 @@ class RuleWarningOut(Output):
     detail: str = Field(description="What passes it, and why.")
 
 
-class PolicyOut(Output):
+class AccountPolicy(Output):
     """A policy; its ETag changes with it, and not with the policies above it."""
 
     model_config = ConfigDict(
@@ -157,7 +157,7 @@ class PolicyOut(Output):
     policy: dict[str, Any] = Field(description="What was said here.")
     effective: dict[str, Any] = Field(description="What holds here: the strictest of this and of all above it.")
     revision: int = Field(description="Counts the changes of this policy.")
-    warnings: list[RuleWarningOut] = Field(description="Rules said here that do less than they seem to do.")
+    warnings: list[PolicyWarning] = Field(description="Rules said here that do less than they seem to do.")
 
     @classmethod
     def of(cls, record: PolicyRecord, *, account: bool) -> Self:
@@ -168,5 +168,5 @@ class PolicyOut(Output):
             policy=facts_of(record.policy),
             effective=_SAID | facts_of(record.effective),
             revision=record.revision,
-            warnings=[RuleWarningOut(**asdict(each)) for each in record.warnings],
+            warnings=[PolicyWarning(**asdict(each)) for each in record.warnings],
         )

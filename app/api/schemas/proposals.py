@@ -5,11 +5,12 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Body, LimitIn, LimitOut, Output, Reason
+from app.api.schemas.common import Body, Limit, LimitInput, Output, Reason
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID
 from app.ledger.filters import FilterKind
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.proposals import Proposal, ProposalKind, ProposalStatus
+from app.persistence.repositories.proposals import Proposal as DomainProposal
+from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 
 _WHY = "The study goes on for another year, as its board has approved."
 PROPOSAL_EXAMPLE: dict[str, Any] = {
@@ -27,18 +28,18 @@ PROPOSAL_EXAMPLE: dict[str, Any] = {
 }
 
 
-class LimitChangeIn(Body):
+class ChangeLimit(Body):
     """Another limit for an account, and why."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"limit": {"epsilon": 3.0, "delta": 1e-5}, "reason": _WHY}]}
     )
 
-    limit: LimitIn
+    limit: LimitInput
     reason: Reason
 
 
-class QuarantineLiftIn(Body):
+class LiftQuarantine(Body):
     """Why the quarantine of an account is to end."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The rows were restored from the backup."}]})
@@ -46,7 +47,7 @@ class QuarantineLiftIn(Body):
     reason: Reason
 
 
-class DecisionIn(Body):
+class ProposalReview(Body):
     """Why a proposal is approved or rejected."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The board's protocol is at hand."}]})
@@ -54,7 +55,7 @@ class DecisionIn(Body):
     reason: Reason | None = None
 
 
-class AccountLimitOut(Output):
+class AccountLimit(Output):
     """The limit of an account; its ETag changes with the limit, and not with what is spent."""
 
     model_config = ConfigDict(
@@ -74,7 +75,7 @@ class AccountLimitOut(Output):
 
     account: str
     path: str
-    limit: LimitOut
+    limit: Limit
     revision: int = Field(description="Counts the changes of this limit.")
     filter: FilterKind
     weights_frozen: bool
@@ -87,14 +88,14 @@ class AccountLimitOut(Output):
         return cls(
             account=account.id,
             path=account.path,
-            limit=LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
+            limit=Limit(epsilon=account.limit.epsilon, delta=account.limit.delta),
             revision=account.limit_revision,
             filter=account.filter,
             weights_frozen=account.weights_frozen,
         )
 
 
-class ProposalOut(Output):
+class Proposal(Output):
     """Something that one person has proposed and another one decides."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PROPOSAL_EXAMPLE]})
@@ -115,7 +116,7 @@ class ProposalOut(Output):
     decision_reason: str | None
 
     @classmethod
-    def of(cls, proposal: Proposal) -> Self:
+    def of(cls, proposal: DomainProposal) -> Self:
         """A proposal as it is read."""
         same = {name: getattr(proposal, name) for name in cls.model_fields if name not in {"account", "proposed"}}
         return cls(**same, account=proposal.account_id, proposed=proposal.proposed)
@@ -126,5 +127,5 @@ class ProposalPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [PROPOSAL_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[ProposalOut]
+    items: list[Proposal]
     next: str | None

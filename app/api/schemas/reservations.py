@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
 from app.api.schemas.common import Body, Output
-from app.api.schemas.event_counts import CountedEvents, step_events_of
+from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
@@ -17,11 +17,20 @@ from app.api.schemas.examples import (
 )
 from app.api.schemas.steps import refusal_text
 from app.ledger.admission import Refusal
-from app.ledger.reservations import Reservation, ReservationStatus
+from app.ledger.reservations import Reservation as DomainReservation
+from app.ledger.reservations import ReservationStatus
 from app.service.charging.refusing import refusal_details
 from app.service.idempotency import ResponseOverride
 from app.service.json_numbers import json_finite
-from app.service.reservations.create import CreatedReservation, PlanRequest, PrecedingReservation
+from app.service.reservations.create import (
+    CreatedReservation as DomainCreatedReservation,
+)
+from app.service.reservations.create import (
+    PlanRequest,
+)
+from app.service.reservations.create import (
+    PrecedingReservation as DomainPrecedingReservation,
+)
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600
 DEFAULT_LEASE_SECONDS = 3600
@@ -78,7 +87,7 @@ HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
 }
 
 
-class CommitIn(Body):
+class CommitReservation(Body):
     """The trainer's word on what was done under a reservation."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"steps_executed": 812}]})
@@ -86,7 +95,7 @@ class CommitIn(Body):
     steps_executed: StepsExecuted
 
 
-class BeforeIn(CommitIn):
+class PrecedingReservation(CommitReservation):
     """The reservation that a plan follows on, with the trainer's word on it."""
 
     model_config = ConfigDict(
@@ -96,15 +105,15 @@ class BeforeIn(CommitIn):
     reservation: str = Field(min_length=1, max_length=100, description="Its id.")
 
 
-class ReservationIn(Body):
+class CreateReservation(Body):
     """A plan whose exact cost is set aside at once, or refused at once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]}]})
 
-    plan: CountedEvents = Field(min_length=1, description="At most 1,000.")
+    plan: EventCounts = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     attempt: Attempt = 1
-    follows: BeforeIn | None = Field(
+    follows: PrecedingReservation | None = Field(
         default=None,
         description="The run's active reservation: it is committed in the same transaction, and stays as it is if the "
         "new plan is refused.",
@@ -125,12 +134,12 @@ class ReservationIn(Body):
         before = (
             None
             if self.follows is None
-            else PrecedingReservation(self.follows.reservation, self.follows.steps_executed)
+            else DomainPrecedingReservation(self.follows.reservation, self.follows.steps_executed)
         )
         return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before)
 
 
-class EndIn(Body):
+class EndRun(Body):
     """What the trainer says at the end of its run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{}, {"steps_executed": 812, "attempt": 1}]})
@@ -145,7 +154,7 @@ class EndIn(Body):
     )
 
 
-class AttemptIn(Body):
+class CreateAttempt(Body):
     """A trainer takes over from a checkpoint."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"first_step": 400}]})
@@ -162,7 +171,7 @@ class AttemptIn(Body):
     )
 
 
-class PlannedOut(Output):
+class PlannedEvent(Output):
     """How many repetitions of an event are planned, and how many were authorised."""
 
     event: dict[str, Any]
@@ -171,7 +180,7 @@ class PlannedOut(Output):
     withdrawn: int = Field(description="How many a lowered limit has withdrawn: they may no longer be taken.")
 
 
-class ReservationOut(Output):
+class Reservation(Output):
     """A plan that is set aside, or how it ended."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RESERVATION_EXAMPLE]})
@@ -180,7 +189,7 @@ class ReservationOut(Output):
     run: str
     attempt: int
     status: ReservationStatus
-    plan: list[PlannedOut]
+    plan: list[PlannedEvent]
     steps_planned: int
     steps_authorized: int = Field(description="Steps that were asked for one by one, or charged at the end.")
     steps_withdrawn: int = Field(
@@ -191,12 +200,12 @@ class ReservationOut(Output):
     expires_at: datetime
 
     @classmethod
-    def of(cls, reservation: Reservation) -> "ReservationOut":
+    def of(cls, reservation: DomainReservation) -> "Reservation":
         """A reservation as it is answered."""
         return cls(**_members(reservation))
 
 
-class HeldOut(ReservationOut):
+class CreatedReservation(Reservation):
     """A plan that was just set aside, and where its run stands."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [HELD_EXAMPLE]})
@@ -213,7 +222,7 @@ class HeldOut(ReservationOut):
     binding_account_path: str
 
     @classmethod
-    def at(cls, held: CreatedReservation) -> "HeldOut":
+    def at(cls, held: DomainCreatedReservation) -> "CreatedReservation":
         """A plan as it is answered to whoever made it."""
         return cls(
             **_members(held.reservation),
@@ -227,14 +236,14 @@ class HeldOut(ReservationOut):
         )
 
 
-def _members(reservation: Reservation) -> dict[str, Any]:
+def _members(reservation: DomainReservation) -> dict[str, Any]:
     return {
         "id": reservation.id,
         "run": reservation.run_id,
         "attempt": reservation.attempt,
         "status": reservation.status,
         "plan": [
-            PlannedOut(event=event_to_dict(item.event), count=item.count, used=item.used, withdrawn=item.withdrawn)
+            PlannedEvent(event=event_to_dict(item.event), count=item.count, used=item.used, withdrawn=item.withdrawn)
             for item in reservation.items
         ],
         "steps_planned": reservation.steps_planned,

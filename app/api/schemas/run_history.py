@@ -21,7 +21,7 @@ from app.service.json_numbers import json_finite
 from app.service.queries.run_history import History
 
 
-class HistoryPoint(Output):
+class RunHistoryPoint(Output):
     """One decision of a run."""
 
     position: int = Field(description="Its place among the run's decisions, from 0.")
@@ -48,7 +48,7 @@ class HistoryPoint(Output):
     at: datetime
 
 
-class HistoryOut(Output):
+class RunHistory(Output):
     """A run's decisions, evenly thinned out to `max_points`."""
 
     model_config = ConfigDict(
@@ -87,20 +87,20 @@ class HistoryOut(Output):
     )
 
     run: str
-    points: list[HistoryPoint]
+    points: list[RunHistoryPoint]
     decisions: int = Field(description="How many there are in all.")
     next: str | None = Field(description="Send it as `after` to read what comes later; null before the first decision.")
 
     @classmethod
-    def of(cls, history: History, after: str | None) -> "HistoryOut":
+    def of(cls, history: History, after: str | None) -> "RunHistory":
         """A history as it is answered."""
         points = [_point(decision, list(history.accounts)) for decision in history.points]
         last = encode_cursor(str(points[-1].position)) if points else after
         return cls(run=history.run_id, points=points, decisions=history.decisions, next=last)
 
 
-def _point(decision: Decision, accounts: list[str]) -> HistoryPoint:
-    return HistoryPoint(
+def _point(decision: Decision, accounts: list[str]) -> RunHistoryPoint:
+    return RunHistoryPoint(
         position=decision.position,
         decision=decision.outcome,
         attempt=decision.attempt,

@@ -6,19 +6,19 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.accounting.events import NeighboringRelation, event_to_dict
-from app.api.schemas.account_creation import TermsIn
+from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.accounts import counted
 from app.api.schemas.common import (
-    AccountOut,
-    LimitIn,
-    LimitOut,
+    Account,
+    Limit,
+    LimitInput,
     Name,
     Output,
     Reference,
     Relation,
     relation_of,
 )
-from app.api.schemas.event_counts import CountedEvents, step_events_of
+from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
@@ -80,7 +80,7 @@ _OF_PLANS = {"plan", "lease_seconds"}
 _UNLESS_SAID = {"budget", "budgets", "steps_per_hour"}
 
 
-class RunIn(TermsIn):
+class CreateRun(CreateAccount):
     """A new training run beneath a budget."""
 
     model_config = ConfigDict(
@@ -96,7 +96,7 @@ class RunIn(TermsIn):
         "of them, or to none; the limit of the first is the run's, if it has none of its own.",
     )
     event: SentEvent | None = Field(default=None, description="What a step costs unless its request says otherwise.")
-    limit: LimitIn | None = Field(default=None, description="A limit of its own, besides those above it.")
+    limit: LimitInput | None = Field(default=None, description="A limit of its own, besides those above it.")
     privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
     neighboring_relation: Relation | None = Field(
         default=None, description="What its mechanism is calibrated for; must be the population's."
@@ -119,7 +119,7 @@ class RunIn(TermsIn):
             raise ValueError("send either `budget` or `budgets`: what the run's steps are charged to")
         return self
 
-    plan: CountedEvents = Field(
+    plan: EventCounts = Field(
         default=[],
         description="Set aside at once for the run's steps, or refused at once, and then there is no run.",
     )
@@ -151,7 +151,7 @@ class RunIn(TermsIn):
         return AccountSpec(self.name, limit, self.filter_kind(), step_events_of(self.planned))
 
 
-class DeviationOut(Output):
+class Deviation(Output):
     """In one respect, where a run's steps first differed from what it has declared."""
 
     kind: DeviationKind
@@ -160,7 +160,7 @@ class DeviationOut(Output):
     first_step: int = Field(description="The number of the first such step.")
 
 
-class RunOut(AccountOut):
+class Run(Account):
     """A run, what it spent, and what is left for it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RUN_EXAMPLE]})
@@ -178,10 +178,10 @@ class RunOut(AccountOut):
     reservation: str | None = Field(default=None, description="The active reservation that its steps are taken out of.")
     declared_steps: int | None = Field(description="How many steps its plan has; null if it declared none.")
     declared_steps_per_hour: float | None
-    deviations: list[DeviationOut] = Field(
+    deviations: list[Deviation] = Field(
         description="In what its steps differed from what it has declared, of each kind the first."
     )
-    limit: LimitOut | None
+    limit: Limit | None
     delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     steps_remaining: int | None = Field(
@@ -191,7 +191,7 @@ class RunOut(AccountOut):
     binding_account_path: str | None
 
     @classmethod
-    def of(cls, record: RunRecord) -> "RunOut":
+    def of(cls, record: RunRecord) -> "Run":
         """A run as it is read."""
         account, population = record.own.account, record.own.population
         budget = record.budgets[0]
@@ -210,7 +210,7 @@ class RunOut(AccountOut):
             next_step=record.run.next_step,
             event=None if record.run.event is None else event_to_dict(record.run.event),
             reservation=record.run.reservation_id,
-            limit=None if account.limit is None else LimitOut(epsilon=account.limit.epsilon, delta=account.limit.delta),
+            limit=None if account.limit is None else Limit(epsilon=account.limit.epsilon, delta=account.limit.delta),
             filter=account.filter,
             planned=counted(account.planned),
             weights_frozen=account.weights_frozen,
@@ -229,7 +229,7 @@ class RunOut(AccountOut):
             binding_account_path=record.binding and record.binding.path,
             declared_steps=record.run.declared_steps,
             declared_steps_per_hour=record.run.declared_steps_per_hour,
-            deviations=[DeviationOut(**asdict(each)) for each in record.run.deviations],
+            deviations=[Deviation(**asdict(each)) for each in record.run.deviations],
             created_at=record.own.created_at,
             updated_at=record.own.updated_at,
         )
@@ -240,5 +240,5 @@ class RunPage(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": [RUN_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[RunOut]
+    items: list[Run]
     next: str | None

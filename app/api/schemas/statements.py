@@ -4,12 +4,12 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.checkpoints import SIGNATURE_EXAMPLE, SignatureOut
+from app.api.schemas.checkpoints import SIGNATURE_EXAMPLE, Signature
 from app.api.schemas.common import Output
 from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID, EXAMPLE_RUN_ID
 
 
-class StatementOut(Output):
+class Statement(Output):
     """What a model, or all models trained on a population, have cost; signed."""
 
     model_config = ConfigDict(
@@ -30,4 +30,4 @@ class StatementOut(Output):
     )
 
     payload: dict[str, Any] = Field(description="Described in docs/statements.md.")
-    signature: SignatureOut
+    signature: Signature

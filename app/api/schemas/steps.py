@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import DpEvent
 from app.api.schemas.common import Body, Count, Output
-from app.api.schemas.event_counts import CountedEvents, step_events_of
+from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
@@ -72,7 +72,7 @@ REFUSED_EXAMPLE: dict[str, Any] = {
 }
 
 
-class StepsIn(Body):
+class AuthorizeSteps(Body):
     """May this run take these steps? Either `count` of one event, or a list of `events`."""
 
     model_config = ConfigDict(
@@ -92,7 +92,7 @@ class StepsIn(Body):
     )
     count: Count | None = Field(default=None, description="How many steps; 1 if left out.")
     event: SentEvent | None = Field(default=None, description="What each step costs; the run's default if left out.")
-    events: CountedEvents | None = Field(default=None, min_length=1, description="At most 1,000, in order.")
+    events: EventCounts | None = Field(default=None, min_length=1, description="At most 1,000, in order.")
     attempt: int = Field(
         default=1, ge=1, le=2**31 - 1, description="The fencing token: only the run's current attempt may charge."
     )
@@ -107,7 +107,7 @@ class StepsIn(Body):
     )
 
     @model_validator(mode="after")
-    def _one_form(self) -> "StepsIn":
+    def _one_form(self) -> "AuthorizeSteps":
         if self.events is not None and (self.count is not None or self.event is not None):
             raise ValueError("send either `count` and `event`, or `events`, not both")
         if self.mode == "report" and self.on_exceed == "truncate":
@@ -136,7 +136,7 @@ class StepsIn(Body):
         )
 
 
-class AdmittedOut(Output):
+class StepAuthorization(Output):
     """The steps are admitted and charged, or were reported and are charged."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ADMITTED_EXAMPLE]})
@@ -161,7 +161,7 @@ class AdmittedOut(Output):
 
 
 def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
-    """An admission, or the record of what was reported, as it is answered: the members of AdmittedOut."""
+    """An admission, or the record of what was reported, as it is answered: the members of StepAuthorization."""
     return {
         "decision": "admitted" if decision.outcome is DecisionOutcome.ADMITTED else "reported",
         "run": decision.run_id,

@@ -70,7 +70,6 @@ from epsilon_ledger._wire.models import (
     Budget,
     Experiment,
     History,
-    HistoryPoint,
     Lifetime,
     Limit,
     NeighboringRelation,
@@ -79,6 +78,7 @@ from epsilon_ledger._wire.models import (
     Population,
     PrivacyFilter,
     Reservation,
+    RunHistoryPoint,
     RunState,
 )
 from epsilon_ledger._wire.problem_errors import (
@@ -129,7 +129,6 @@ __all__ = [
     "GaussianEvent",
     "GroupPrivacyEvent",
     "History",
-    "HistoryPoint",
     "IdempotencyKeyReusedError",
     "InvalidRequestError",
     "LaplaceEstimate",
@@ -161,6 +160,7 @@ __all__ = [
     "ReservationConflictError",
     "ReservationTerminalError",
     "Run",
+    "RunHistoryPoint",
     "RunState",
     "RunStateConflictError",
     "RunStateDict",

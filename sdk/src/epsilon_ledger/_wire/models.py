@@ -239,7 +239,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryPoint:
+class RunHistoryPoint:
     """One decision on a run, admitted or refused.
 
     `events_truncated` says whether `events` are only the first of many, as in a page of many points; a ledger of an
@@ -264,6 +264,6 @@ class History:
     """A page of a run's decisions, thinned out; `decisions` counts them all, `next_cursor` leads to later ones."""
 
     run: str
-    points: tuple[HistoryPoint, ...]
+    points: tuple[RunHistoryPoint, ...]
     decisions: int
     next_cursor: str | None
