@@ -82,7 +82,7 @@ def prepare_to_serve(placements: Placements) -> None:
         raise LedgerUnavailableError(" ".join(down))
     for why in down:
         typer.echo(f"{why} Its organisations get 503 until it does.", err=True)
-    placements.require_apart()
+    placements.require_distinct()
 
 
 def migrate(db: Database) -> None:

@@ -123,7 +123,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         background: TaskRegistry = app.state.background
         _start_background_tasks(background, app.state, settings)
-        async with placements.at_work(background, allow_private=settings.webhooks_allow_private):
+        async with placements.lifespan(background, allow_private=settings.webhooks_allow_private):
             yield
             await background.stop()
             await asyncio.to_thread(app.state.keys.close)
@@ -151,7 +151,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.sampler = Sampler(placements)
     app.state.ledgers = DatabaseCollector(placements, signs=app.state.signer is not None)
     app.state.soundness = IntegrityMonitor()
-    app.state.metrics_token = settings.token_of_metrics
+    app.state.metrics_token = settings.resolved_metrics_token
     app.state.metrics_top_accounts = settings.metrics_top_accounts
     app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
@@ -161,7 +161,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.session_hours = settings.session_hours
     app.state.openid_session_minutes = settings.openid_session_minutes
     app.state.public_url = settings.public_url
-    app.state.openid_sign_in = settings.openid_sign_in()
+    app.state.openid_sign_in = settings.oidc_client()
     app.state.standings = AccountStatusCache()
     app.state.histories = AccountHistoryCache()
     app.state.verifications = Verifications()

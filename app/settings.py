@@ -167,7 +167,7 @@ class Settings(BaseSettings):
             if self.metrics_token is not None:
                 raise ValueError(f"set either {token} or {file}")
             try:
-                read = self.token_of_metrics
+                read = self.resolved_metrics_token
             except (OSError, UnicodeDecodeError) as error:
                 raise ValueError(f"{file} cannot be read: {error}") from None
             if read is None or not MIN_TOKEN_LENGTH <= len(read) <= MAX_TOKEN_LENGTH or not read.isascii():
@@ -175,7 +175,7 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def token_of_metrics(self) -> str | None:
+    def resolved_metrics_token(self) -> str | None:
         """What is to be sent to read metrics; None: nothing."""
         if self.metrics_token_file:
             return Path(self.metrics_token_file).read_text(encoding="utf-8").strip()
@@ -197,7 +197,7 @@ class Settings(BaseSettings):
             subject_claim=self.openid_subject_claim,
         )
 
-    def openid_sign_in(self) -> OidcClient | None:
+    def oidc_client(self) -> OidcClient | None:
         """The way of people to the provider and back; None: they sign in with keys.
 
         Raises:

@@ -72,7 +72,7 @@ def decisions() -> dict[str, Callable[[], object]]:
     adaptive, declared = path(FilterKind.ADAPTIVE), path(FilterKind.DECLARED)
     steps = [price(adaptive)]
     spent = [account.spent.values for account in declared]
-    bounds = [account.gate(0).bounds for account in declared]
+    bounds = [account.bounds(0).bounds for account in declared]
     new = steps[0].curve.values
 
     def floor() -> list[bool]:

@@ -128,7 +128,7 @@ async def _known(request: Request, credential: str | None) -> Principal:
     if known is not None:
         return known
     request_id = request_id_of(request.scope)
-    if keys.knew(credential):  # whoever shares an address with a stranger is not held up
+    if keys.was_known(credential):  # whoever shares an address with a stranger is not held up
         return await run_in_threadpool(keys.authenticate, credential, request_id)
     with anonymous_limiter(request).spent_on(AuthenticationError, address_of(request)):
         return await run_in_threadpool(keys.authenticate, credential, request_id)
@@ -142,7 +142,7 @@ def rates_of(request: Request) -> RequestLimits:
 
 def anonymous_limiter(request: Request) -> TokenBuckets:
     """How often one may ask without being known, by address."""
-    return rates_of(request).strangers
+    return rates_of(request).anonymous
 
 
 def address_of(request: Request) -> str:

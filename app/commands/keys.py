@@ -53,7 +53,7 @@ def create_key(
     del as_json  # a key is printed as JSON either way, so that it can be piped
     terms = KeyTerms(role, name, scope, expires)
     with open_ledger() as placements:
-        home = placements.holding(organisation).database
+        home = placements.find_organisation(organisation).database
         issued = api_keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
     asked = {"name": name, "scope": issued.record.scope, "expires_at": _written(issued.record.expires_at)}
     given = {fact: value for fact, value in asked.items() if value is not None}
@@ -63,7 +63,7 @@ def create_key(
 def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
     """List an organisation's API keys in the order of their making, also those that ended; no secret is shown."""
     with open_ledger(migrated=False) as placements:
-        db = placements.holding(organisation).database
+        db = placements.find_organisation(organisation).database
         now = db.clock.now()
         with db.read(ALL_TENANTS) as tx:
             owner = organisations.find_organisation(tx, organisation)

@@ -61,7 +61,7 @@ def lift_quarantine(
 
 
 def _call(placements: Placements, organisation: str) -> RequestContext:
-    db = placements.holding(organisation).database
+    db = placements.find_organisation(organisation).database
     with db.read(ALL_TENANTS) as tx:
         owner = organisations.find_organisation(tx, organisation)
     assert owner is not None, "it was found a moment ago"

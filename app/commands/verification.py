@@ -119,7 +119,7 @@ def checkpoint(
     """Sign all that was done and decided so far, and print it as JSON: keep it where nobody can rewrite it."""
     signer = required(signer_of(Settings().signing_key_file))
     with open_ledger(migrated=False) as placements:
-        db = placements.holding(organisation).database
+        db = placements.find_organisation(organisation).database
         with db.read(ALL_TENANTS) as tx:
             owner = organisations.find_organisation(tx, organisation)
         assert owner is not None, "it was found a moment ago"
@@ -143,7 +143,7 @@ def export_charges(
     with open_ledger(migrated=False) as placements:
         databases = list(placements.databases.values())
         if organisation is not None and len(placements) > 1:
-            databases = [placements.holding(organisation).database]
+            databases = [placements.find_organisation(organisation).database]
         now = databases[0].clock.now()
         for line in export_from(databases, now, run=run, population=population, organisation=organisation):
             typer.echo(line)

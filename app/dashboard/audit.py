@@ -53,9 +53,9 @@ async def show_audit(request: Request, visit: Visiting, verify: bool = False) ->
 
 
 def _shown(request: Request, visit: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
-    visit.call.require(Permission.AUDIT)
+    visit.call.require_permission(Permission.AUDIT)
     known: Verifications = request.app.state.verifications
-    whole = visit.call.caller.scope is None
+    whole = visit.call.principal.scope is None
     last = known.last(visit.call.organisation_id) if whole else None
     tag = visit.tag(visit.minute, last and last.at, verified_now, read_change_token(visit.call))
     unchanged = visit.unchanged(tag)

@@ -37,13 +37,13 @@ def show_keys(request: Request, visit: Visiting, after: Annotated[str, Query(max
         return unchanged
     found = list_keys(visit.call, after=decode_cursor(after), limit=SHOWN + 1)
     shown, following = split_page(found, SHOWN, lambda key: key.id)
-    lendable = ISSUES[visit.call.caller.role]
+    lendable = ISSUES[visit.call.principal.role]
     return visit.show(
         "keys.html",
         tag=tag,
         keys=[(key, key.trouble(visit.call.now)) for key in shown],
         following=following,
-        scopes=read_paths(visit.call, [visit.call.caller.scope, *(key.scope for key in shown)]),
+        scopes=read_paths(visit.call, [visit.call.principal.scope, *(key.scope for key in shown)]),
         roles=[(role, FOR[role]) for role in Role if role in lendable],
         paths=account_paths(request, visit),
     )

@@ -79,7 +79,7 @@ async def _signed_in(request: Request, flow: LoginState | None) -> Response:
     answer = {name: value[:MOST_CHARACTERS] for name, value in request.query_params.items()}
     address, rates = address_of(request), rates_of(request)
     rates.sign_ins_tried.take(address)
-    with rates.strangers.spent_on(AuthenticationError, address):
+    with rates.anonymous.spent_on(AuthenticationError, address):
         flow = await run_in_threadpool(way.require_ours, flow, answer)
         if "error" in answer:
             return _refused(request, flow, answer)

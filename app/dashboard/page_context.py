@@ -87,7 +87,7 @@ class PageContext:
     @property
     def name(self) -> str:
         """Who is signed in, short."""
-        actor = self.call.caller.actor
+        actor = self.call.principal.actor
         return actor if actor.startswith("oidc:") else f"{actor[:4]}…{actor[-6:]}"
 
     @property
@@ -103,7 +103,7 @@ class PageContext:
 
     def may(self, needed: Permission) -> bool:
         """Whether the role of whoever is signed in has a permission."""
-        return needed in PERMISSIONS[self.call.caller.role]
+        return needed in PERMISSIONS[self.call.principal.role]
 
     def tag(self, *facts: object) -> str:
         """An entity tag of a page that shows no more than what follows from some facts.
@@ -111,7 +111,7 @@ class PageContext:
         Args:
             *facts: what the page's content depends on, besides who looks at it and this version of the service.
         """
-        caller = self.call.caller
+        caller = self.call.principal
         known = [version("epsilon-ledger"), caller.actor, caller.role, caller.scope, self.path, *facts]
         return f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
 

@@ -178,7 +178,7 @@ class Account:
             return self
         return replace(self, weights=adaptive_weights(self.limit, workload, self.grid_version))
 
-    def gate(self, own_delta: int) -> FilterBounds:
+    def bounds(self, own_delta: int) -> FilterBounds:
         """What this account lets through, if mechanisms take so much of delta (units of 2^-62) by their own."""
         assert self.limit is not None, "an account without a limit has no gate"
         return bounds_of(self.limit, self.filter, self.weights, self.grid_version, own_delta)
@@ -190,7 +190,7 @@ class Account:
         further = sum([cost.delta for cost in new])
         return max(base.delta + slope * further for slope, base in self.exposure.total.items())
 
-    def left(self, gate: FilterBounds, *new: RdpCurve) -> NDArray[np.int64]:
+    def headroom(self, gate: FilterBounds, *new: RdpCurve) -> NDArray[np.int64]:
         """How large a further charge may be at each place of the gate, after some others.
 
         Args:
@@ -236,11 +236,11 @@ class Account:
         after.__dict__.update(self.__dict__, spent=self.spent + cost, version=self.version + 1)
         return after
 
-    def settled(self, cost: RdpCurve, held: RdpCurve) -> Self:
+    def settle_hold(self, cost: RdpCurve, held: RdpCurve) -> Self:
         """This account after a charge that was set aside for it; `held` is what is still set aside."""
         return replace(self, spent=self.spent + cost, held=held, version=self.version + 1)
 
-    def holding(self, cost: RdpCurve) -> Self:
+    def with_hold(self, cost: RdpCurve) -> Self:
         """This account with so much more set aside."""
         if self.exposure is None:
             return replace(self, held=self.held + cost, version=self.version + 1)
@@ -256,7 +256,7 @@ class Account:
     def epsilon(self, spent: RdpCurve | None = None) -> float:
         """Epsilon by this account's filter at its limit's delta, of what was spent or of another curve."""
         curve = self.spent if spent is None else spent
-        return 0.0 if curve.is_zero else self.gate(curve.delta).epsilon(curve)
+        return 0.0 if curve.is_zero else self.bounds(curve.delta).epsilon(curve)
 
     def epsilon_declared(self, delta: float) -> float:
         """Epsilon as in-process accountants compute it: valid only if all was fixed in advance."""

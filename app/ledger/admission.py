@@ -143,7 +143,7 @@ def hold(
     if isinstance(outcome, Refusal):
         return outcome
     cost = total_cost(steps)
-    return tuple(account.prepared_for(steps).holding(cost) for account in path)
+    return tuple(account.prepared_for(steps).with_hold(cost) for account in path)
 
 
 def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
@@ -230,7 +230,7 @@ def _refusal(
 ) -> Refusal:
     fitting, binding = _longest_prefix(accounts, steps)
     own_delta = binding.own_delta()
-    gate = binding.gate(own_delta)
+    gate = binding.bounds(own_delta)
     growth = binding.grown_by(new)
     spent, asked = binding.spent.values[gate.places], growth.values[gate.places]
     share = gate.left(binding.spent, binding.held) / np.maximum(asked, 1)

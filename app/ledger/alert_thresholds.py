@@ -118,7 +118,7 @@ def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWate
         return ThresholdWatermark(passed, 0, EXHAUSTED, EXHAUSTED)
     if account.spent.is_zero:  # its filter may not be fixed yet
         return ThresholdWatermark(passed, 0, -1, 0)
-    gate = account.gate(account.spent.delta)
+    gate = account.bounds(account.spent.delta)
     best = int(np.argmin(account.spent.at(gate.places).nats() + gate.prices))
     target, price = thresholds[passed] * account.limit.epsilon, float(gate.prices[best])
     bound = floor((target - price - _ROUNDING * (target + abs(price))) / UNIT) - 1

@@ -76,7 +76,7 @@ def _reached(account: Account, beneath: Sequence[_Reached], others: Sequence[tup
         return _Reached(whole, account, whole)
     through = [each for each in beneath if each.parallel is not None]
     if not through:
-        return _Reached(ParallelExposure.once(account.spent, account.held))
+        return _Reached(ParallelExposure.sequential(account.spent, account.held))
     assert len(beneath) == 1, "a charge reaches what adds up in one way"
     [below] = through
     assert below.parallel is not None, "it was chosen so"

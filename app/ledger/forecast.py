@@ -46,7 +46,7 @@ def share_used(account: Account) -> float:
     """
     if account.spent.is_zero:
         return 0.0
-    gate = account.gate(account.spent.delta)
+    gate = account.bounds(account.spent.delta)
     spent = account.spent.values[gate.places]
     usable = (gate.bounds > 0) & (spent < EXHAUSTED)
     by_order = np.where(usable, spent / np.maximum(gate.bounds, 1), LARGEST_SHARE)

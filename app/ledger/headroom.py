@@ -22,8 +22,8 @@ def fits(account: Account, *new: RdpCurve) -> bool:
     if account.limit is None:
         return True
     own_delta = account.own_delta(*new)
-    gate = account.gate(own_delta)
-    return own_delta <= gate.room and bool((account.left(gate, *new) >= 0).any())
+    gate = account.bounds(own_delta)
+    return own_delta <= gate.room and bool((account.headroom(gate, *new) >= 0).any())
 
 
 def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
@@ -31,10 +31,10 @@ def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve)
     if account.limit is None:
         return UNLIMITED
     own_delta = account.own_delta(*pending)
-    gate = account.gate(own_delta)
+    gate = account.bounds(own_delta)
     if own_delta > gate.room:
         return -1
-    most = gate.repetitions(account.left(gate, *pending), curve)
+    most = gate.repetitions(account.headroom(gate, *pending), curve)
     if most <= 0 or not curve.delta:
         return most
     # By their own delta, repetitions narrow the gate of a declared filter for all of them: the largest count is sought.

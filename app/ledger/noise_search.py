@@ -56,7 +56,7 @@ def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | 
     chosen = [account.weights.indices for account in limited if account.weights]
     places = np.unique(np.concatenate(chosen))
     left = [
-        (np.searchsorted(places, at), account.left(account.gate(0)))
+        (np.searchsorted(places, at), account.headroom(account.bounds(0)))
         for at, account in zip(chosen, limited, strict=True)
     ]
     grid = orders(path[0].grid_version)

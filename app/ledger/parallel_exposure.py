@@ -32,7 +32,7 @@ class ParallelExposure:
     total: Lines
 
     @classmethod
-    def once(cls, spent: RdpCurve, held: RdpCurve) -> "ParallelExposure":
+    def sequential(cls, spent: RdpCurve, held: RdpCurve) -> "ParallelExposure":
         """That of an account which grows by the charge itself."""
         return cls({1: spent}, {1: spent + held})
 

@@ -72,7 +72,7 @@ class _Tree:
         """Hold something for a plan."""
         if not cost.is_zero:
             for account in self._path(plan):
-                self._accounts[account.id] = replace(account.holding(cost), exposure=None)
+                self._accounts[account.id] = replace(account.with_hold(cost), exposure=None)
 
     def fitting(self, plan: ActivePlan, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
         """How many repetitions of each of a plan's items fit, in plan order up to the first that does not fit whole."""

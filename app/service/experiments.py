@@ -104,7 +104,7 @@ def create_experiment(
     Raises:
         As `create_budget`; and InvalidInputError: what is above is a population, or composed in parallel.
     """
-    call.require(Permission.RUNS)
+    call.require_permission(Permission.RUNS)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         above = find_parent(tx, call, parent)
@@ -146,8 +146,8 @@ def create_sweep(
     Raises:
         As `register_run`, and as `decide`.
     """
-    call.require(Permission.RUNS)
-    call.require(Permission.CHARGE)
+    call.require_permission(Permission.RUNS)
+    call.require_permission(Permission.CHARGE)
     event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
     declaration = RunDeclaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
     terms = AccountSpec(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
@@ -201,7 +201,7 @@ def charge_sweep(
         RunStateConflictError: it waits still, has ended, or its run has taken a step.
         As `decide`.
     """
-    call.require(Permission.CHARGE)
+    call.require_permission(Permission.CHARGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         found = _found(tx, call, experiment_id)
@@ -238,7 +238,7 @@ def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord
         NotFoundError: the organisation has none such.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return _read(tx, call, _found(tx, call, experiment_id))
 
@@ -260,9 +260,9 @@ def list_experiments(
     Raises:
         NotFoundError: there is no such population or budget.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        within = [] if call.caller.scope is None else [call.caller.scope]
+        within = [] if call.principal.scope is None else [call.principal.scope]
         if beneath is not None:
             within.append(find_parent(tx, call, beneath).account.id)
         found = experiments.page(tx, call.organisation_id, beneath=within, after=after, limit=limit)
@@ -272,7 +272,7 @@ def list_experiments(
 def _add(tx: Connection, call: RequestContext, account_id: str, charged: ChargingMode) -> Experiment:
     newest = experiments.newest_id(tx, call.organisation_id)
     experiment = Experiment(
-        new_id("exp", call.now, newest), account_id, charged, call.caller.actor, created_at=call.now
+        new_id("exp", call.now, newest), account_id, charged, call.principal.actor, created_at=call.now
     )
     experiments.add(tx, call.organisation_id, experiment)
     call.record(tx, AuditEvent("experiment.declared", experiment.id, after=experiment.facts()))
@@ -294,7 +294,7 @@ def _draw(event: RepeatAndSelect) -> int:
 
 def _of_the_caller(call: RequestContext, identity: IdempotentRequest) -> IdempotentRequest:
     """The identity of a request whose reply tells the number of trials: it is told to nobody else who repeats it."""
-    whose = hashlib.sha256(f"{identity.fingerprint} {call.caller.actor}".encode()).hexdigest()
+    whose = hashlib.sha256(f"{identity.fingerprint} {call.principal.actor}".encode()).hexdigest()
     return replace(identity, fingerprint=whose)
 
 

@@ -124,6 +124,6 @@ def _earlier(tx: Connection, call: RequestContext, identity: IdempotentRequest) 
 
 def _within_reach(call: RequestContext, identity: IdempotentRequest) -> str:
     """What makes a request the same: nobody gets a reply again that tells of something outside of their scope."""
-    if call.caller.scope is None:
+    if call.principal.scope is None:
         return identity.fingerprint
-    return hashlib.sha256(f"{identity.fingerprint} {call.caller.scope}".encode()).hexdigest()
+    return hashlib.sha256(f"{identity.fingerprint} {call.principal.scope}".encode()).hexdigest()

@@ -93,7 +93,7 @@ class Placements:
             raise NotFoundError(f"There is no placement {name!r}; there are: {', '.join(self._all)}.")
         return self._all[name]
 
-    def holding(self, organisation: str) -> Placement:
+    def find_organisation(self, organisation: str) -> Placement:
         """The placement on which an organisation lives.
 
         Args:
@@ -116,7 +116,7 @@ class Placements:
             raise InvalidInputError(f"Organisations named {organisation!r} are on the placements {where}; give the id.")
         return found[0]
 
-    def require_apart(self) -> None:
+    def require_distinct(self) -> None:
         """Make sure that no two databases that answer are copies of each other: each would admit the whole budget.
 
         Raises:
@@ -153,7 +153,7 @@ class Placements:
             raise LedgerUnavailableError(f"The placement {placement.name!r} does not answer: {why}.") from error
 
     @asynccontextmanager
-    async def at_work(self, background: TaskRegistry, *, allow_private: bool = False) -> AsyncIterator[None]:
+    async def lifespan(self, background: TaskRegistry, *, allow_private: bool = False) -> AsyncIterator[None]:
         """Look after the databases meanwhile; write what still waits in the end, and close every connection.
 
         Args:

@@ -233,7 +233,7 @@ def test_a_worker_that_was_killed_while_it_began_hides_no_other(
 def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
-    assert Settings(metrics_token_file=str(file)).token_of_metrics == TOKEN
+    assert Settings(metrics_token_file=str(file)).resolved_metrics_token == TOKEN
     assert TOKEN not in repr(Settings(metrics_token=TOKEN))
 
 

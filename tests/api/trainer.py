@@ -115,7 +115,7 @@ def within_limits(path: list[Account]) -> bool:
         if account.limit is None:
             continue
         own_delta = account.spent.delta + account.held.delta
-        gate = account.gate(own_delta)
+        gate = account.bounds(own_delta)
         if own_delta > gate.room or not bool((gate.left(account.spent, account.held) >= 0).any()):
             return False
     return True

@@ -46,7 +46,7 @@ def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Path, provider: 
     for name in ("empty", "nowhere"):
         settings = Settings(**settings_of(provider, openid_client_secret_file=str(tmp_path / name)))
         with pytest.raises(InvalidInputError, match="EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE"):
-            settings.openid_sign_in()
+            settings.oidc_client()
 
 
 def test_behind_a_proxy_the_address_is_the_one_that_people_know(tmp_path: Path, provider: IdentityProvider) -> None:

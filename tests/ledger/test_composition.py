@@ -61,7 +61,7 @@ def test_what_is_left_is_what_the_definition_leaves(
         return tree.value(account.id, [*made, (run, summed([pending, *[cost] * count]))])
 
     for account in tree.path(run)[:-1]:
-        left = account.left(gate, curve_of(pending))
+        left = account.headroom(gate, curve_of(pending))
         own_left = account.delta_left(gate, curve_of(pending))
         assert account.own_delta(curve_of(pending)) == value(account, 0)[-1]
         for place, bound in enumerate(bounds):
@@ -84,7 +84,7 @@ def test_a_path_that_was_charged_goes_on_as_one_that_is_read_anew(
     path = tree.path(runs[0])
     for _, is_hold, each in asked:
         (tree.hold if is_hold else tree.charge)(runs[0], each)
-        path = tuple((one.holding if is_hold else one.charged)(curve_of(each)) for one in path)
+        path = tuple((one.with_hold if is_hold else one.charged)(curve_of(each)) for one in path)
     for carried, read in zip(path, tree.path(runs[0]), strict=True):
         assert carried.charged(curve_of(cost)).spent == read.charged(curve_of(cost)).spent
         assert total_of(carried.charged(curve_of(cost))) == total_of(read.charged(curve_of(cost)))

@@ -60,7 +60,7 @@ def test_what_is_planned_is_set_aside_for(account: AccountMaker) -> None:
     frugal = account(epsilon=3.0, delta=1e-5)
     weights = adaptive_weights(Limit(3.0, 1e-5), priced(1e-8).curve, GRID_VERSION)
     planned = replace(frugal, weights=weights)
-    gate = planned.gate(0)
+    gate = planned.bounds(0)
     by_delta = gate.room // priced(1e-8).curve.delta
     by_curve = gate.repetitions(gate.left(planned.spent), NOISY)
     assert by_delta == pytest.approx(by_curve, rel=0.05)

@@ -109,7 +109,7 @@ class Tree:
         self.charges.append((run, cost))
 
     def hold(self, run: str, cost: Cost) -> None:
-        self.put([account.holding(curve_of(cost)) for account in self.path(run)])
+        self.put([account.with_hold(curve_of(cost)) for account in self.path(run)])
         self.holds.append((run, cost))
 
     def value(self, name: str, charges: Sequence[tuple[str, Cost]]) -> Cost:

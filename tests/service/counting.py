@@ -135,7 +135,7 @@ def fits(path: Sequence[Account], asked: Counter[DpEvent]) -> bool:
             continue
         ready = account.prepared_for(priced)
         own_delta = ready.spent.delta + ready.held.delta + new.delta
-        gate = ready.gate(own_delta)
+        gate = ready.bounds(own_delta)
         if own_delta > gate.room or not bool((gate.left(ready.spent, ready.held, new) >= 0).any()):
             return False
     return True

@@ -131,9 +131,9 @@ def test_an_error_does_not_repeat_the_key(ledger: Ledger) -> None:
 def test_a_role_lets_pass_what_it_may_and_nothing_else(ledger: Ledger, role: Role, needed: Permission) -> None:
     call = RequestContext(ledger.database, Principal("org_1", "key_1", role), NOW)
     if needed in PERMISSIONS[role]:
-        call.require(needed)
+        call.require_permission(needed)
         return
     with pytest.raises(InsufficientScopeError) as refused:
-        call.require(needed)
+        call.require_permission(needed)
     roles = [str(each) for each in Role if needed in PERMISSIONS[each]]
     assert refused.value.members == {"required_permission": str(needed), "required_roles": roles}

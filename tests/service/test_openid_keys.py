@@ -218,7 +218,7 @@ def test_a_token_is_believed_while_its_key_is_published(
     assert ring._people is not None
     ring._people.renew()
     ring.refresh("default")
-    assert (ring.find(header), ring.knew(header)) == (None, False)
+    assert (ring.find(header), ring.was_known(header)) == (None, False)
     with pytest.raises(AuthenticationError, match="not signed"):
         ring.authenticate(header)
     ring.authenticate(f"Bearer {provider.token('ES256')}")

@@ -140,9 +140,9 @@ def test_names_are_taken_once_over_all_placements(placements: Placements) -> Non
         for name in ("clinic", made):
             with pytest.raises(NameTakenError):
                 create_organisation(database, name, NOW, everywhere.values())
-    assert (placements.holding("clinic").name, placements.holding(made).name) == ("eu-2", "eu-2")
+    assert (placements.find_organisation("clinic").name, placements.find_organisation(made).name) == ("eu-2", "eu-2")
     with pytest.raises(NotFoundError, match="org create"):
-        placements.holding("hospital")
+        placements.find_organisation("hospital")
     with pytest.raises(NotFoundError, match="there are: default, eu-2"):
         placements.named("eu-3")
 
@@ -182,16 +182,16 @@ def test_a_key_s_id_is_new_on_every_placement(placements: Placements, monkeypatc
 def test_a_name_that_two_databases_brought_along_is_given_by_its_id(placements: Placements) -> None:
     ids = [create_organisation(placement.database, "hospital", NOW) for placement in placements]
     with pytest.raises(InvalidInputError, match="default, eu-2; give the id"):
-        placements.holding("hospital")
-    assert [placements.holding(organisation).name for organisation in ids] == ["default", "eu-2"]
-    placements.require_apart()
+        placements.find_organisation("hospital")
+    assert [placements.find_organisation(organisation).name for organisation in ids] == ["default", "eu-2"]
+    placements.require_distinct()
 
 
 def test_a_copy_of_a_ledger_is_no_second_placement(placements: Placements) -> None:
     organisation = create_organisation(placements.named("default").database, "hospital", NOW)
     copy_database(*placements.databases.values())
     with pytest.raises(InvalidInputError, match=f"{organisation} is on the placements 'default' and 'eu-2'"):
-        placements.require_apart()
+        placements.require_distinct()
 
 
 def test_one_database_is_not_two_placements(placed_urls: dict[str, str]) -> None:

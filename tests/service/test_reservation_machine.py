@@ -234,7 +234,7 @@ class Reserving(RuleBasedStateMachine):
             lambda: limit_changes.change_limit(call, asked, NOTHING, lambda _: "", lambda proposal: proposal.id)
         )
         if not isinstance(answer, LedgerError) and answer.status == 201:
-            other = replace(call, caller=replace(call.caller, actor="key_of_another_person"))
+            other = replace(call, principal=replace(call.principal, actor="key_of_another_person"))
             self.attempted(lambda: proposals.approve(other, answer.body, "as well"))
         for plan in (run.active for run in self.runs if run.active is not None):
             kept = close.get_reservation(call, plan.id)

@@ -252,9 +252,9 @@ def test_a_session_that_has_ended_is_not_believed_for_another_second(ledger: Led
 def test_forgetting_holds_at_once_where_somebody_signs_out(ledger: Ledger, ring: Authenticator) -> None:
     credential = f"{sessions.SCHEME} {_opened(ledger)}"
     ring.authenticate(credential)
-    ring.forget(credential)
+    ring.evict(credential)
     assert ring.find(credential) is None
-    assert not ring.knew(credential)
+    assert not ring.was_known(credential)
 
 
 @pytest.fixture

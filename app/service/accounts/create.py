@@ -106,7 +106,7 @@ def create_budget(
         UnsupportedEventError: a planned event has no sound bound under the relation.
         PolicyViolationError: a policy does not allow it.
     """
-    call.require(Permission.TREE)
+    call.require_permission(Permission.TREE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         return render(open_budget(tx, call, find_parent(tx, call, parent), terms, ready))
@@ -145,7 +145,7 @@ def get_account(call: RequestContext, kind: AccountKind, account_id: str) -> Acc
         NotFoundError: the organisation has none of this kind and id.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         found = accounts.find(tx, call.organisation_id, account_id)
         if found is None or found.account.kind is not kind:
@@ -180,10 +180,10 @@ def list_accounts(
     Raises:
         NotFoundError: there is no such parent.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         parent_id = None if parent is None else find_parent(tx, call, parent).account.id
-        wanted = AccountFilter(kind, call.caller.scope, parent_id, path)
+        wanted = AccountFilter(kind, call.principal.scope, parent_id, path)
         found = accounts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
         return account_views(tx, call, found)
 

@@ -16,8 +16,8 @@ def require_reach(tx: Connection, call: RequestContext, account_id: str) -> None
     Raises:
         InsufficientScopeError: it lies elsewhere.
     """
-    if call.caller.scope is not None:
-        call.require_reach(locks.ids_above(tx, call.organisation_id, account_id))
+    if call.principal.scope is not None:
+        call.require_scope(locks.ids_above(tx, call.organisation_id, account_id))
 
 
 def require_every_budget(tx: Connection, call: RequestContext, account_id: str) -> None:
@@ -26,7 +26,7 @@ def require_every_budget(tx: Connection, call: RequestContext, account_id: str) 
     Raises:
         InsufficientScopeError: one of them lies elsewhere.
     """
-    if call.caller.scope is None:
+    if call.principal.scope is None:
         return
     path = [record.account for record in accounts.path_of(tx, call.organisation_id, account_id)]
     budgets = budgets_of(path) if path[-1].kind is AccountKind.RUN else ()
@@ -67,7 +67,7 @@ def find_path_of(tx: Connection, call: RequestContext, reference: str) -> list[A
     path = accounts.path_of(tx, call.organisation_id, reference)
     if not path:
         path = accounts.path_of(tx, call.organisation_id, find_parent(tx, call, reference).account.id)
-    call.require_reach([record.account.id for record in path])
+    call.require_scope([record.account.id for record in path])
     return path
 
 

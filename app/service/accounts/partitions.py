@@ -97,7 +97,7 @@ def build_attestation(
             )
     elif said.replaced_units is not None:
         raise InvalidInputError(f"`replaced_units` is said of the relation replace_one only; this one is {relation}.")
-    return Attestation(said.attestation, said.replaced_units, by or call.caller.actor, call.now)
+    return Attestation(said.attestation, said.replaced_units, by or call.principal.actor, call.now)
 
 
 def check_part(tx: Connection, call: RequestContext, parent: Account, block: Block | None) -> None:

@@ -37,9 +37,9 @@ def list_alerts(
         NotFoundError: there is no such account.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        within = call.caller.scope if account is None else find_account(tx, call, account).account.id
+        within = call.principal.scope if account is None else find_account(tx, call, account).account.id
         return alerts.page(tx, call.organisation_id, AlertFilter(kind, within), before=before, limit=limit)
 
 
@@ -57,7 +57,7 @@ def get_alert_settings(call: RequestContext, account_id: str) -> AlertSettings:
         NotFoundError: the organisation has none such.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, account_id).tells
 
@@ -78,7 +78,7 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettin
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: the thresholds do not increase, are too many, or outside their range.
     """
-    call.require(Permission.WEBHOOKS)
+    call.require_permission(Permission.WEBHOOKS)
     check_thresholds(tells.thresholds)
 
     def write() -> AlertSettings:
@@ -87,7 +87,7 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettin
             path = accounts.path_of(tx, call.organisation_id, account_id)
             if not path:
                 raise _missing(account_id)
-            call.require_reach([record.account.id for record in path])
+            call.require_scope([record.account.id for record in path])
             account, before = path[-1].account, path[-1].tells
             save_alert_settings(tx, call.organisation_id, account, tells, call.now)
             call.record(tx, AuditEvent("account.alerts_set", account_id, asdict(before), asdict(tells)))
@@ -113,7 +113,7 @@ def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, 
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: it is a run without a limit of its own.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         record = _found(tx, call, account_id)
         if record.account.limit is None:

@@ -68,7 +68,7 @@ def create_webhook(
         NotFoundError: there is no such account.
         WebhookConflictError: the organisation has as many as it may have.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
     require_no_key(identity, "disable the webhook whose secret nobody has, and make another one")
     check_url(wanted.url, allow_private=allow_private)
 
@@ -105,7 +105,7 @@ def get_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
     with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, webhook_id)
 
@@ -121,7 +121,7 @@ def list_webhooks(call: RequestContext, *, after: str | None, limit: int) -> lis
     Returns:
         The webhooks.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
     with call.db.read(call.organisation_id) as tx:
         return list(webhooks.page(tx, call.organisation_id, after=after, limit=limit))
 
@@ -139,7 +139,7 @@ def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
 
     def write() -> Webhook:
         with call.db.write(call.organisation_id) as tx:
@@ -147,8 +147,8 @@ def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
             before = _found(tx, call, webhook_id)
             if before.disabled_at is not None:
                 return before
-            why = f"It was disabled by {call.caller.actor}."
-            disable(tx, call.organisation_id, before, call.asker, why, call.now)
+            why = f"It was disabled by {call.principal.actor}."
+            disable(tx, call.organisation_id, before, call.actor, why, call.now)
             return _found(tx, call, webhook_id)
 
     return call.db.retried(write)
@@ -178,7 +178,7 @@ def rotate_secret(
         WebhookConflictError: it is disabled.
         InvalidInputError: the request carries an idempotency key.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
     require_no_key(identity, "ask again, for another one still")
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
@@ -211,7 +211,7 @@ def send_test_event(
         NotFoundError: the organisation has none such.
         WebhookConflictError: it is disabled.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         _enabled(tx, call, webhook_id)
@@ -245,7 +245,7 @@ def list_deliveries(
     Returns:
         The deliveries.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
     with call.db.read(call.organisation_id) as tx:
         return deliveries.page(
             tx, call.organisation_id, webhook_id=webhook, alert_id=alert, status=status, before=before, limit=limit
@@ -266,7 +266,7 @@ def redeliver(call: RequestContext, delivery_id: str) -> Delivery:
         NotFoundError: the organisation has none such.
         WebhookConflictError: its webhook is disabled.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
 
     def write() -> Delivery:
         with call.db.write(call.organisation_id) as tx:

@@ -35,7 +35,7 @@ def read_health(call: RequestContext) -> ChainHealth:
     Args:
         call: needs AUDIT, in the whole organisation.
     """
-    call.require_everywhere(Permission.AUDIT)
+    call.require_organisation_scope(Permission.AUDIT)
     with call.db.read(call.organisation_id) as tx:
         length, head = audit_entries.head(tx, call.organisation_id)
         last = checkpoints.latest(tx, call.organisation_id)

@@ -50,10 +50,10 @@ def make_checkpoint(
     Returns:
         The reply.
     """
-    call.require_everywhere(Permission.AUDIT)
+    call.require_organisation_scope(Permission.AUDIT)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
-        return render(sign(tx, call.organisation_id, signer, call.asker, call.now))
+        return render(sign(tx, call.organisation_id, signer, call.actor, call.now))
 
     return run_idempotent(call, identity, create)
 
@@ -69,7 +69,7 @@ def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Ch
     Returns:
         The checkpoints.
     """
-    call.require_everywhere(Permission.AUDIT)
+    call.require_organisation_scope(Permission.AUDIT)
     with call.db.read(call.organisation_id) as tx:
         return checkpoints.page(tx, call.organisation_id, after=after, limit=limit)
 

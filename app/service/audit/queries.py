@@ -57,7 +57,7 @@ def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place 
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: the time that is asked for ends before it begins.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     _check_time(query.since, query.until)
     with call.db.read(call.organisation_id) as tx:
         return decision_queries.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
@@ -78,7 +78,7 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
         NotFoundError: there is no such run, or it has no such decision.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         run = find_path(tx, call, run_id)[-1].account
         found = decisions.at_positions(tx, call.organisation_id, run.id, [position], EVENTS_ROOM)
@@ -108,9 +108,9 @@ def read_acts(
     Raises:
         InvalidInputError: the time that is asked for ends before it begins.
     """
-    call.require(Permission.AUDIT)
+    call.require_permission(Permission.AUDIT)
     _check_time(wanted.since, wanted.until)
-    reachable = replace(wanted, within=call.caller.scope)
+    reachable = replace(wanted, within=call.principal.scope)
     with call.db.read(call.organisation_id) as tx:
         if newest_first:
             return audit_entries.page_backwards(tx, call.organisation_id, reachable, before=after, limit=limit)
@@ -126,7 +126,7 @@ def name_accounts(call: RequestContext, ids: Collection[str]) -> dict[str, str]:
         call: needs AUDIT.
         ids: that stand in acts within the caller's reach.
     """
-    call.require(Permission.AUDIT)
+    call.require_permission(Permission.AUDIT)
     with call.db.read(call.organisation_id) as tx:
         return account_paths.paths_of(tx, call.organisation_id, ids)
 
@@ -147,7 +147,7 @@ def _reachable(tx: Connection, call: RequestContext, query: DecisionQuery) -> de
     """What is asked for, as far as the caller may see it."""
     run = None if query.run is None else find_path(tx, call, query.run)[-1].account
     # Who may see the run, or the account, has a scope that is above it.
-    above = query.account or (call.caller.scope if run is None else None)
+    above = query.account or (call.principal.scope if run is None else None)
     account = None if above is None else find_account(tx, call, above).account
     if run is None and account is not None and account.kind is AccountKind.RUN:
         run, account = account, None

@@ -92,7 +92,7 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
         InsufficientScopeError: it is out of the caller's reach.
         AccountQuarantinedError: verification found an account of its path wrong.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path(tx, call, run_id)
         _require_proven(path)
@@ -173,7 +173,7 @@ def _head(call: RequestContext, kind: str) -> dict[str, Any]:
         "format": FORMAT,
         "organisation": call.organisation_id,
         "issued_at": call.now.isoformat(),
-        "issued_to": call.caller.actor,
+        "issued_to": call.principal.actor,
         "covered": list(COVERED),
         "not_covered": list(NOT_COVERED),
         "versions": {"service": VERSION},

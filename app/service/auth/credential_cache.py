@@ -99,7 +99,7 @@ class Authenticator:
         known.used_at = now
         return known.caller
 
-    def knew(self, authorization: str | None) -> bool:
+    def was_known(self, authorization: str | None) -> bool:
         """Whether this header was ever authenticated here, as far as one remembers."""
         return self._ever.get(_fingerprint(authorization)) is not None
 
@@ -214,7 +214,7 @@ class Authenticator:
                 known.caller, known.seen_at = principal_of(record, placement), asked
         self._write_use(db, [known for _, known in here if known.of_key], asked, now)
 
-    def forget(self, authorization: str) -> None:
+    def evict(self, authorization: str) -> None:
         """Believe a credential no longer, from now on, in this process."""
         self._forget(_fingerprint(authorization))
 

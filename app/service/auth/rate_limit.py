@@ -95,13 +95,13 @@ class RequestLimits:
 
     Args:
         keys: by the id of a known key.
-        strangers: requests without one, by the address that they come from.
+        anonymous: requests without one, by the address that they come from.
         sign_ins: sessions that begin, by the key or person: each stays in the organisation's chain for ever.
         sign_ins_tried: attempts to begin one, whatever comes of them, by the address.
     """
 
     keys: TokenBuckets
-    strangers: TokenBuckets
+    anonymous: TokenBuckets
     sign_ins: TokenBuckets
     sign_ins_tried: TokenBuckets
 

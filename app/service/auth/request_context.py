@@ -20,14 +20,14 @@ class RequestContext:
 
     Args:
         db: the ledger's database.
-        caller: an authenticated key, or person.
+        principal: an authenticated key, or person.
         now: in UTC, by the database's clock, and the latest that it may be; the only clock that a use case knows.
         request_id: of the HTTP request.
         earliest: that it may be; None: as `now`.
     """
 
     db: Database
-    caller: Principal
+    principal: Principal
     now: datetime
     request_id: str | None = None
     earliest: datetime | None = None
@@ -40,24 +40,24 @@ class RequestContext:
     @property
     def organisation_id(self) -> str:
         """Whose ledger."""
-        return self.caller.organisation_id
+        return self.principal.organisation_id
 
     @property
-    def asker(self) -> Actor:
+    def actor(self) -> Actor:
         """Who asks, and in which request, as chains keep it."""
-        return Actor(self.caller.actor, self.request_id)
+        return Actor(self.principal.actor, self.request_id)
 
     def record(self, tx: Connection, act: AuditEvent) -> None:
         """Append to the organisation's chain what the caller does, in the transaction that does it."""
-        record_event(tx, self.organisation_id, self.asker, act, self.now)
+        record_event(tx, self.organisation_id, self.actor, act, self.now)
 
-    def require(self, needed: Permission) -> None:
+    def require_permission(self, needed: Permission) -> None:
         """Let only those pass who may.
 
         Raises:
             InsufficientScopeError: the caller's role does not allow it.
         """
-        role = self.caller.role
+        role = self.principal.role
         if needed not in PERMISSIONS[role]:
             allowed = [str(each) for each in holders(needed)]
             raise InsufficientScopeError(
@@ -66,21 +66,21 @@ class RequestContext:
                 required_roles=allowed,
             )
 
-    def require_everywhere(self, needed: Permission) -> None:
+    def require_organisation_scope(self, needed: Permission) -> None:
         """Let only those pass who may, and in the whole organisation.
 
         Raises:
             InsufficientScopeError: the caller's role does not allow it, or holds beneath one account only.
         """
-        self.require(needed)
-        if self.caller.scope is not None:
+        self.require_permission(needed)
+        if self.principal.scope is not None:
             raise InsufficientScopeError(
-                f"This concerns the whole organisation; your role holds on and beneath {self.caller.scope} only.",
+                f"This concerns the whole organisation; your role holds on and beneath {self.principal.scope} only.",
                 required_permission=str(needed),
-                scope=self.caller.scope,
+                scope=self.principal.scope,
             )
 
-    def require_reach(self, path: Collection[str]) -> None:
+    def require_scope(self, path: Collection[str]) -> None:
         """Let a caller that is bound to an account pass to what lies on or beneath it.
 
         Args:
@@ -89,10 +89,10 @@ class RequestContext:
         Raises:
             InsufficientScopeError: it lies elsewhere.
         """
-        if self.caller.scope is not None and self.caller.scope not in path:
+        if self.principal.scope is not None and self.principal.scope not in path:
             raise InsufficientScopeError(
-                f"Your role holds on and beneath {self.caller.scope} only, and this lies elsewhere.",
-                scope=self.caller.scope,
+                f"Your role holds on and beneath {self.principal.scope} only, and this lies elsewhere.",
+                scope=self.principal.scope,
             )
 
 

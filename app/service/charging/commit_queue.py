@@ -204,5 +204,5 @@ def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
 
 
 def _command(call: RequestContext, request: StepRequest) -> StepCommand:
-    call.require(Permission.CHARGE)
+    call.require_permission(Permission.CHARGE)
     return StepCommand(call, request, PrecomputedCosts())

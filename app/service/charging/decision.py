@@ -58,7 +58,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     """
     request = command.request
     run = work.run(command.organisation_id, request.run_id)
-    command.call.require_reach(work.paths[command.organisation_id, request.run_id])
+    command.call.require_scope(work.paths[command.organisation_id, request.run_id])
     steps = request.steps_of(run)
     asked = request.fingerprint(steps)
     earlier = _earlier(work, command, run, asked)
@@ -167,7 +167,7 @@ def _under_reservation(
     left = [StepEvent(item.event, 1) for item in taken.items if item.unused]
     exact = is_exact(own.held, (work.quote(organisation_id, own, [each], command.ready)[0].curve for each in left))
     held = subtract_hold(own.held, cost) if exact else work.held_by(organisation_id, taken, own, command.ready)
-    after = own.settled(cost, held)
+    after = own.settle_hold(cost, held)
     remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
     outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
     decision = replace(_decision(command, run, steps, asked, outcome), reservation_id=taken.id)
@@ -270,6 +270,6 @@ def _decision(
         idempotency_key=request.idempotency_key,
         reservation_id=None,
         created_at=command.now,
-        asker=command.call.asker,
+        asker=command.call.actor,
         opens_attempt=run.next_step == run.attempt_first_step,
     )

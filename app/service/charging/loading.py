@@ -80,7 +80,7 @@ def load_for(tx: Connection, call: RequestContext, run_id: str) -> UnitOfWork:
     work = load_run(tx, call.organisation_id, run_id)
     path = work.paths.get((call.organisation_id, run_id))
     if path is not None:
-        call.require_reach(path)
+        call.require_scope(path)
     return work
 
 
@@ -111,7 +111,7 @@ def _load_accounts(work: UnitOfWork, organisation_id: str, wanted: Iterable[Load
         for seen_above in locks.glance(work.tx, organisation_id, above - ids):
             key = (organisation_id, seen_above.id)
             if seen_above.quarantined:
-                work.stopped[key] = seen_above.path
+                work.quarantined_paths[key] = seen_above.path
             remembered = work.memory.accounts.get(key)
             if remembered is not None and remembered.account.limit_revision != seen_above.limit_revision:
                 work.memory.accounts.forget(key)
@@ -131,7 +131,7 @@ def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
     seen = locks.seen_beneath(work.tx, organisation_id, composed)
     beside = [part for part in seen if (organisation_id, part.id) not in work.accounts]
     for record in _as_seen(work, organisation_id, beside):
-        work.beside[organisation_id, record.account.id] = record
+        work.unlocked_partitions[organisation_id, record.account.id] = record
     for part in seen:
         parent = work.record(organisation_id, part.id).account.parent_id
         assert parent is not None, "a part lies beneath an account"

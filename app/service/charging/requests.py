@@ -101,7 +101,7 @@ class StepCommand:
     @property
     def organisation_id(self) -> str:
         """Whose ledger."""
-        return self.call.caller.organisation_id
+        return self.call.principal.organisation_id
 
     @property
     def now(self) -> datetime:

@@ -17,7 +17,7 @@ def save(work: UnitOfWork) -> None:
     Args:
         work: with what is to be written; its transaction writes.
     """
-    for kept, remembered in work.listed.items() if work.changed else ():
+    for kept, remembered in work.known_costs.items() if work.changed else ():
         # Prices are believed as they are remembered; an older state of the database may have been restored since.
         for event in dp_events.without_curve(work.tx, kept, remembered):
             work.prices.setdefault(kept, {})[event] = remembered[event]
@@ -27,19 +27,20 @@ def save(work: UnitOfWork) -> None:
         dp_events.remember(work.tx, organisation_id, mentioned)
     if work.decided:
         decisions.add_all(work.tx, work.decided)
-    if work.moved:
-        runs.save_all(work.tx, [(key[0], work.runs[key]) for key in sorted(work.moved)])
-    if work.taken:
+    if work.changed_runs:
+        runs.save_all(work.tx, [(key[0], work.runs[key]) for key in sorted(work.changed_runs)])
+    if work.changed_plan_items:
         reservations.save_items(
-            work.tx, [(key[0], work.reservations[key], places) for key, places in sorted(work.taken.items())]
+            work.tx,
+            [(key[0], work.reservations[key], places) for key, places in sorted(work.changed_plan_items.items())],
         )
     if work.changed:
         changed = sorted(work.changed)
         _look_at_thresholds(work, changed)
         records = [(key[0], work.accounts[key]) for key in changed]
         balances.save(work.tx, [(of, each.account, each.since, each.updated_at) for of, each in records])
-    for organisation_id in sorted(work.told):
-        alerts.add(work.tx, organisation_id, work.told[organisation_id])
+    for organisation_id in sorted(work.alerts):
+        alerts.add(work.tx, organisation_id, work.alerts[organisation_id])
 
 
 def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
@@ -62,7 +63,7 @@ def remember(memory: LedgerCache, work: UnitOfWork) -> None:
         memory: of this process.
         work: committed.
     """
-    for key, record in (*work.beside.items(), *work.accounts.items()):
+    for key, record in (*work.unlocked_partitions.items(), *work.accounts.items()):
         memory.accounts.put(key, replace(record, since={}) if record.since is None else record)
     for (organisation_id, run_id), reservation in work.reservations.items():
         own = work.accounts[organisation_id, run_id]

@@ -33,20 +33,20 @@ class UnitOfWork:
         paths: of each run that exists, by depth and id.
         accounts: those that were read; all of them locked if the transaction writes.
         parts: the ids of the parts of each account of them that is composed of such.
-        beside: those of these parts that were not locked: they stay as they are while the whole is locked.
-        stopped: paths of accounts in quarantine that were not locked.
+        unlocked_partitions: those of these parts that were not locked: they stay as they are while the whole is locked.
+        quarantined_paths: paths of accounts in quarantine that were not locked.
         runs: by key.
         reservations: the active one of a run.
         pinned: decisions by organisation and idempotency key.
         reused: idempotency keys that belong to requests of other kinds.
-        taken: places of a run's plan out of which something was taken.
+        changed_plan_items: places of a run's plan out of which something was taken.
         decided: what is to be appended.
         changed: accounts to be written.
-        moved: runs to be written.
-        listed: curves of the ledger's price list.
+        changed_runs: runs to be written.
+        known_costs: curves of the ledger's price list.
         prices: curves that are new to it.
         mentioned: events of refusals, which are remembered without a price.
-        told: alerts to be written, by organisation.
+        alerts: alerts to be written, by organisation.
     """
 
     tx: Connection
@@ -54,20 +54,20 @@ class UnitOfWork:
     paths: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     accounts: dict[Key, AccountRecord] = field(default_factory=dict)
     parts: dict[Key, list[str]] = field(default_factory=dict)
-    beside: dict[Key, AccountRecord] = field(default_factory=dict)
-    stopped: dict[Key, str] = field(default_factory=dict)
+    unlocked_partitions: dict[Key, AccountRecord] = field(default_factory=dict)
+    quarantined_paths: dict[Key, str] = field(default_factory=dict)
     runs: dict[Key, Run] = field(default_factory=dict)
     reservations: dict[Key, Reservation] = field(default_factory=dict)
     pinned: dict[Key, Decision] = field(default_factory=dict)
     reused: set[Key] = field(default_factory=set)
-    taken: dict[Key, set[int]] = field(default_factory=dict)
+    changed_plan_items: dict[Key, set[int]] = field(default_factory=dict)
     decided: list[tuple[str, Decision]] = field(default_factory=list)
     changed: set[Key] = field(default_factory=set)
-    moved: set[Key] = field(default_factory=set)
-    listed: dict[CostTable, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
+    changed_runs: set[Key] = field(default_factory=set)
+    known_costs: dict[CostTable, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     prices: dict[CostTable, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     mentioned: dict[str, set[DpEvent]] = field(default_factory=dict)
-    told: dict[str, list[Alert]] = field(default_factory=dict)
+    alerts: dict[str, list[Alert]] = field(default_factory=dict)
 
     def run(self, organisation_id: str, run_id: str) -> Run:
         """A run as it stands.
@@ -83,7 +83,7 @@ class UnitOfWork:
     def record(self, organisation_id: str, account_id: str) -> AccountRecord:
         """An account that was read, as it stands."""
         key = (organisation_id, account_id)
-        return self.accounts.get(key) or self.beside[key]
+        return self.accounts.get(key) or self.unlocked_partitions[key]
 
     def path(self, organisation_id: str, run_id: str) -> tuple[Account, ...] | None:
         """A run's account and its ancestors as they stand, by depth and id; None where only the run's own was locked.
@@ -94,7 +94,7 @@ class UnitOfWork:
         path = self.paths[organisation_id, run_id]
         found = [self.accounts.get((organisation_id, at)) for at in path]
         for at, record in zip(path, found, strict=True):
-            stopped = self.stopped.get((organisation_id, at))
+            stopped = self.quarantined_paths.get((organisation_id, at))
             if record is not None and record.quarantine is not None:
                 stopped = record.account.path
             if stopped is not None:
@@ -157,7 +157,7 @@ class UnitOfWork:
             UnpreparedError: neither the list nor `ready` has an event.
         """
         kept = CostTable(organisation_id, account.relation, account.grid_version)
-        listed = self.listed.setdefault(kept, {})
+        listed = self.known_costs.setdefault(kept, {})
         new = self.prices.get(kept, {})
         unknown = {fingerprint(event): event for event in {step.event for step in steps} - listed.keys() - new.keys()}
         if unknown:
@@ -172,7 +172,7 @@ class UnitOfWork:
     def remember_prices(self, organisation_id: str, account: Account, steps: Iterable[PricedStep]) -> None:
         """Have those prices appended to the ledger's list that it lacks."""
         kept = CostTable(organisation_id, account.relation, account.grid_version)
-        listed = self.listed.get(kept, {})
+        listed = self.known_costs.get(kept, {})
         new = {priced.step.event: priced.curve for priced in steps if priced.step.event not in listed}
         if new:
             self.prices.setdefault(kept, {}).update(new)
@@ -186,7 +186,7 @@ class UnitOfWork:
         key = (organisation_id, taken.run_id)
         before = self.reservations[key]
         places = {place for place, item in enumerate(taken.items) if item is not before.items[place]}
-        self.taken[key] = self.taken.get(key, set()) | places
+        self.changed_plan_items[key] = self.changed_plan_items.get(key, set()) | places
         self.reservations[key] = taken
 
     def charge(
@@ -236,13 +236,13 @@ class UnitOfWork:
         """Have something told, if all of this becomes durable."""
         new = list(alerts)
         if new:
-            self.told.setdefault(organisation_id, []).extend(new)
+            self.alerts.setdefault(organisation_id, []).extend(new)
 
     def move(self, organisation_id: str, run: Run) -> None:
         """Put a run in the place of what it was."""
         key = (organisation_id, run.account_id)
         self.runs[key] = run
-        self.moved.add(key)
+        self.changed_runs.add(key)
 
 
 def _quarantined(path: str, account_id: str) -> AccountQuarantinedError:

@@ -27,7 +27,7 @@ def require_allowed(
     if not sources:
         return
     if command.request.mode is Mode.REPORT:
-        require_reporter(sources, command.call.caller.role)
+        require_reporter(sources, command.call.principal.role)
         return
     require_steps(sources, path[0].relation, [step.event for step in steps])
     require_declared(sources, find_deviations(work, command.organisation_id, run, steps, command.now))

@@ -27,7 +27,7 @@ def end_withdrawn(db: Database, call: RequestContext, run_id: str, reservation_i
             if active is None or active.id != reservation_id or has_lapsed(active, call.lapsed_by):
                 return
             close_reservation(
-                work, call.organisation_id, active, commit(active, active.steps_used), call.asker, call.now
+                work, call.organisation_id, active, commit(active, active.steps_used), call.actor, call.now
             )
             save(work)
 

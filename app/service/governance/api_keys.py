@@ -103,7 +103,7 @@ def issue_key(
         InvalidInputError: the key would have expired already, or would outlive the caller's own, or the request carries
             an idempotency key.
     """
-    call.require(Permission.KEYS)
+    call.require_permission(Permission.KEYS)
     require_no_key(identity, _IF_LOST)
     _require_future(terms, call.now)
 
@@ -111,8 +111,8 @@ def issue_key(
         scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
         _require_lendable(tx, call, terms.role, scope)
         _require_no_longer(tx, call, terms.expires_at)
-        issued = generate_key(call.organisation_id, replace(terms, scope=scope), call.caller.actor, call.now)
-        add_key(tx, issued, call.asker, call.now)
+        issued = generate_key(call.organisation_id, replace(terms, scope=scope), call.principal.actor, call.now)
+        add_key(tx, issued, call.actor, call.now)
         return render(issued)
 
     return run_idempotent(call, identity, create)
@@ -142,8 +142,8 @@ def rotate_key(
         InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
         InvalidInputError: the key is withdrawn or expired, or the request carries an idempotency key.
     """
-    if call.caller.actor != key_id:
-        call.require(Permission.KEYS)
+    if call.principal.actor != key_id:
+        call.require_permission(Permission.KEYS)
     require_no_key(identity, _IF_LOST)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
@@ -151,13 +151,13 @@ def rotate_key(
         trouble = old.trouble(call.now)
         if trouble is not None:
             raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
-        if call.caller.actor != key_id:
+        if call.principal.actor != key_id:
             _require_lendable(tx, call, Role(old.role), old.scope)
         ends = call.now + timedelta(seconds=overlap_seconds)
         ends = ends if old.expires_at is None else min(ends, old.expires_at)
         terms = KeyTerms(Role(old.role), old.name, old.scope, old.expires_at)
-        issued = generate_key(call.organisation_id, terms, call.caller.actor, call.now)
-        add_key(tx, issued, call.asker, call.now)
+        issued = generate_key(call.organisation_id, terms, call.principal.actor, call.now)
+        add_key(tx, issued, call.actor, call.now)
         api_keys.change(tx, old, expires_at=ends)
         after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
         call.record(tx, AuditEvent("key.rotated", old.id, before=key_audit_payload(old), after=after))
@@ -182,14 +182,14 @@ def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_he
         NotFoundError: the organisation has no such key.
         InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
     """
-    if call.caller.actor != key_id:
-        call.require(Permission.KEYS)
+    if call.principal.actor != key_id:
+        call.require_permission(Permission.KEYS)
 
     def revoke() -> KeyRecord:
         with call.db.write(call.organisation_id) as tx:
             organisations.lock(tx, call.organisation_id)
             old = _found(tx, call, key_id)
-            if call.caller.actor != key_id:
+            if call.principal.actor != key_id:
                 _require_lendable(tx, call, Role(old.role), old.scope)
             for heir in sorted(rotation_lineage(tx, call.organisation_id, {key_id}) - {key_id}) if with_heirs else ():
                 _revoke(tx, call, _found(tx, call, heir), reason)
@@ -234,11 +234,11 @@ def get_key(call: RequestContext, key_id: str) -> KeyRecord:
         NotFoundError: the organisation has none such.
         InsufficientScopeError: the key's scope lies elsewhere than the caller's.
     """
-    if call.caller.actor != key_id:
-        call.require(Permission.KEYS)
+    if call.principal.actor != key_id:
+        call.require_permission(Permission.KEYS)
     with call.db.read(call.organisation_id) as tx:
         found = _found(tx, call, key_id)
-        if call.caller.actor != key_id:
+        if call.principal.actor != key_id:
             _require_in_reach(tx, call, found.scope)
         return found
 
@@ -254,9 +254,9 @@ def list_keys(call: RequestContext, *, after: str | None, limit: int) -> list[Ke
     Returns:
         The keys.
     """
-    call.require(Permission.KEYS)
+    call.require_permission(Permission.KEYS)
     with call.db.read(call.organisation_id) as tx:
-        return api_keys.page(tx, call.organisation_id, scope=call.caller.scope, after=after, limit=limit)
+        return api_keys.page(tx, call.organisation_id, scope=call.principal.scope, after=after, limit=limit)
 
 
 def _found(tx: Connection, call: RequestContext, key_id: str) -> KeyRecord:
@@ -277,7 +277,7 @@ def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetim
     Raises:
         InvalidInputError: it would.
     """
-    own = api_keys.find(tx, call.caller.actor)
+    own = api_keys.find(tx, call.principal.actor)
     ends = None if own is None else own.expires_at
     if ends is not None and (expires_at is None or expires_at > ends):
         raise InvalidInputError(
@@ -287,11 +287,11 @@ def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetim
 
 
 def _require_lendable(tx: Connection, call: RequestContext, role: Role, scope: str | None) -> None:
-    lendable = ISSUES[call.caller.role]
+    lendable = ISSUES[call.principal.role]
     if role not in lendable:
         named = ", ".join(sorted(lendable))
         raise InsufficientScopeError(
-            f"The role {call.caller.role} issues and withdraws keys of {named}; not of {role}.",
+            f"The role {call.principal.role} issues and withdraws keys of {named}; not of {role}.",
             required_permission=str(Permission.KEYS),
         )
     _require_in_reach(tx, call, scope)
@@ -299,7 +299,7 @@ def _require_lendable(tx: Connection, call: RequestContext, role: Role, scope: s
 
 def _require_in_reach(tx: Connection, call: RequestContext, scope: str | None) -> None:
     if scope is None:
-        call.require_reach([])
+        call.require_scope([])
     else:
         require_reach(tx, call, scope)
         require_every_budget(tx, call, scope)

@@ -68,7 +68,7 @@ def read_limit(call: RequestContext, account: str) -> AccountRecord:
         NotFoundError: there is no such account, or it has no limit of its own.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return _with_limit(find_account(tx, call, account))
 
@@ -107,7 +107,7 @@ def change_limit(
         LimitTooSmallError: nothing could ever be admitted.
         PolicyViolationError: a policy does not allow the limit.
     """
-    call.require(Permission.PLAN)
+    call.require_permission(Permission.PLAN)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         path = find_path_of(tx, call, request.account)
@@ -122,7 +122,7 @@ def change_limit(
         raised, places = is_raised(limit, request.limit), [each.account for each in path]
         if raised and not single_approver_allowed(tx, call, places, request.limit):
             return ResponseOverride(proposed(_propose(tx, call, record, request)), CREATED)
-        call.require(Permission.TREE)
+        call.require_permission(Permission.TREE)
         if raised:
             require_every_budget(tx, call, record.account.id)
         return ResponseOverride(changed(apply_limit(tx, call, path, request.limit, request.reason, ready)), OK)
@@ -242,7 +242,7 @@ def single_approver_allowed(tx: Connection, call: RequestContext, path: Sequence
         limit: the new one.
     """
     *above, own = path
-    if effective(sources_of(path)).persons_to_raise != 1 or Permission.APPROVE not in PERMISSIONS[call.caller.role]:
+    if effective(sources_of(path)).persons_to_raise != 1 or Permission.APPROVE not in PERMISSIONS[call.principal.role]:
         return False
     if own.kind is not AccountKind.RUN:
         return True

@@ -55,7 +55,7 @@ def create_population(
     Raises:
         As `check_population`; and NameTakenError: another one with a name that looks like it is proposed.
     """
-    call.require_everywhere(Permission.TREE)
+    call.require_organisation_scope(Permission.TREE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         if needs_second_person(tx, call):

@@ -96,7 +96,7 @@ def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
         NotFoundError: there is no such population or budget.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return find_policy(tx, call, None if account is None else find_parent(tx, call, account).account.id)
 
@@ -121,9 +121,9 @@ def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord 
             organisation's policy can have.
     """
     if request.account is None:
-        call.require_everywhere(Permission.POLICY)
+        call.require_organisation_scope(Permission.POLICY)
     else:
-        call.require(Permission.POLICY)
+        call.require_permission(Permission.POLICY)
         _require_of_accounts(request.policy)
 
     def change() -> PolicyRecord | Proposal:
@@ -180,7 +180,7 @@ def _propose(tx: Connection, call: RequestContext, before: PolicyRecord, request
     account = None if before.of_organisation else before.subject
     facts = {"policy": facts_of(request.policy), "revision": before.revision}
     for waiting in open_proposals(tx, call, account, {ProposalKind.POLICY}, limit=1):
-        if (waiting.facts, waiting.proposed_by) == (canonical(facts), call.caller.actor):
+        if (waiting.facts, waiting.proposed_by) == (canonical(facts), call.principal.actor):
             return waiting
     require_none_open(tx, call, account, {ProposalKind.POLICY})
     was = {"policy": facts_of(before.policy), "revision": before.revision}

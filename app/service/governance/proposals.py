@@ -62,7 +62,7 @@ def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
         NotFoundError: the organisation has none such.
         InsufficientScopeError: its account is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, proposal_id)
 
@@ -86,9 +86,9 @@ def list_proposals(
         NotFoundError: there is no such account.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        beneath = call.caller.scope if account is None else find_account(tx, call, account).account.id
+        beneath = call.principal.scope if account is None else find_account(tx, call, account).account.id
         wanted = ProposalFilter(beneath=beneath, status=status)
         return proposals.page(tx, call.organisation_id, wanted, after=after, limit=limit)
 
@@ -113,7 +113,7 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
         PolicyViolationError: a policy that holds now does not allow it.
         AccountQuarantinedError: verification still finds a fault for which an account is quarantined.
     """
-    call.require(Permission.APPROVE)
+    call.require_permission(Permission.APPROVE)
 
     def work(tx: Connection, proposal: Proposal, ready: PrecomputedCosts) -> None:
         _require_decidable(tx, call, proposal)
@@ -144,11 +144,11 @@ def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Propos
         InsufficientScopeError: the caller may not, or its account is out of the caller's reach.
         ProposalDecidedError: it is not open any more.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
 
     def work(tx: Connection, proposal: Proposal, _: PrecomputedCosts) -> None:
-        if proposal.proposed_by != call.caller.actor:
-            call.require(Permission.APPROVE)
+        if proposal.proposed_by != call.principal.actor:
+            call.require_permission(Permission.APPROVE)
         end = _EFFECTS[proposal.kind].reject
         if end is not None:
             end(tx, call, proposal)
@@ -172,10 +172,10 @@ def _decide(
                     f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
                     proposal_status=str(proposal.status),
                 )
-            own = status is ProposalStatus.REJECTED and proposal.proposed_by == call.caller.actor
+            own = status is ProposalStatus.REJECTED and proposal.proposed_by == call.principal.actor
             reached = ProposalStatus.WITHDRAWN if own else status
             decided = replace(
-                proposal, status=reached, decided_by=call.caller.actor, decided_at=call.now, decision_reason=reason
+                proposal, status=reached, decided_by=call.principal.actor, decided_at=call.now, decision_reason=reason
             )
             proposals.decide(tx, call.organisation_id, decided)
             before, after = ({"status": str(each.status)} for each in (proposal, decided))
@@ -201,7 +201,7 @@ def _require_reach(tx: Connection, call: RequestContext, proposal: Proposal) -> 
         InsufficientScopeError: it is out of the caller's reach.
     """
     if proposal.account_id is None:
-        call.require_reach([])
+        call.require_scope([])
     else:
         require_reach(tx, call, proposal.account_id)
 
@@ -232,7 +232,7 @@ def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal)
     """
     if proposal.account_id is not None:
         require_every_budget(tx, call, proposal.account_id)
-    approver, proposer = call.caller.actor, proposal.proposed_by
+    approver, proposer = call.principal.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
     # The command line has no issuer, and yet whoever proposed by it does not approve by it.
     alike = approver == proposer or rotation_lineage(tx, call.organisation_id, ours) & theirs

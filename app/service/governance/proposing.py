@@ -46,7 +46,7 @@ def propose(
         facts=canonical(facts),
         status=ProposalStatus.OPEN,
         reason=reason,
-        proposed_by=call.caller.actor,
+        proposed_by=call.principal.actor,
         proposed_at=call.now,
     )
     proposals.add(tx, call.organisation_id, proposal)

@@ -33,10 +33,10 @@ def list_quarantined(call: RequestContext, account: str | None = None) -> Mappin
     Returns:
         Why nothing is charged to an account, by its id.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         if account is None:
-            call.require_reach([])
+            call.require_scope([])
             return _quarantined(tx, call, None)
         return _quarantined(tx, call, find_account(tx, call, account).account.id)
 
@@ -51,7 +51,7 @@ def find_open(call: RequestContext, account: str) -> Proposal | None:
     Returns:
         None: nobody has proposed it.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         found = find_account(tx, call, account).account.id
         return next(iter(open_proposals(tx, call, found, {ProposalKind.QUARANTINE}, limit=1)), None)
@@ -77,7 +77,7 @@ def propose_lift(
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: nothing at or under it is quarantined, or that was proposed already.
     """
-    call.require(Permission.VERIFY)
+    call.require_permission(Permission.VERIFY)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         record = find_account(tx, call, account)
@@ -145,7 +145,7 @@ def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready
             "look at that too, and propose to lift both."
         )
     raw_rows.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
-    after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.caller.actor}
+    after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.principal.actor}
     call.record(
         tx, AuditEvent("quarantine.lifted", proposal.subject, {"quarantined": dict(found)}, after, proposal.reason)
     )

@@ -103,7 +103,7 @@ def get_account_detail(
         InsufficientScopeError: it is out of the caller's reach.
         LedgerUnavailableError: its row is damaged, or that of an account above it.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account_id)
         record = path[-1]

@@ -123,7 +123,7 @@ class AccountHistoryCache:
             NotFoundError: the organisation has no population or budget with this id.
             InsufficientScopeError: it is out of the caller's reach.
         """
-        call.require(Permission.READ)
+        call.require_permission(Permission.READ)
         with call.db.read(call.organisation_id) as tx:
             record = find_account(tx, call, account_id)
             if record.account.kind is AccountKind.RUN:
@@ -202,7 +202,7 @@ def _shares(
     tx: Connection, organisation_id: str, account: Account, grown: SpendSeries
 ) -> tuple[float | None, tuple[ChildShare, ...]]:
     """What went through each child at the order that admits longest, as parts of the threshold there."""
-    gate = account.gate(account.spent.delta)
+    gate = account.bounds(account.spent.delta)
     spent = account.spent.values[gate.places]
     usable = (gate.bounds > 0) & (spent < EXHAUSTED)
     if not usable.any():

@@ -151,7 +151,7 @@ class AccountStatusCache:
         Returns:
             Those above first.
         """
-        found = overview_queries.outlines(tx, call.organisation_id, beneath=beneath or call.caller.scope)
+        found = overview_queries.outlines(tx, call.organisation_id, beneath=beneath or call.principal.scope)
         known = {each.id: self._still(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):

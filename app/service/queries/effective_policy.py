@@ -57,7 +57,7 @@ def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
         InsufficientScopeError: it is out of the caller's reach.
     """
     record = read_policy(call, account)
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.policy),)
         if account is not None:

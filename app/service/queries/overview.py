@@ -65,7 +65,7 @@ def read_change_token(call: RequestContext) -> tuple[object, ...]:
     Args:
         call: needs READ.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return overview_queries.change_token(tx, call.organisation_id)
 
@@ -81,15 +81,15 @@ def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted
     Returns:
         At most POPULATIONS trees, and BUDGETS budgets in them.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         everything = standings.read(tx, call)
         found = _matching(everything, wanted)
         chosen = with_burn_rate(tx, call, _chosen(found))
         unfinished, numbers = overview_queries.unfinished_runs(
-            tx, call.organisation_id, beneath=call.caller.scope, limit=RUNS
+            tx, call.organisation_id, beneath=call.principal.scope, limit=RUNS
         )
-        refused = decision_queries.DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=call.caller.scope)
+        refused = decision_queries.DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=call.principal.scope)
         refusals = decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS)
     levels: dict[str, int] = {}
     for each in found:
@@ -119,7 +119,7 @@ def find_accounts(
     Returns:
         The first ones by their paths, and how many more there are.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         everything = standings.read(tx, call)
     found = sorted(

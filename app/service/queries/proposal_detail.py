@@ -131,9 +131,9 @@ def read_open(call: RequestContext) -> list[ProposalDetail]:
     Returns:
         At most MOST_OPEN + 1 of them.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        wanted = ProposalFilter(beneath=call.caller.scope, status=ProposalStatus.OPEN)
+        wanted = ProposalFilter(beneath=call.principal.scope, status=ProposalStatus.OPEN)
         found = proposals.page(tx, call.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
         return [_proposed(tx, call, each) for each in found]
 
@@ -146,9 +146,9 @@ def read_decided(call: RequestContext, *, before: str | None, limit: int) -> lis
         before: only those that were made before this id.
         limit: how many at the most.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
-        found = proposals.decided(tx, call.organisation_id, beneath=call.caller.scope, before=before, limit=limit)
+        found = proposals.decided(tx, call.organisation_id, beneath=call.principal.scope, before=before, limit=limit)
         return [_proposed(tx, call, each) for each in found]
 
 
@@ -166,7 +166,7 @@ def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
         NotFoundError: there is no such account.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account)
         return None if path[-1].account.limit is None else limit_now(tx, call, path)
@@ -193,7 +193,7 @@ def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord
 
 
 def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> ProposalDetail:
-    may = proposal.status is ProposalStatus.OPEN and Permission.APPROVE in PERMISSIONS[call.caller.role]
+    may = proposal.status is ProposalStatus.OPEN and Permission.APPROVE in PERMISSIONS[call.principal.role]
     path, page = ORGANISATION, "/policies"
     spending = None
     if proposal.kind is ProposalKind.POPULATION:
@@ -212,7 +212,7 @@ def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> Propo
         opening=proposal.proposed if proposal.kind is ProposalKind.POPULATION else None,
         faults=tuple(proposal.proposed["quarantined"].values()) if proposal.kind is ProposalKind.QUARANTINE else (),
         obstacle=approval_blocker(tx, call, proposal) if may else None,
-        own=proposal.proposed_by == call.caller.actor,
+        own=proposal.proposed_by == call.principal.actor,
     )
 
 

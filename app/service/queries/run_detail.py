@@ -64,7 +64,7 @@ def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
         call: needs READ.
         run_id: its id.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return overview_queries.path_change_token(tx, call.organisation_id, run_id)
 
@@ -80,7 +80,7 @@ def get_run_detail(call: RequestContext, run_id: str) -> RunDetail:
         NotFoundError: the organisation has no such run.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return run_with_costs(call.organisation_id, lambda ready: _seen(tx, call, run_id, ready))
 

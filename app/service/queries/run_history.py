@@ -45,7 +45,7 @@ def read_history(call: RequestContext, run_id: str, *, after: int, max_points: i
     Raises:
         NotFoundError: the organisation has no such run.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path(tx, call, run_id)
         run = runs.get(tx, call.organisation_id, run_id)

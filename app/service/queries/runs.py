@@ -61,7 +61,7 @@ def get_run(call: RequestContext, run_id: str) -> RunRecord:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         return run_with_costs(call.organisation_id, lambda ready: read_run(tx, call, run_id, ready))
 
@@ -89,13 +89,13 @@ def list_runs(
     Raises:
         NotFoundError: there is no such budget.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         budget_id = None if budget is None else find_parent(tx, call, budget).account.id
         found = runs.page(
             tx,
             call.organisation_id,
-            beneath=call.caller.scope,
+            beneath=call.principal.scope,
             budget_id=budget_id,
             status=status,
             after=after,
@@ -125,7 +125,7 @@ def find_path(tx: Connection, call: RequestContext, run_id: str) -> tuple[Accoun
     path = accounts.path_of(tx, call.organisation_id, run_id)
     if not path or path[-1].account.kind is not AccountKind.RUN:
         raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
-    call.require_reach([record.account.id for record in path])
+    call.require_scope([record.account.id for record in path])
     return tuple(path)
 
 

@@ -36,7 +36,7 @@ def read_webhooks(call: RequestContext, *, after: str | None, limit: int) -> lis
         after: only those after this id.
         limit: how many at the most.
     """
-    call.require_everywhere(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOKS)
     with call.db.read(call.organisation_id) as tx:
         waiting = deliveries.waiting(tx, call.organisation_id)
         return [

@@ -124,7 +124,7 @@ def _answer(
 def _readable(call: RequestContext, path: Sequence[Account]) -> set[str]:
     """Those of a path that the caller may read: their scope, what lies beneath it, and what is told of every root."""
     ids = [account.id for account in path]
-    reach = ids if call.caller.scope is None else ids[ids.index(call.caller.scope) :]
+    reach = ids if call.principal.scope is None else ids[ids.index(call.principal.scope) :]
     return {*reach, *(account.id for account in path if account.kind is AccountKind.POPULATION)}
 
 

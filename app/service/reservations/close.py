@@ -29,7 +29,7 @@ def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require(Permission.READ)
+    call.require_permission(Permission.READ)
     with call.db.read(call.organisation_id) as tx:
         found = _found(tx, call.organisation_id, reservation_id)
         require_reach(tx, call, found.run_id)
@@ -87,7 +87,7 @@ def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
         NotFoundError: the organisation has none such.
         ReservationTerminalError: it has ended, or its lease has run out.
     """
-    call.require(Permission.CHARGE)
+    call.require_permission(Permission.CHARGE)
 
     def renew() -> Reservation:
         with call.db.write(call.organisation_id) as tx:
@@ -126,9 +126,9 @@ def end_with_the_run(
             )
         return
     if has_lapsed(active, call.lapsed_by):
-        close_reservation(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
+        close_reservation(work, call.organisation_id, active, forfeit(active), call.actor, call.now)
     elif steps_executed is not None:
-        close_reservation(work, call.organisation_id, active, commit(active, steps_executed), call.asker, call.now)
+        close_reservation(work, call.organisation_id, active, commit(active, steps_executed), call.actor, call.now)
     elif attested_only:
         raise ReservationConflictError(
             f"The run has the active reservation {active.id}: say in `steps_executed` how many of its steps were "
@@ -137,7 +137,7 @@ def end_with_the_run(
             steps_authorized=active.steps_used,
         )
     else:
-        close_reservation(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
+        close_reservation(work, call.organisation_id, active, forfeit(active), call.actor, call.now)
 
 
 def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, steps_executed: int) -> None:
@@ -159,7 +159,7 @@ def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, s
 
 
 def _ended(call: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
-    call.require(Permission.CHARGE)
+    call.require_permission(Permission.CHARGE)
 
     def close() -> Reservation:
         with call.db.write(call.organisation_id) as tx:
@@ -169,7 +169,7 @@ def _ended(call: RequestContext, reservation_id: str, how: Callable[[Reservation
             lapsed = has_lapsed(reservation, call.lapsed_by)
             closing = forfeit(reservation) if lapsed else how(reservation)
             if not closing.replayed:
-                close_reservation(work, call.organisation_id, reservation, closing, call.asker, call.now)
+                close_reservation(work, call.organisation_id, reservation, closing, call.actor, call.now)
                 save(work)
         return how(closing.reservation).reservation if lapsed else closing.reservation
 

@@ -115,7 +115,7 @@ def create_reservation(
         UnsupportedEventError: an event has no sound bound under the population's relation.
         PolicyViolationError: a policy does not allow an event of the plan.
     """
-    call.require(Permission.CHARGE)
+    call.require_permission(Permission.CHARGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         work = load_for(tx, call, request.run_id)
@@ -125,7 +125,7 @@ def create_reservation(
         active = work.reservations.get((call.organisation_id, request.run_id))
         if active is not None and has_lapsed(active, call.lapsed_by):
             # It is forfeited whatever becomes of the new plan.
-            close_reservation(work, call.organisation_id, active, forfeit(active), call.asker, call.now)
+            close_reservation(work, call.organisation_id, active, forfeit(active), call.actor, call.now)
             save(work)
             work = load_for(tx, call, request.run_id)
         before = tx.begin_nested()
@@ -152,7 +152,7 @@ def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanReq
             raise NotFoundError(f"The run {request.run_id} has no reservation {request.follows.id!r}.")
         closing = commit(found, request.follows.steps_executed)
         if not closing.replayed:
-            close_reservation(work, call.organisation_id, found, closing, call.asker, call.now)
+            close_reservation(work, call.organisation_id, found, closing, call.actor, call.now)
     elif active is not None:
         raise ReservationConflictError(
             f"The run has the active reservation {active.id}; commit or void it before the next one, or let the next "

@@ -56,7 +56,7 @@ def close_reservation(
     further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.reported, *closing.forfeited))
     reserved = _cost(work, organisation_id, path[0], [StepEvent(item.event, item.count) for item in before.items])
     above = _above(work, organisation_id, path, before.id, spent_before + further, reserved)
-    own = path[-1].settled(further, zero_curve(path[-1].grid_version))
+    own = path[-1].settle_hold(further, zero_curve(path[-1].grid_version))
     work.change(organisation_id, (*above, own), now)
     outcomes = {
         DecisionOutcome.ADMITTED: closing.charged,
@@ -71,7 +71,7 @@ def close_reservation(
         lost = sum(step.count for step in closing.forfeited)
         work.tell(organisation_id, [forfeited(own, before, lost, now, lapsed=has_lapsed(before, now))])
     del work.reservations[organisation_id, before.run_id]
-    work.taken.pop((organisation_id, before.run_id), None)
+    work.changed_plan_items.pop((organisation_id, before.run_id), None)
     reservations.close(work.tx, organisation_id, closing.reservation, now)
 
 
@@ -149,19 +149,19 @@ def _above(
             after[account.id] = of_children(account, map(now, children))
         elif account.id not in composed:
             held = _held_after(work, organisation_id, account, ended_id, reserved)
-            after[account.id] = account.settled(spent, held)
+            after[account.id] = account.settle_hold(spent, held)
         else:
             held = _planned_beneath(work, organisation_id, account, ended_id)
             for part in composed[account.id]:
                 held = held + now(part).held
             moved = spent if inner is None else without(after[inner.id].spent, inner.spent)
-            after[account.id] = account.settled(moved, held)
+            after[account.id] = account.settle_hold(moved, held)
     return [after[account.id] for account in path[:-1]]
 
 
 def _as_kept(work: UnitOfWork, organisation_id: str, account_id: str) -> Account:
     """An account that nobody moves while the caller holds one above it."""
-    if (organisation_id, account_id) in work.accounts or (organisation_id, account_id) in work.beside:
+    if (organisation_id, account_id) in work.accounts or (organisation_id, account_id) in work.unlocked_partitions:
         return work.record(organisation_id, account_id).account
     [record] = accounts.find_many(work.tx, work.memory.prices, organisation_id, [account_id])
     return record.account

@@ -54,7 +54,7 @@ def transition_run(
             another number.
         InvalidInputError: it is fewer steps than were authorised, or more than were planned.
     """
-    call.require(Permission.RUNS)
+    call.require_permission(Permission.RUNS)
 
     def change(ready: PrecomputedCosts) -> RunRecord:
         with call.db.write(call.organisation_id) as tx:
@@ -108,7 +108,7 @@ def start_attempt(
         InvalidInputError: `first_step` was not reached yet.
         ReservationConflictError: `steps_executed` is given, and nothing is reserved.
     """
-    call.require(Permission.CHARGE)
+    call.require_permission(Permission.CHARGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         work = load_for(tx, call, run_id)
@@ -144,7 +144,9 @@ def save_transition(work: UnitOfWork, call: RequestContext, run: Run) -> None:
 def _supersede(tx: Connection, call: RequestContext, run_id: str) -> None:
     """Nobody has to decide any more about a registration whose run is aborted."""
     for waiting in open_proposals(tx, call, run_id, {ProposalKind.RUN}, limit=1):
-        decided = replace(waiting, status=ProposalStatus.SUPERSEDED, decided_by=call.caller.actor, decided_at=call.now)
+        decided = replace(
+            waiting, status=ProposalStatus.SUPERSEDED, decided_by=call.principal.actor, decided_at=call.now
+        )
         proposals.decide(tx, call.organisation_id, decided)
         before, now = ({"status": str(each.status)} for each in (waiting, decided))
         call.record(tx, AuditEvent(f"{waiting.kind}.{decided.status}", waiting.id, before, now))

@@ -110,7 +110,7 @@ def register_run(
         LimitTooSmallError: the run's own limit could never admit anything.
         PolicyViolationError: a policy does not allow it.
     """
-    call.require(Permission.RUNS)
+    call.require_permission(Permission.RUNS)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         before = tx.begin_nested()

@@ -174,7 +174,7 @@ def verify_organisation(call: RequestContext) -> VerificationReport:
     Returns:
         What was found.
     """
-    call.require_everywhere(Permission.VERIFY)
-    found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.asker, call.now)
+    call.require_organisation_scope(Permission.VERIFY)
+    found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.actor, call.now)
     counters.verified(sound=found.sound)
     return found

@@ -107,7 +107,7 @@ def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> It
 
 
 def _fits(account: Account, asked: RdpCurve) -> bool:
-    gate = account.gate(asked.delta)
+    gate = account.bounds(asked.delta)
     return asked.delta <= gate.room and bool(np.any(gate.left(asked) >= 0))
 
 

@@ -60,7 +60,7 @@ class Verifications:
             acts=found.acts,
             faults=tuple(fault.detail for fault in found.faults[:MOST_FAULTS]),
             hidden=max(0, len(found.faults) - MOST_FAULTS),
-            actor=call.caller.actor,
+            actor=call.principal.actor,
             at=call.now,
         )
         self._known.put(call.organisation_id, made)

@@ -141,6 +141,6 @@ class GrantClient(GrantAllocator):
             AttemptSupersededError: another process has taken the run over.
         """
         self._expire()
-        self._asking.hear((yield get_run(self._asking.state.id).request).read(RunState))
+        self._asking.update_state((yield get_run(self._asking.state.id).request).read(RunState))
         self._grant = None
         self._asking.require_attempt()

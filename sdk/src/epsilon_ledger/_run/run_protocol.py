@@ -258,7 +258,7 @@ class RunDialogue:
         """
         told = (yield get_run(self.state.id).request).read(RunState)
         if self.granting.grant is None and not self.asking.in_doubt:
-            self.asking.hear(told)
+            self.asking.update_state(told)
         return told
 
     def _own_plan(self) -> str:
@@ -268,8 +268,8 @@ class RunDialogue:
 
     def _end_plan(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
         ended = (yield post(f"{path('reservations', self._own_plan())}/{action}", body)).read(Reservation)
-        self.asking.hear((yield get_run(self.state.id).request).read(RunState))
+        self.asking.update_state((yield get_run(self.state.id).request).read(RunState))
         return ended
 
     def _tell(self, action: str, body: Mapping[str, object]) -> RequestFlow[None]:
-        self.asking.hear((yield post(f"{self.asking.path}/{action}", body)).read(RunState))
+        self.asking.update_state((yield post(f"{self.asking.path}/{action}", body)).read(RunState))

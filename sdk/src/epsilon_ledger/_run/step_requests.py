@@ -69,7 +69,7 @@ class StepRequests:
         if self._pending is not None:
             raise self._doubt(self._pending.first_step)
 
-    def hear(self, told: RunState) -> None:
+    def update_state(self, told: RunState) -> None:
         """Note where the run stands, as the ledger says; whoever made a later attempt, this trainer stays in its own.
 
         Args:
@@ -122,7 +122,7 @@ class StepRequests:
         """Ask for nothing while another process may hand out the run's steps: it would be taken out of its plan."""
         if self.state.reservation in {None, self.plan}:
             return
-        self.hear((yield get_run(self.state.id).request).read(RunState))
+        self.update_state((yield get_run(self.state.id).request).read(RunState))
         if self.state.reservation is not None:
             raise _foreign_plan(self.state.id, self.state.reservation, self.state.next_step)
 
@@ -200,7 +200,7 @@ class StepRequests:
     def _ours(self, reply: Response) -> Admission:
         """Read an admission, and turn away one that was given to somebody else."""
         admission = reply.read(Admission)
-        if not reply.ours:
+        if not reply.is_own:
             self._pending = None
             raise _foreign_steps(admission)
         if admission.reservation is not None and admission.reservation != self.plan:
@@ -241,7 +241,7 @@ class StepRequests:
     def _recorded(self, reply: Response) -> Admission:
         """Read the answer to a report, and turn away one that was given to another process."""
         recorded = reply.read(Admission)
-        if not reply.ours:
+        if not reply.is_own:
             self._pending = None
             raise _foreign_steps(recorded)
         return recorded

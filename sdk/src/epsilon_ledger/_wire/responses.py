@@ -36,12 +36,12 @@ class Response:
     Args:
         status: HTTP status.
         data: the decoded JSON.
-        ours: False if the answer was first given to somebody else's request, as far as can be told.
+        is_own: False if the answer was first given to somebody else's request, as far as can be told.
     """
 
     status: int
     data: object
-    ours: bool
+    is_own: bool
 
     def read(self, shape: type[T]) -> T:
         """Read the answer as a value.
