@@ -161,7 +161,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.session_hours = settings.session_hours
     app.state.openid_session_minutes = settings.openid_session_minutes
     app.state.public_url = settings.public_url
-    app.state.openid_sign_in = settings.oidc_client()
+    app.state.oidc_client = settings.oidc_client()
     app.state.standings = AccountStatusCache()
     app.state.histories = AccountHistoryCache()
     app.state.verifications = Verifications()

@@ -73,7 +73,7 @@ class AuthenticatedRoute(APIRoute):
 
         async def ask(request: Request) -> Response:
             _check_once(request, "authorization")
-            request.state.caller = await authenticate_request(request, credential_of(request))
+            request.state.principal = await authenticate_request(request, credential_of(request))
             _check_once(request, "content-type", "idempotency-key")
             reject_nul(request)
             _check_query(request, known)
@@ -219,7 +219,7 @@ def _placements(request: Request) -> Placements:
 
 def placement_of(request: Request) -> Placement:
     """Where the caller's organisation lives."""
-    return _placements(request).named(request.state.caller.placement)
+    return _placements(request).named(request.state.principal.placement)
 
 
 def build_context(placement: Placement, caller: Principal, scope: Scope) -> RequestContext:
@@ -234,7 +234,7 @@ async def _everywhere(request: Request) -> Placements:
 
 
 async def _call(request: Request) -> RequestContext:
-    return build_context(placement_of(request), request.state.caller, request.scope)
+    return build_context(placement_of(request), request.state.principal, request.scope)
 
 
 async def _charges(request: Request) -> CommitQueue:

@@ -51,7 +51,7 @@ async def sign_in(request: Request) -> Response:
             caller = await authenticate_request(request, key)
         except AuthenticationError as error:
             return sign_in_page(request, target, error.detail if "." in key else NO_KEY)
-        request.state.caller = caller
+        request.state.principal = caller
         rates_of(request).sign_ins.take(caller.actor)
         lasting = timedelta(hours=request.app.state.session_hours)
         db = placement_of(request).database
@@ -81,7 +81,7 @@ async def sign_out(request: Request) -> Response:
             credential = f"{sessions.SCHEME} {cookie}"
             fields = await form_of(request)
             require_token(cookie, fields.get("csrf", ""))
-            caller = request.state.caller = await authenticate_request(request, credential)
+            caller = request.state.principal = await authenticate_request(request, credential)
             db = placement_of(request).database
             now = db.clock.moment(wait=False).latest
             if "everywhere" in fields:
@@ -89,7 +89,7 @@ async def sign_out(request: Request) -> Response:
             else:
                 end = partial(sessions.end_session, db, cookie, caller)
             await run_in_threadpool(end, now, request_id_of(request.scope))
-            request.app.state.keys.forget(credential)
+            request.app.state.keys.evict(credential)
     except AuthenticationError:
         pass  # it has ended already
     except EXPECTED_ERRORS as error:

@@ -86,7 +86,7 @@ async def _signed_in(request: Request, flow: LoginState | None) -> Response:
         token = await run_in_threadpool(way.redeem, answer.get("code", ""), flow, _return_to(request))
         sign_in = partial(request.app.state.keys.sign_in, token, way.client_id, flow.nonce)
         person = await run_in_threadpool(sign_in, request_id_of(request.scope))
-    request.state.caller = person.caller
+    request.state.principal = person.caller
     rates.sign_ins.take(person.caller.actor)
     # The token itself is for the moment of the sign-in, and lives minutes: the session has an end of its own.
     open_session = partial(
@@ -115,7 +115,7 @@ def _refused(request: Request, flow: LoginState, answer: dict[str, str]) -> Resp
 
 
 def _way(request: Request) -> OidcClient:
-    way: OidcClient | None = request.app.state.openid_sign_in
+    way: OidcClient | None = request.app.state.oidc_client
     if way is None:
         raise NotFoundError("People do not sign in at an identity provider here; sign in with a key.")
     return way

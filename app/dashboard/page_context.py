@@ -71,7 +71,7 @@ class PageContext:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self.call: RequestContext = build_context(placement_of(request), request.state.caller, request.scope)
+        self.call: RequestContext = build_context(placement_of(request), request.state.principal, request.scope)
         self._part = PART_HEADER in request.headers
 
     @property
@@ -151,7 +151,7 @@ class PageRoute(APIRoute):
             if cookie is None:
                 return _to_sign_in(request)
             try:
-                request.state.caller = await authenticate_request(request, f"{sessions.SCHEME} {cookie}")
+                request.state.principal = await authenticate_request(request, f"{sessions.SCHEME} {cookie}")
                 reject_nul(request)
                 return await handle(request)
             except AuthenticationError:
@@ -177,7 +177,7 @@ async def error_page(request: Request, error: Exception) -> Response:
     """
     reply = await problem_from_exception(request, error)
     told = json.loads(bytes(reply.body))
-    signed_in = hasattr(request.state, "caller")
+    signed_in = hasattr(request.state, "principal")
     content = TEMPLATES.get_template("error.html").render(
         visit=PageContext(request) if signed_in else None,
         csrf=sessions.csrf_token(cookie_of(request) or "") if signed_in else "",
@@ -199,7 +199,7 @@ def sign_in_page(request: Request, target: str, fault: str = "", status: int | N
         fault: why the try before has failed; empty: there was none.
         status: of the answer; None: as it follows from the fault.
     """
-    way: OidcClient | None = request.app.state.openid_sign_in
+    way: OidcClient | None = request.app.state.oidc_client
     content = TEMPLATES.get_template("sign_in.html").render(
         visit=None,
         csrf="",
@@ -235,7 +235,7 @@ def _to_sign_in(request: Request) -> Response:
     if PART_HEADER in request.headers or request.method != "GET":
         return Response(status_code=HTTPStatus.UNAUTHORIZED)
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    if request.app.state.openid_sign_in is not None and cookie_of(request, RENEWED_COOKIE) is not None:
+    if request.app.state.oidc_client is not None and cookie_of(request, RENEWED_COOKIE) is not None:
         target = f"/sign-in/openid?silent=true&next={quote(wanted, safe='')}"
     else:
         target = "/sign-in" if wanted == "/" else f"/sign-in?next={quote(wanted, safe='')}"

@@ -13,8 +13,8 @@ CASES = (
     Mutation(
         "a price that a restore has lost is believed",
         "app/service/charging/saving.py",
-        "for kept, remembered in work.listed.items() if work.changed else ():",
-        "for kept, remembered in work.listed.items() if False else ():",
+        "for kept, remembered in work.known_costs.items() if work.changed else ():",
+        "for kept, remembered in work.known_costs.items() if False else ():",
         ("tests/service/test_restored.py",),
     ),
     Mutation(

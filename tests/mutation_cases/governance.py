@@ -148,7 +148,7 @@ CASES = (
     Mutation(
         "who is bound to an account decides about the organisation",
         "app/service/governance/proposals.py",
-        "        call.require_reach([])\n",
+        "        call.require_scope([])\n",
         "        pass\n",
         ("tests/api/test_loosening.py",),
     ),

@@ -154,7 +154,7 @@ async def _planned(request: Request, body: Body) -> Response:
 
 
 async def _calculated(request: Request, calculation: Job[Found]) -> Found:
-    caller: Principal = request.state.caller
+    caller: Principal = request.state.principal
     return await asyncio.wrap_future(WORKER_POOL.submit(f"plans {caller.organisation_id}", calculation))
 
 
