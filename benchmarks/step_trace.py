@@ -1,0 +1,176 @@
+"""The way of one step through the code, from the request to the row: `python -m benchmarks.step_trace`.
+
+A warm process takes a durable step with `event`, `count` and `first_step` on SQLite, in a run beneath a budget of a
+population. Counted are the functions of `app` that it enters, without comprehensions. `--calls` prints each of them.
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from starlette.types import ASGIApp, Message, Scope
+
+import app
+from app.ledger.permissions import Role
+from app.main import create_app
+from app.persistence.database import Database
+from app.persistence.schema import upgrade
+from app.service.auth.authentication import create_organisation
+from app.service.governance.api_keys import create_key
+from app.settings import Settings
+from benchmarks.servers import EVENT
+
+WARM_STEPS = 30
+LAYERS = ("accounting", "ledger", "persistence", "service", "api")
+"""From the lowest to the highest, as import-linter has them."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function that was entered.
+
+    Args:
+        file: below `app`.
+        function: its qualified name.
+        depth: how many functions of `app` were waiting for it.
+        caller: the file of the innermost of these; None: the event loop called.
+    """
+
+    file: str
+    function: str
+    depth: int
+    caller: str | None
+
+    @property
+    def climbs(self) -> bool:
+        """Whether a lower layer called a higher one."""
+        return self.caller is not None and _height(self.file) > _height(self.caller)
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """What one step has called, in order."""
+
+    calls: tuple[Call, ...]
+
+    def figures(self) -> dict[str, int]:
+        """Count calls, distinct functions and files, changes of file from call to call, and calls to a higher layer."""
+        files = [call.file for call in self.calls]
+        return {
+            "calls": len(self.calls),
+            "functions": len({(call.file, call.function) for call in self.calls}),
+            "files": len(set(files)),
+            "switches between files": sum(a != b for a, b in itertools.pairwise(files)),
+            "climbs back": sum(call.climbs for call in self.calls),
+        }
+
+
+class _Tracer:
+    def __init__(self, root: Path) -> None:
+        self._root = f"{root}/"
+        self._stack: list[str] = []
+        self.calls: list[Call] = []
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if not code.co_filename.startswith(self._root) or code.co_name.startswith("<"):
+            return
+        if event == "call":
+            file = code.co_filename.removeprefix(self._root)
+            caller = self._stack[-1] if self._stack else None
+            self.calls.append(Call(file, code.co_qualname, len(self._stack), caller))
+            self._stack.append(file)
+        elif event == "return" and self._stack:
+            self._stack.pop()
+
+
+def _height(file: str) -> int:
+    return LAYERS.index(file.split("/", 1)[0])
+
+
+async def _post(served: ASGIApp, key: str, path: str, body: object) -> dict[str, str]:
+    """Send a request without a network; returns the answer's body."""
+    sent: list[Message] = []
+    received: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    headers = {"host": "benchmark", "authorization": f"Bearer {key}", "content-type": "application/json"}
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("benchmark", 80),
+    }
+
+    async def receive() -> Message:
+        return received.pop() if received else await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await served(scope, receive, send)
+    content = b"".join(message.get("body", b"") for message in sent)
+    assert sent[0]["status"] in {200, 201}, content
+    answer: dict[str, str] = json.loads(content)
+    return answer
+
+
+async def _trace(served: ASGIApp, key: str) -> StepTrace:
+    limit = {"epsilon": 10_000, "delta": 1e-5}
+    population = {"name": "p", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
+    await _post(served, key, "/v1/populations", population)
+    await _post(served, key, "/v1/budgets", {"name": "b", "parent": "p", "limit": limit})
+    run = await _post(served, key, "/v1/runs", {"name": "r", "budget": "p/b", "event": EVENT})
+    path = f"/v1/runs/{run['id']}/steps"
+    for step in range(WARM_STEPS):
+        await _post(served, key, path, {"event": EVENT, "count": 1, "first_step": step})
+    tracer = _Tracer(Path(app.__file__).parent)
+    sys.setprofile(tracer)
+    try:
+        await _post(served, key, path, {"event": EVENT, "count": 1, "first_step": WARM_STEPS})
+    finally:
+        sys.setprofile(None)
+    return StepTrace(tuple(tracer.calls))
+
+
+def trace_step() -> StepTrace:
+    """Take steps on a new SQLite file, and trace the last one."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/ledger.db"
+        database = Database(url)
+        upgrade(database)
+        now = database.clock.now()
+        key = create_key(database, create_organisation(database, "benchmark", now), Role.ADMIN, now).key
+        database.dispose()
+        served = create_app(Settings(database_url=url))
+        return asyncio.run(_trace(served, key))
+
+
+def describe(calls: Iterable[Call]) -> str:
+    """Write each call on a line of its own, as deep as it lies."""
+    return "\n".join(f"{'  ' * call.depth}{call.file}: {call.function}" for call in calls)
+
+
+def main() -> None:
+    """Print the figures."""
+    found = trace_step()
+    for name, figure in found.figures().items():
+        print(f"{name:24} {figure:5}")
+    if "--calls" in sys.argv[1:]:
+        print(describe(found.calls))
+
+
+if __name__ == "__main__":
+    main()
