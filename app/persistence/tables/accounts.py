@@ -5,7 +5,6 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Float,
-    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -17,7 +16,17 @@ from sqlalchemy import (
 )
 
 from app.ledger.names import MAX_NAME_LENGTH
-from app.persistence.tables.base import ACTOR_LENGTH, ID_LENGTH, KEY_LENGTH, UtcDateTime, id_column, metadata
+from app.persistence.tables.base import (
+    ACTOR_LENGTH,
+    ID_LENGTH,
+    KEY_LENGTH,
+    UtcDateTime,
+    foreign_key,
+    id_column,
+    metadata,
+    organisation_foreign_key,
+    partial_index,
+)
 
 organisations = Table(
     "organisations",
@@ -47,8 +56,8 @@ api_keys = Table(
     Column("last_used_at", UtcDateTime),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("id"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    ForeignKeyConstraint(["organisation_id", "scope_id"], ["accounts.organisation_id", "accounts.id"]),
+    organisation_foreign_key(),
+    foreign_key("accounts", scope_id="id"),
     CheckConstraint(
         "role IN ('viewer', 'trainer', 'planner', 'budget_admin', 'privacy_officer', 'auditor', 'admin')",
         name="role_known",
@@ -89,9 +98,9 @@ accounts = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    ForeignKeyConstraint(["organisation_id", "parent_id"], ["accounts.organisation_id", "accounts.id"]),
-    ForeignKeyConstraint(["organisation_id", "population_id"], ["accounts.organisation_id", "accounts.id"]),
+    organisation_foreign_key(),
+    foreign_key("accounts", parent_id="id"),
+    foreign_key("accounts", population_id="id"),
     CheckConstraint("kind IN ('population', 'budget', 'run')", name="kind_known"),
     CheckConstraint("name <> ''", name="name_given"),
     CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_compared"),
@@ -119,30 +128,17 @@ accounts = Table(
     CheckConstraint("partitions_per_unit >= 1", name="partitions_count"),
     CheckConstraint("kind <> 'run' OR partitions_per_unit IS NULL", name="runs_have_no_parts"),
     CheckConstraint("closes_at > opens_at", name="window_holds_a_moment"),
-    Index(
-        "uq_accounts_path",
-        "organisation_id",
-        "path",
-        unique=True,
-        sqlite_where=Column("kind") != "run",
-        postgresql_where=Column("kind") != "run",
+    partial_index("uq_accounts_path", "organisation_id", "path", where="kind != 'run'", unique=True),
+    partial_index(
+        "uq_accounts_population_skeleton", "organisation_id", "name_skeleton", where="kind = 'population'", unique=True
     ),
-    Index(
-        "uq_accounts_population_skeleton",
-        "organisation_id",
-        "name_skeleton",
-        unique=True,
-        sqlite_where=Column("kind") == "population",
-        postgresql_where=Column("kind") == "population",
-    ),
-    Index(
+    partial_index(
         "uq_accounts_budget_skeleton",
         "organisation_id",
         "parent_id",
         "name_skeleton",
+        where="kind = 'budget'",
         unique=True,
-        sqlite_where=Column("kind") == "budget",
-        postgresql_where=Column("kind") == "budget",
     ),
     Index(None, "organisation_id", "parent_id"),
 )
@@ -157,7 +153,7 @@ balances = Table(
     Column("spent_delta", BigInteger, nullable=False),
     Column("held_delta", BigInteger, nullable=False),
     PrimaryKeyConstraint("organisation_id", "account_id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint(
         "length(spent) % 8 = 0 AND length(held) % 8 = 0 AND (length(spent) = 0 OR length(held) IN (0, length(spent)))",
         name="curves_whole",
@@ -175,8 +171,8 @@ account_paths = Table(
     Column("depth", Integer, nullable=False),
     PrimaryKeyConstraint("organisation_id", "account_id", "ancestor_id"),
     UniqueConstraint("organisation_id", "ancestor_id", "account_id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
-    ForeignKeyConstraint(["organisation_id", "ancestor_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
+    foreign_key("accounts", ancestor_id="id"),
     CheckConstraint("depth >= 0", name="depth_counts"),
 )
 
@@ -189,8 +185,8 @@ run_budgets = Table(
     id_column("budget_id"),
     PrimaryKeyConstraint("organisation_id", "run_id", "place"),
     UniqueConstraint("organisation_id", "budget_id", "run_id"),
-    ForeignKeyConstraint(["organisation_id", "run_id"], ["accounts.organisation_id", "accounts.id"]),
-    ForeignKeyConstraint(["organisation_id", "budget_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", run_id="id"),
+    foreign_key("accounts", budget_id="id"),
     CheckConstraint("place >= 0", name="place_counts"),
 )
 
@@ -204,7 +200,7 @@ attestations = Table(
     Column("attested_by", String(KEY_LENGTH), nullable=False),
     Column("attested_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "account_id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("attestation <> ''", name="attestation_given"),
     CheckConstraint("replaced_units IN ('stay_in_their_parts', 'removal_is_bounded')", name="replaced_units_known"),
 )
@@ -218,7 +214,7 @@ blocks = Table(
     Column("data_to", UtcDateTime, nullable=False),
     Column("label", String(MAX_NAME_LENGTH)),
     PrimaryKeyConstraint("organisation_id", "account_id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("data_to > data_from", name="block_holds_a_moment"),
     CheckConstraint("label <> ''", name="label_given"),
 )
@@ -234,7 +230,7 @@ experiments = Table(
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("organisation_id", "account_id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("charged IN ('each_run', 'repeat_and_select')", name="charged_known"),
 )
 
@@ -247,7 +243,7 @@ populations = Table(
     Column("neighboring_relation", String(32), nullable=False),
     Column("size", BigInteger),
     PrimaryKeyConstraint("organisation_id", "account_id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("privacy_unit <> ''", name="privacy_unit_given"),
     CheckConstraint(
         "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')",
@@ -262,11 +258,11 @@ replies = Table(
     id_column("organisation_id"),
     Column("idempotency_key", String(KEY_LENGTH), nullable=False),
     Column("request_fingerprint", String(64), nullable=False),
-    Column("status", Integer, nullable=False, server_default="201"),
+    Column("status", Integer, nullable=False),
     Column("body", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "idempotency_key"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
+    organisation_foreign_key(),
     CheckConstraint("status IN (200, 201, 202, 403)", name="status_known"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
 )

@@ -4,18 +4,23 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Float,
-    ForeignKeyConstraint,
-    Index,
     Integer,
     PrimaryKeyConstraint,
     String,
     Table,
     Text,
     UniqueConstraint,
-    text,
 )
 
-from app.persistence.tables.base import KEY_LENGTH, UtcDateTime, id_column, metadata
+from app.persistence.tables.base import (
+    KEY_LENGTH,
+    UtcDateTime,
+    foreign_key,
+    id_column,
+    metadata,
+    organisation_foreign_key,
+    partial_index,
+)
 
 MAX_URL_LENGTH = 2000
 """Characters of a webhook's URL."""
@@ -37,8 +42,8 @@ webhooks = Table(
     Column("failures", Integer, nullable=False),
     Column("failing_since", UtcDateTime),
     PrimaryKeyConstraint("organisation_id", "id"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    organisation_foreign_key(),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("url <> ''", name="url_given"),
     CheckConstraint("secret <> ''", name="secret_given"),
     CheckConstraint("(previous_secret IS NULL) = (previous_until IS NULL)", name="previous_whole"),
@@ -58,8 +63,8 @@ alerts = Table(
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("organisation_id", "account_id", "type", "occasion"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    organisation_foreign_key(),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="about_an_account"),
 )
 
@@ -80,18 +85,12 @@ deliveries = Table(
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("organisation_id", "webhook_id", "alert_id"),
-    ForeignKeyConstraint(["organisation_id", "webhook_id"], ["webhooks.organisation_id", "webhooks.id"]),
-    ForeignKeyConstraint(["organisation_id", "alert_id"], ["alerts.organisation_id", "alerts.id"]),
+    foreign_key("webhooks", webhook_id="id"),
+    foreign_key("alerts", alert_id="id"),
     CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name="status_known"),
     CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_once"),
     CheckConstraint("attempts >= 0", name="attempts_count"),
-    Index(
-        "ix_deliveries_pending",
-        "organisation_id",
-        "next_attempt_at",
-        sqlite_where=text("status = 'pending'"),
-        postgresql_where=text("status = 'pending'"),
-    ),
+    partial_index("ix_deliveries_pending", "organisation_id", "next_attempt_at", where="status = 'pending'"),
 )
 
 account_readings = Table(
@@ -103,7 +102,7 @@ account_readings = Table(
     Column("share", Float(53), nullable=False),
     Column("read_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "account_id", "day"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("share >= 0", name="share_counts"),
     CheckConstraint("day >= 0", name="day_counts"),
 )

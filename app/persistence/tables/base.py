@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from sqlalchemy import Column, DateTime, MetaData, String, TypeDecorator
+from sqlalchemy import Column, DateTime, ForeignKeyConstraint, Index, MetaData, String, TypeDecorator, text
 from sqlalchemy.engine import Dialect
 
 metadata = MetaData(
@@ -46,3 +46,33 @@ class UtcDateTime(TypeDecorator[datetime]):
 def id_column(name: str, *, nullable: bool = False) -> Column[str]:
     """A column of ids."""
     return Column(name, String(ID_LENGTH), nullable=nullable)
+
+
+def foreign_key(
+    table: str, *, name: str | None = None, use_alter: bool = False, **columns: str
+) -> ForeignKeyConstraint:
+    """Build a foreign key within the organisation.
+
+    Args:
+        table: the table that is referred to.
+        name: of the constraint; None: by the naming convention.
+        use_alter: whether the constraint is added after both tables.
+        columns: each column of this table, and the column of the other that it refers to.
+    """
+    return ForeignKeyConstraint(
+        ["organisation_id", *columns],
+        [f"{table}.{column}" for column in ("organisation_id", *columns.values())],
+        name=name,
+        use_alter=use_alter,
+    )
+
+
+def organisation_foreign_key() -> ForeignKeyConstraint:
+    """Build the foreign key to the organisation that owns a row."""
+    return ForeignKeyConstraint(["organisation_id"], ["organisations.id"])
+
+
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """Build an index of the rows that satisfy a condition."""
+    condition = text(where)
+    return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)

@@ -4,7 +4,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    ForeignKeyConstraint,
     Index,
     LargeBinary,
     PrimaryKeyConstraint,
@@ -14,7 +13,16 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from app.persistence.tables.base import ACTOR_LENGTH, REQUEST_ID_LENGTH, UtcDateTime, id_column, metadata
+from app.persistence.tables.base import (
+    ACTOR_LENGTH,
+    REQUEST_ID_LENGTH,
+    UtcDateTime,
+    foreign_key,
+    id_column,
+    metadata,
+    organisation_foreign_key,
+    partial_index,
+)
 
 audit_entries = Table(
     "audit_entries",
@@ -31,7 +39,7 @@ audit_entries = Table(
     Column("entry_hash", LargeBinary(32), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "position"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
+    organisation_foreign_key(),
     CheckConstraint("position >= 0", name="position_counts"),
     CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
     Index(None, "organisation_id", "action", "position"),
@@ -55,21 +63,13 @@ proposals = Table(
     Column("decided_at", UtcDateTime),
     Column("decision_reason", Text),
     PrimaryKeyConstraint("organisation_id", "id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
+    foreign_key("accounts", account_id="id"),
     CheckConstraint("kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name="kind_known"),
     CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_given"),
     CheckConstraint("status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"),
     CheckConstraint("(status = 'open') = (decided_by IS NULL)", name="decided_once"),
     CheckConstraint("(decided_by IS NULL) = (decided_at IS NULL)", name="decision_whole"),
-    Index(
-        "uq_proposals_open",
-        "organisation_id",
-        "account_id",
-        "kind",
-        unique=True,
-        sqlite_where=Column("status") == "open",
-        postgresql_where=Column("status") == "open",
-    ),
+    partial_index("uq_proposals_open", "organisation_id", "account_id", "kind", where="status = 'open'", unique=True),
 )
 
 checkpoints = Table(
@@ -81,7 +81,7 @@ checkpoints = Table(
     Column("document", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "acts"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
+    organisation_foreign_key(),
     CheckConstraint("acts >= 1", name="acts_count"),
     CheckConstraint("length(head) = 32", name="head_is_sha256"),
 )
@@ -93,7 +93,7 @@ run_anchors = Table(
     id_column("run_id"),
     Column("decisions", BigInteger, nullable=False),
     PrimaryKeyConstraint("organisation_id", "run_id"),
-    ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
+    foreign_key("runs", run_id="account_id"),
     CheckConstraint("decisions >= 1", name="decisions_count"),
 )
 
@@ -111,8 +111,8 @@ sessions = Table(
     Column("expires_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("id"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
-    ForeignKeyConstraint(["organisation_id", "scope_id"], ["accounts.organisation_id", "accounts.id"]),
+    organisation_foreign_key(),
+    foreign_key("accounts", scope_id="id"),
     CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
     CheckConstraint("(role IS NULL) = (thumbprint IS NULL)", name="person_whole"),
     CheckConstraint("role IS NOT NULL OR scope_id IS NULL", name="keys_keep_their_scope"),

@@ -5,7 +5,6 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Float,
-    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -14,10 +13,19 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    text,
 )
 
-from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, UtcDateTime, id_column, metadata
+from app.persistence.tables.base import (
+    ACTOR_LENGTH,
+    KEY_LENGTH,
+    REQUEST_ID_LENGTH,
+    UtcDateTime,
+    foreign_key,
+    id_column,
+    metadata,
+    organisation_foreign_key,
+    partial_index,
+)
 
 dp_events = Table(
     "dp_events",
@@ -26,7 +34,7 @@ dp_events = Table(
     Column("fingerprint", String(64), nullable=False),
     Column("canonical", Text, nullable=False),
     PrimaryKeyConstraint("organisation_id", "fingerprint"),
-    ForeignKeyConstraint(["organisation_id"], ["organisations.id"]),
+    organisation_foreign_key(),
     CheckConstraint("length(fingerprint) = 64", name="fingerprint_is_sha256"),
 )
 
@@ -38,12 +46,10 @@ event_curves = Table(
     Column("neighboring_relation", String(32), nullable=False),
     Column("grid_version", Integer, nullable=False),
     Column("curve", LargeBinary, nullable=False),
-    Column("curve_delta", BigInteger, nullable=False, server_default="0"),
-    Column("formula_version", Integer, nullable=False, server_default="1"),
+    Column("curve_delta", BigInteger, nullable=False),
+    Column("formula_version", Integer, nullable=False),
     PrimaryKeyConstraint("organisation_id", "event_fingerprint", "neighboring_relation", "grid_version"),
-    ForeignKeyConstraint(
-        ["organisation_id", "event_fingerprint"], ["dp_events.organisation_id", "dp_events.fingerprint"]
-    ),
+    foreign_key("dp_events", event_fingerprint="fingerprint"),
     CheckConstraint(
         "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')", name="relation_known"
     ),
@@ -68,16 +74,11 @@ runs = Table(
     Column("declared_steps_per_hour", Float(53)),
     Column("deviations", Text),
     PrimaryKeyConstraint("organisation_id", "account_id"),
-    ForeignKeyConstraint(["organisation_id", "account_id"], ["accounts.organisation_id", "accounts.id"]),
-    ForeignKeyConstraint(
-        ["organisation_id", "event_fingerprint"], ["dp_events.organisation_id", "dp_events.fingerprint"]
-    ),
-    ForeignKeyConstraint(
-        ["organisation_id", "account_id", "reservation_id"],
-        ["reservations.organisation_id", "reservations.run_id", "reservations.id"],
-        name="fk_runs_reservation",
-        use_alter=True,  # the two tables refer to each other
-    ),
+    foreign_key("accounts", account_id="id"),
+    foreign_key("dp_events", event_fingerprint="fingerprint"),
+    foreign_key(
+        "reservations", account_id="run_id", reservation_id="id", name="fk_runs_reservation", use_alter=True
+    ),  # the two tables refer to each other
     CheckConstraint(
         "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
     ),
@@ -100,7 +101,7 @@ attempts = Table(
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "run_id", "attempt"),
     UniqueConstraint("organisation_id", "run_id", "attempt", "first_step"),
-    ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
+    foreign_key("runs", run_id="account_id"),
     CheckConstraint("attempt >= 1", name="attempt_counts"),
     CheckConstraint("first_step >= 0", name="first_step_counts"),
 )
@@ -122,10 +123,7 @@ reservations = Table(
     Column("steps_executed", BigInteger),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("organisation_id", "run_id", "id"),
-    ForeignKeyConstraint(
-        ["organisation_id", "run_id", "attempt"],
-        ["attempts.organisation_id", "attempts.run_id", "attempts.attempt"],
-    ),
+    foreign_key("attempts", run_id="run_id", attempt="attempt"),
     CheckConstraint("status IN ('active', 'committed', 'voided', 'forfeited')", name="status_known"),
     CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_once"),
     CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="attested_if_committed"),
@@ -133,14 +131,7 @@ reservations = Table(
     CheckConstraint("length(reserved) > 0 AND length(reserved) % 8 = 0", name="curve_whole"),
     CheckConstraint("reserved_delta >= 0", name="reserved_delta_counts"),
     CheckConstraint("lease_seconds >= 1", name="lease_counts"),
-    Index(
-        "uq_reservations_active",
-        "organisation_id",
-        "run_id",
-        unique=True,
-        sqlite_where=Column("status") == "active",
-        postgresql_where=Column("status") == "active",
-    ),
+    partial_index("uq_reservations_active", "organisation_id", "run_id", where="status = 'active'", unique=True),
 )
 
 reservation_items = Table(
@@ -155,10 +146,8 @@ reservation_items = Table(
     Column("used", BigInteger, nullable=False),
     PrimaryKeyConstraint("organisation_id", "reservation_id", "item"),
     UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
-    ForeignKeyConstraint(["organisation_id", "reservation_id"], ["reservations.organisation_id", "reservations.id"]),
-    ForeignKeyConstraint(
-        ["organisation_id", "event_fingerprint"], ["dp_events.organisation_id", "dp_events.fingerprint"]
-    ),
+    foreign_key("reservations", reservation_id="id"),
+    foreign_key("dp_events", event_fingerprint="fingerprint"),
     CheckConstraint("item >= 0", name="item_counts"),
     CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
     CheckConstraint("used >= 0 AND used <= count", name="used_in_range"),
@@ -195,23 +184,11 @@ decisions = Table(
     PrimaryKeyConstraint("organisation_id", "run_id", "position"),
     UniqueConstraint("organisation_id", "idempotency_key"),
     UniqueConstraint("organisation_id", "run_id", "attempt", "next_step"),
-    ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
-    ForeignKeyConstraint(["organisation_id", "binding_account_id"], ["accounts.organisation_id", "accounts.id"]),
-    ForeignKeyConstraint(
-        ["organisation_id", "run_id", "attempt", "follows_step"],
-        ["decisions.organisation_id", "decisions.run_id", "decisions.attempt", "decisions.next_step"],
-        name="fk_decisions_follows",
-    ),
-    ForeignKeyConstraint(
-        ["organisation_id", "run_id", "attempt", "opens_step"],
-        ["attempts.organisation_id", "attempts.run_id", "attempts.attempt", "attempts.first_step"],
-        name="fk_decisions_opens",
-    ),
-    ForeignKeyConstraint(
-        ["organisation_id", "run_id", "reservation_id"],
-        ["reservations.organisation_id", "reservations.run_id", "reservations.id"],
-        name="fk_decisions_reservation",
-    ),
+    foreign_key("runs", run_id="account_id"),
+    foreign_key("accounts", binding_account_id="id"),
+    foreign_key("decisions", run_id="run_id", attempt="attempt", follows_step="next_step", name="fk_decisions_follows"),
+    foreign_key("attempts", run_id="run_id", attempt="attempt", opens_step="first_step", name="fk_decisions_opens"),
+    foreign_key("reservations", run_id="run_id", reservation_id="id", name="fk_decisions_reservation"),
     CheckConstraint("position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counts"),
     CheckConstraint("requested_count >= step_count", name="requested_count_covers"),
     CheckConstraint("steps_remaining >= 0", name="steps_remaining_count"),
@@ -229,23 +206,18 @@ decisions = Table(
     CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
     Index(None, "organisation_id", "created_at"),
-    Index(
-        "ix_decisions_not_admitted",  # they are few among many, and a charge that is admitted does not write it
-        "organisation_id",
-        "outcome",
-        "created_at",
-        sqlite_where=text("outcome <> 'admitted'"),
-        postgresql_where=text("outcome <> 'admitted'"),
+    # they are few among many, and a charge that is admitted does not write it
+    partial_index(
+        "ix_decisions_not_admitted", "organisation_id", "outcome", "created_at", where="outcome <> 'admitted'"
     ),
-    Index(
+    partial_index(
         "uq_decisions_first_step",
         "organisation_id",
         "run_id",
         "attempt",
         "first_step",
+        where="outcome IN ('admitted', 'reported')",
         unique=True,
-        sqlite_where=text("outcome IN ('admitted', 'reported')"),
-        postgresql_where=text("outcome IN ('admitted', 'reported')"),
     ),
 )
 
@@ -259,13 +231,8 @@ step_events = Table(
     Column("event_fingerprint", String(64), nullable=False),
     Column("count", BigInteger, nullable=False),
     PrimaryKeyConstraint("organisation_id", "run_id", "position", "item"),
-    ForeignKeyConstraint(
-        ["organisation_id", "run_id", "position"],
-        ["decisions.organisation_id", "decisions.run_id", "decisions.position"],
-    ),
-    ForeignKeyConstraint(
-        ["organisation_id", "event_fingerprint"], ["dp_events.organisation_id", "dp_events.fingerprint"]
-    ),
+    foreign_key("decisions", run_id="run_id", position="position"),
+    foreign_key("dp_events", event_fingerprint="fingerprint"),
     CheckConstraint("item >= 0", name="item_counts"),
     CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
 )

@@ -1,0 +1,826 @@
+"""Create the schema of the ledger: tables, constraints, indexes and row-level security.
+
+The columns and checks are written here once more, as they are at this revision: a migration must not change when
+`app.persistence.tables` does. Names of constraints follow the naming convention of its metadata.
+"""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+TABLES = (
+    "organisations",
+    "accounts",
+    "balances",
+    "account_paths",
+    "run_budgets",
+    "attestations",
+    "blocks",
+    "experiments",
+    "populations",
+    "api_keys",
+    "replies",
+    "dp_events",
+    "event_curves",
+    "runs",
+    "attempts",
+    "reservations",
+    "reservation_items",
+    "decisions",
+    "step_events",
+    "webhooks",
+    "alerts",
+    "deliveries",
+    "account_readings",
+    "audit_entries",
+    "proposals",
+    "checkpoints",
+    "run_anchors",
+    "sessions",
+)
+"""In the order of creation: a table follows those that it refers to."""
+
+POLICY = "tenant_isolation"
+
+
+def upgrade() -> None:
+    """Create every table, and on PostgreSQL its policy."""
+    _create_organisations()
+    _create_accounts()
+    _create_balances()
+    _create_account_paths()
+    _create_run_budgets()
+    _create_attestations()
+    _create_blocks()
+    _create_experiments()
+    _create_populations()
+    _create_api_keys()
+    _create_replies()
+    _create_dp_events()
+    _create_event_curves()
+    _create_runs()
+    _create_attempts()
+    _create_reservations()
+    _create_reservation_items()
+    _create_decisions()
+    _create_step_events()
+    _create_webhooks()
+    _create_alerts()
+    _create_deliveries()
+    _create_account_readings()
+    _create_audit_entries()
+    _create_proposals()
+    _create_checkpoints()
+    _create_run_anchors()
+    _create_sessions()
+    if _is_postgresql():
+        for table in TABLES:
+            _enable_row_level_security(table)
+
+
+def downgrade() -> None:
+    """Drop every table."""
+    if _is_postgresql():
+        op.drop_constraint("fk_runs_reservation", "runs")
+    for table in reversed(TABLES):
+        op.drop_table(table)
+
+
+def _is_postgresql() -> bool:
+    return op.get_bind().dialect.name == "postgresql"
+
+
+def _enable_row_level_security(table: str) -> None:
+    """Show and change the rows of the organisation only that a transaction names."""
+    owner = "id" if table == "organisations" else "organisation_id"
+    op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")  # also for the owner, which the service is
+    op.execute(
+        f"CREATE POLICY {POLICY} ON {table} USING ({owner} = current_setting('epsilon_ledger.organisation', true)"
+        " OR current_setting('epsilon_ledger.everyone', true) = 'on')"
+    )
+
+
+def _id(name: str, *, nullable: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.String(40), nullable=nullable)
+
+
+def _timestamp(name: str, *, nullable: bool = True) -> sa.Column[datetime]:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable)
+
+
+def _organisation_foreign_key() -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["organisation_id"], ["organisations.id"])
+
+
+def _foreign_key(table: str, *, name: str | None = None, **columns: str) -> sa.ForeignKeyConstraint:
+    """Refer to another table of the same organisation; `columns` has each column and the one that it refers to."""
+    referred = [f"{table}.{column}" for column in ("organisation_id", *columns.values())]
+    return sa.ForeignKeyConstraint(["organisation_id", *columns], referred, name=name)
+
+
+def _create_partial_index(name: str, table: str, columns: list[str], *, where: str, unique: bool = False) -> None:
+    condition = sa.text(where)
+    op.create_index(name, table, columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
+
+
+def _create_organisations() -> None:
+    op.create_table(
+        "organisations",
+        sa.Column("id", sa.String(40), primary_key=True),
+        sa.Column("name", sa.String(100), nullable=False, unique=True),
+        sa.Column("policy", sa.Text),
+        sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
+        _timestamp("created_at", nullable=False),
+        sa.CheckConstraint("name <> ''", name="name_given"),
+        sa.CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
+    )
+
+
+def _create_accounts() -> None:
+    op.create_table(
+        "accounts",
+        _id("organisation_id"),
+        _id("id"),
+        sa.Column("kind", sa.String(16), nullable=False),
+        _id("parent_id", nullable=True),
+        _id("population_id"),
+        sa.Column("name", sa.String(100), nullable=False),
+        sa.Column("name_skeleton", sa.Text),
+        sa.Column("path", sa.Text, nullable=False),
+        sa.Column("depth", sa.Integer, nullable=False),
+        sa.Column("epsilon_limit", sa.Float(53)),
+        sa.Column("delta_limit", sa.Float(53)),
+        sa.Column("filter", sa.String(16), nullable=False),
+        sa.Column("planned", sa.Text, nullable=False),
+        sa.Column("weights", sa.Text),
+        sa.Column("grid_version", sa.Integer, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("limit_revision", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("policy", sa.Text),
+        sa.Column("house_policy", sa.Text),
+        sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("charged_since", sa.Text, nullable=False, server_default="{}"),
+        sa.Column("quarantine", sa.Text),
+        sa.Column("alert_thresholds", sa.Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
+        sa.Column("forecast_days", sa.Integer, nullable=False, server_default="30"),
+        sa.Column("partitions_per_unit", sa.Integer),
+        _timestamp("opens_at"),
+        _timestamp("closes_at"),
+        _timestamp("created_at", nullable=False),
+        _timestamp("updated_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        _organisation_foreign_key(),
+        _foreign_key("accounts", parent_id="id"),
+        _foreign_key("accounts", population_id="id"),
+        sa.CheckConstraint("kind IN ('population', 'budget', 'run')", name="kind_known"),
+        sa.CheckConstraint("name <> ''", name="name_given"),
+        sa.CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_compared"),
+        sa.CheckConstraint(
+            "(kind = 'population') = (parent_id IS NULL) AND (kind = 'population') = (depth = 0) AND depth >= 0",
+            name="population_is_root",
+        ),
+        sa.CheckConstraint("kind <> 'population' OR population_id = id", name="population_is_its_own"),
+        sa.CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name="limit_unless_run"),
+        sa.CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name="limit_whole"),
+        sa.CheckConstraint(
+            "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
+            name="limit_in_range",
+        ),
+        sa.CheckConstraint("filter IN ('adaptive', 'declared')", name="filter_known"),
+        sa.CheckConstraint("filter = 'adaptive' OR weights IS NULL", name="weights_only_if_adaptive"),
+        sa.CheckConstraint("version >= 0", name="version_counts"),
+        sa.CheckConstraint("limit_revision >= 0", name="limit_revision_counts"),
+        sa.CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
+        sa.CheckConstraint("kind <> 'run' OR policy IS NULL", name="policy_above_runs"),
+        sa.CheckConstraint("kind = 'population' OR house_policy IS NULL", name="house_policy_of_populations"),
+        sa.CheckConstraint("quarantine <> ''", name="quarantine_said"),
+        sa.CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_said"),
+        sa.CheckConstraint("forecast_days >= 0", name="forecast_days_count"),
+        sa.CheckConstraint("partitions_per_unit >= 1", name="partitions_count"),
+        sa.CheckConstraint("kind <> 'run' OR partitions_per_unit IS NULL", name="runs_have_no_parts"),
+        sa.CheckConstraint("closes_at > opens_at", name="window_holds_a_moment"),
+    )
+    _create_partial_index(
+        "uq_accounts_path", "accounts", ["organisation_id", "path"], where="kind != 'run'", unique=True
+    )
+    _create_partial_index(
+        "uq_accounts_population_skeleton",
+        "accounts",
+        ["organisation_id", "name_skeleton"],
+        where="kind = 'population'",
+        unique=True,
+    )
+    _create_partial_index(
+        "uq_accounts_budget_skeleton",
+        "accounts",
+        ["organisation_id", "parent_id", "name_skeleton"],
+        where="kind = 'budget'",
+        unique=True,
+    )
+    op.create_index("ix_accounts_organisation_id_parent_id", "accounts", ["organisation_id", "parent_id"])
+
+
+def _create_balances() -> None:
+    op.create_table(
+        "balances",
+        _id("organisation_id"),
+        _id("account_id"),
+        sa.Column("spent", sa.LargeBinary, nullable=False),
+        sa.Column("held", sa.LargeBinary, nullable=False),
+        sa.Column("spent_delta", sa.BigInteger, nullable=False),
+        sa.Column("held_delta", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint(
+            "length(spent) % 8 = 0 AND length(held) % 8 = 0 AND (length(spent) = 0 OR length(held) IN (0, length(spent)))",
+            name="curves_whole",
+        ),
+        sa.CheckConstraint("spent_delta >= 0", name="spent_delta_counts"),
+        sa.CheckConstraint("held_delta >= 0", name="held_delta_counts"),
+    )
+
+
+def _create_account_paths() -> None:
+    op.create_table(
+        "account_paths",
+        _id("organisation_id"),
+        _id("account_id"),
+        _id("ancestor_id"),
+        sa.Column("depth", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id", "ancestor_id"),
+        sa.UniqueConstraint("organisation_id", "ancestor_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        _foreign_key("accounts", ancestor_id="id"),
+        sa.CheckConstraint("depth >= 0", name="depth_counts"),
+    )
+
+
+def _create_run_budgets() -> None:
+    op.create_table(
+        "run_budgets",
+        _id("organisation_id"),
+        _id("run_id"),
+        sa.Column("place", sa.Integer, nullable=False),
+        _id("budget_id"),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", "place"),
+        sa.UniqueConstraint("organisation_id", "budget_id", "run_id"),
+        _foreign_key("accounts", run_id="id"),
+        _foreign_key("accounts", budget_id="id"),
+        sa.CheckConstraint("place >= 0", name="place_counts"),
+    )
+
+
+def _create_attestations() -> None:
+    op.create_table(
+        "attestations",
+        _id("organisation_id"),
+        _id("account_id"),
+        sa.Column("attestation", sa.Text, nullable=False),
+        sa.Column("replaced_units", sa.String(32)),
+        sa.Column("attested_by", sa.String(255), nullable=False),
+        _timestamp("attested_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("attestation <> ''", name="attestation_given"),
+        sa.CheckConstraint(
+            "replaced_units IN ('stay_in_their_parts', 'removal_is_bounded')", name="replaced_units_known"
+        ),
+    )
+
+
+def _create_blocks() -> None:
+    op.create_table(
+        "blocks",
+        _id("organisation_id"),
+        _id("account_id"),
+        _timestamp("data_from", nullable=False),
+        _timestamp("data_to", nullable=False),
+        sa.Column("label", sa.String(100)),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("data_to > data_from", name="block_holds_a_moment"),
+        sa.CheckConstraint("label <> ''", name="label_given"),
+    )
+
+
+def _create_experiments() -> None:
+    op.create_table(
+        "experiments",
+        _id("organisation_id"),
+        _id("id"),
+        _id("account_id"),
+        sa.Column("charged", sa.String(32), nullable=False),
+        sa.Column("created_by", sa.String(300), nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        sa.UniqueConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("charged IN ('each_run', 'repeat_and_select')", name="charged_known"),
+    )
+
+
+def _create_populations() -> None:
+    op.create_table(
+        "populations",
+        _id("organisation_id"),
+        _id("account_id"),
+        sa.Column("privacy_unit", sa.String(100), nullable=False),
+        sa.Column("neighboring_relation", sa.String(32), nullable=False),
+        sa.Column("size", sa.BigInteger),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("privacy_unit <> ''", name="privacy_unit_given"),
+        sa.CheckConstraint(
+            "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')",
+            name="relation_known",
+        ),
+        sa.CheckConstraint("size > 0", name="size_counts"),
+    )
+
+
+def _create_api_keys() -> None:
+    op.create_table(
+        "api_keys",
+        _id("organisation_id"),
+        _id("id"),
+        sa.Column("name", sa.String(100)),
+        sa.Column("role", sa.String(16), nullable=False),
+        _id("scope_id", nullable=True),
+        sa.Column("secret_hash", sa.LargeBinary(32), nullable=False),
+        sa.Column("created_by", sa.String(300)),
+        _timestamp("created_at", nullable=False),
+        _timestamp("expires_at"),
+        _timestamp("revoked_at"),
+        _timestamp("last_used_at"),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        sa.UniqueConstraint("id"),
+        _organisation_foreign_key(),
+        _foreign_key("accounts", scope_id="id"),
+        sa.CheckConstraint(
+            "role IN ('viewer', 'trainer', 'planner', 'budget_admin', 'privacy_officer', 'auditor', 'admin')",
+            name="role_known",
+        ),
+        sa.CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
+    )
+
+
+def _create_replies() -> None:
+    op.create_table(
+        "replies",
+        _id("organisation_id"),
+        sa.Column("idempotency_key", sa.String(255), nullable=False),
+        sa.Column("request_fingerprint", sa.String(64), nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "idempotency_key"),
+        _organisation_foreign_key(),
+        sa.CheckConstraint("status IN (200, 201, 202, 403)", name="status_known"),
+        sa.CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
+    )
+
+
+def _create_dp_events() -> None:
+    op.create_table(
+        "dp_events",
+        _id("organisation_id"),
+        sa.Column("fingerprint", sa.String(64), nullable=False),
+        sa.Column("canonical", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "fingerprint"),
+        _organisation_foreign_key(),
+        sa.CheckConstraint("length(fingerprint) = 64", name="fingerprint_is_sha256"),
+    )
+
+
+def _create_event_curves() -> None:
+    op.create_table(
+        "event_curves",
+        _id("organisation_id"),
+        sa.Column("event_fingerprint", sa.String(64), nullable=False),
+        sa.Column("neighboring_relation", sa.String(32), nullable=False),
+        sa.Column("grid_version", sa.Integer, nullable=False),
+        sa.Column("curve", sa.LargeBinary, nullable=False),
+        sa.Column("curve_delta", sa.BigInteger, nullable=False),
+        sa.Column("formula_version", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "event_fingerprint", "neighboring_relation", "grid_version"),
+        _foreign_key("dp_events", event_fingerprint="fingerprint"),
+        sa.CheckConstraint(
+            "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')", name="relation_known"
+        ),
+        sa.CheckConstraint("length(curve) > 0 AND length(curve) % 8 = 0", name="curve_whole"),
+        sa.CheckConstraint("curve_delta >= 0", name="curve_delta_counts"),
+        sa.CheckConstraint("formula_version >= 1", name="formula_version_counts"),
+    )
+
+
+def _create_runs() -> None:
+    op.create_table(
+        "runs",
+        _id("organisation_id"),
+        _id("account_id"),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("event_fingerprint", sa.String(64)),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("next_step", sa.BigInteger, nullable=False),
+        sa.Column("decisions", sa.BigInteger, nullable=False),
+        sa.Column("chain_head", sa.LargeBinary(32), nullable=False),
+        _id("reservation_id", nullable=True),
+        sa.Column("declared_steps", sa.BigInteger),
+        sa.Column("declared_steps_per_hour", sa.Float(53)),
+        sa.Column("deviations", sa.Text),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        _foreign_key("dp_events", event_fingerprint="fingerprint"),
+        *(
+            []
+            if _is_postgresql()
+            else [_foreign_key("reservations", account_id="run_id", reservation_id="id", name="fk_runs_reservation")]
+        ),
+        sa.CheckConstraint(
+            "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
+        ),
+        sa.CheckConstraint(
+            "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_has_not_begun"
+        ),
+        sa.CheckConstraint("declared_steps >= 1", name="declared_steps_count"),
+        sa.CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_count"),
+        sa.CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
+        sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
+        sa.CheckConstraint("next_step >= 0", name="next_step_counts"),
+        sa.CheckConstraint("decisions >= 0", name="decisions_count"),
+    )
+
+
+def _create_attempts() -> None:
+    op.create_table(
+        "attempts",
+        _id("organisation_id"),
+        _id("run_id"),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("first_step", sa.BigInteger, nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", "attempt"),
+        sa.UniqueConstraint("organisation_id", "run_id", "attempt", "first_step"),
+        _foreign_key("runs", run_id="account_id"),
+        sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
+        sa.CheckConstraint("first_step >= 0", name="first_step_counts"),
+    )
+
+
+def _create_reservations() -> None:
+    op.create_table(
+        "reservations",
+        _id("organisation_id"),
+        _id("id"),
+        _id("run_id"),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("reserved", sa.LargeBinary, nullable=False),
+        sa.Column("reserved_delta", sa.BigInteger, nullable=False),
+        sa.Column("lease_seconds", sa.Integer, nullable=False),
+        _timestamp("expires_at", nullable=False),
+        _timestamp("created_at", nullable=False),
+        _timestamp("closed_at"),
+        sa.Column("steps_executed", sa.BigInteger),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        sa.UniqueConstraint("organisation_id", "run_id", "id"),
+        _foreign_key("attempts", run_id="run_id", attempt="attempt"),
+        sa.CheckConstraint("status IN ('active', 'committed', 'voided', 'forfeited')", name="status_known"),
+        sa.CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_once"),
+        sa.CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="attested_if_committed"),
+        sa.CheckConstraint("steps_executed >= 0", name="steps_executed_count"),
+        sa.CheckConstraint("length(reserved) > 0 AND length(reserved) % 8 = 0", name="curve_whole"),
+        sa.CheckConstraint("reserved_delta >= 0", name="reserved_delta_counts"),
+        sa.CheckConstraint("lease_seconds >= 1", name="lease_counts"),
+    )
+    if _is_postgresql():  # the two tables refer to each other, and SQLite cannot add a constraint
+        op.create_foreign_key(
+            "fk_runs_reservation",
+            "runs",
+            "reservations",
+            ["organisation_id", "account_id", "reservation_id"],
+            ["organisation_id", "run_id", "id"],
+        )
+    _create_partial_index(
+        "uq_reservations_active", "reservations", ["organisation_id", "run_id"], where="status = 'active'", unique=True
+    )
+
+
+def _create_reservation_items() -> None:
+    op.create_table(
+        "reservation_items",
+        _id("organisation_id"),
+        _id("reservation_id"),
+        sa.Column("item", sa.Integer, nullable=False),
+        sa.Column("event_fingerprint", sa.String(64), nullable=False),
+        sa.Column("count", sa.BigInteger, nullable=False),
+        sa.Column("withdrawn", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("used", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "reservation_id", "item"),
+        sa.UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
+        _foreign_key("reservations", reservation_id="id"),
+        _foreign_key("dp_events", event_fingerprint="fingerprint"),
+        sa.CheckConstraint("item >= 0", name="item_counts"),
+        sa.CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
+        sa.CheckConstraint("used >= 0 AND used <= count", name="used_in_range"),
+        sa.CheckConstraint("withdrawn >= 0 AND withdrawn <= count", name="withdrawn_in_range"),
+    )
+
+
+def _create_decisions() -> None:
+    op.create_table(
+        "decisions",
+        _id("organisation_id"),
+        _id("run_id"),
+        sa.Column("position", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("outcome", sa.String(16), nullable=False),
+        sa.Column("idempotency_key", sa.String(255)),
+        sa.Column("request_fingerprint", sa.String(64), nullable=False),
+        sa.Column("first_step", sa.BigInteger, nullable=False),
+        sa.Column("step_count", sa.BigInteger, nullable=False),
+        sa.Column("requested_count", sa.BigInteger, nullable=False),
+        sa.Column("next_step", sa.BigInteger),
+        sa.Column("follows_step", sa.BigInteger),
+        sa.Column("opens_step", sa.BigInteger),
+        _id("reservation_id", nullable=True),
+        sa.Column("epsilon", sa.Float(53), nullable=False),
+        sa.Column("delta", sa.Float(53), nullable=False),
+        sa.Column("epsilon_limit", sa.Float(53), nullable=False),
+        sa.Column("steps_remaining", sa.BigInteger),
+        _id("binding_account_id"),
+        sa.Column("refusal", sa.Text),
+        sa.Column("entry_hash", sa.LargeBinary(32), nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.Column("actor", sa.String(300)),
+        sa.Column("request_id", sa.String(64)),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", "position"),
+        sa.UniqueConstraint("organisation_id", "idempotency_key"),
+        sa.UniqueConstraint("organisation_id", "run_id", "attempt", "next_step"),
+        _foreign_key("runs", run_id="account_id"),
+        _foreign_key("accounts", binding_account_id="id"),
+        _foreign_key(
+            "decisions", run_id="run_id", attempt="attempt", follows_step="next_step", name="fk_decisions_follows"
+        ),
+        _foreign_key(
+            "attempts", run_id="run_id", attempt="attempt", opens_step="first_step", name="fk_decisions_opens"
+        ),
+        _foreign_key("reservations", run_id="run_id", reservation_id="id", name="fk_decisions_reservation"),
+        sa.CheckConstraint("position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counts"),
+        sa.CheckConstraint("requested_count >= step_count", name="requested_count_covers"),
+        sa.CheckConstraint("steps_remaining >= 0", name="steps_remaining_count"),
+        sa.CheckConstraint(
+            "(outcome IN ('admitted', 'reported') AND next_step IS NOT NULL AND next_step = first_step + step_count"
+            " AND (follows_step IS NULL) <> (opens_step IS NULL) AND COALESCE(follows_step, opens_step) = first_step"
+            " AND refusal IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
+            " OR (outcome = 'refused' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
+            " AND refusal IS NOT NULL AND steps_remaining IS NULL)"
+            " OR (outcome = 'forfeited' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
+            " AND refusal IS NULL AND steps_remaining IS NULL AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
+            name="outcome_whole",
+        ),
+        sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
+        sa.CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
+        sa.CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
+    )
+    op.create_index("ix_decisions_organisation_id_created_at", "decisions", ["organisation_id", "created_at"])
+    # they are few among many, and a charge that is admitted does not write it
+    _create_partial_index(
+        "ix_decisions_not_admitted",
+        "decisions",
+        ["organisation_id", "outcome", "created_at"],
+        where="outcome <> 'admitted'",
+    )
+    _create_partial_index(
+        "uq_decisions_first_step",
+        "decisions",
+        ["organisation_id", "run_id", "attempt", "first_step"],
+        where="outcome IN ('admitted', 'reported')",
+        unique=True,
+    )
+
+
+def _create_step_events() -> None:
+    op.create_table(
+        "step_events",
+        _id("organisation_id"),
+        _id("run_id"),
+        sa.Column("position", sa.BigInteger, nullable=False),
+        sa.Column("item", sa.Integer, nullable=False),
+        sa.Column("event_fingerprint", sa.String(64), nullable=False),
+        sa.Column("count", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", "position", "item"),
+        _foreign_key("decisions", run_id="run_id", position="position"),
+        _foreign_key("dp_events", event_fingerprint="fingerprint"),
+        sa.CheckConstraint("item >= 0", name="item_counts"),
+        sa.CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
+    )
+
+
+def _create_webhooks() -> None:
+    op.create_table(
+        "webhooks",
+        _id("organisation_id"),
+        _id("id"),
+        sa.Column("url", sa.String(2000), nullable=False),
+        sa.Column("types", sa.Text, nullable=False),
+        _id("account_id", nullable=True),
+        sa.Column("secret", sa.String(255), nullable=False),
+        sa.Column("previous_secret", sa.String(255)),
+        _timestamp("previous_until"),
+        _timestamp("created_at", nullable=False),
+        _timestamp("disabled_at"),
+        sa.Column("disabled_because", sa.Text),
+        sa.Column("failures", sa.Integer, nullable=False),
+        _timestamp("failing_since"),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        _organisation_foreign_key(),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("url <> ''", name="url_given"),
+        sa.CheckConstraint("secret <> ''", name="secret_given"),
+        sa.CheckConstraint("(previous_secret IS NULL) = (previous_until IS NULL)", name="previous_whole"),
+        sa.CheckConstraint("(disabled_at IS NULL) = (disabled_because IS NULL)", name="disabled_whole"),
+        sa.CheckConstraint("failures >= 0 AND (failures = 0) = (failing_since IS NULL)", name="failures_whole"),
+    )
+
+
+def _create_alerts() -> None:
+    op.create_table(
+        "alerts",
+        _id("organisation_id"),
+        _id("id"),
+        sa.Column("type", sa.String(40), nullable=False),
+        _id("account_id", nullable=True),
+        sa.Column("occasion", sa.String(255), nullable=False),
+        sa.Column("facts", sa.Text, nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        sa.UniqueConstraint("organisation_id", "account_id", "type", "occasion"),
+        _organisation_foreign_key(),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="about_an_account"),
+    )
+
+
+def _create_deliveries() -> None:
+    op.create_table(
+        "deliveries",
+        _id("organisation_id"),
+        _id("id"),
+        _id("webhook_id"),
+        _id("alert_id"),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        _timestamp("next_attempt_at", nullable=False),
+        _timestamp("last_attempt_at"),
+        sa.Column("last_status", sa.Integer),
+        sa.Column("last_error", sa.Text),
+        _timestamp("delivered_at"),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        sa.UniqueConstraint("organisation_id", "webhook_id", "alert_id"),
+        _foreign_key("webhooks", webhook_id="id"),
+        _foreign_key("alerts", alert_id="id"),
+        sa.CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name="status_known"),
+        sa.CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_once"),
+        sa.CheckConstraint("attempts >= 0", name="attempts_count"),
+    )
+    _create_partial_index(
+        "ix_deliveries_pending", "deliveries", ["organisation_id", "next_attempt_at"], where="status = 'pending'"
+    )
+
+
+def _create_account_readings() -> None:
+    op.create_table(
+        "account_readings",
+        _id("organisation_id"),
+        _id("account_id"),
+        sa.Column("day", sa.Integer, nullable=False),
+        sa.Column("share", sa.Float(53), nullable=False),
+        _timestamp("read_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id", "day"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("share >= 0", name="share_counts"),
+        sa.CheckConstraint("day >= 0", name="day_counts"),
+    )
+
+
+def _create_audit_entries() -> None:
+    op.create_table(
+        "audit_entries",
+        _id("organisation_id"),
+        sa.Column("position", sa.BigInteger, nullable=False),
+        sa.Column("actor", sa.String(300), nullable=False),
+        sa.Column("action", sa.String(64), nullable=False),
+        sa.Column("subject", sa.String(300), nullable=False),
+        sa.Column("before", sa.Text),
+        sa.Column("after", sa.Text),
+        sa.Column("reason", sa.Text),
+        sa.Column("request_id", sa.String(64)),
+        sa.Column("entry_hash", sa.LargeBinary(32), nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "position"),
+        _organisation_foreign_key(),
+        sa.CheckConstraint("position >= 0", name="position_counts"),
+        sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
+    )
+    op.create_index(
+        "ix_audit_entries_organisation_id_action_position", "audit_entries", ["organisation_id", "action", "position"]
+    )
+    op.create_index(
+        "ix_audit_entries_organisation_id_actor_position", "audit_entries", ["organisation_id", "actor", "position"]
+    )
+    op.create_index(
+        "ix_audit_entries_organisation_id_subject_position", "audit_entries", ["organisation_id", "subject", "position"]
+    )
+
+
+def _create_proposals() -> None:
+    op.create_table(
+        "proposals",
+        _id("organisation_id"),
+        _id("id"),
+        sa.Column("kind", sa.String(16), nullable=False),
+        _id("account_id", nullable=True),
+        sa.Column("facts", sa.Text, nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("proposed_by", sa.String(300), nullable=False),
+        _timestamp("proposed_at", nullable=False),
+        sa.Column("decided_by", sa.String(300)),
+        _timestamp("decided_at"),
+        sa.Column("decision_reason", sa.Text),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name="kind_known"),
+        sa.CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_given"),
+        sa.CheckConstraint(
+            "status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"
+        ),
+        sa.CheckConstraint("(status = 'open') = (decided_by IS NULL)", name="decided_once"),
+        sa.CheckConstraint("(decided_by IS NULL) = (decided_at IS NULL)", name="decision_whole"),
+    )
+    _create_partial_index(
+        "uq_proposals_open",
+        "proposals",
+        ["organisation_id", "account_id", "kind"],
+        where="status = 'open'",
+        unique=True,
+    )
+
+
+def _create_checkpoints() -> None:
+    op.create_table(
+        "checkpoints",
+        _id("organisation_id"),
+        sa.Column("acts", sa.BigInteger, nullable=False),
+        sa.Column("head", sa.LargeBinary(32), nullable=False),
+        sa.Column("document", sa.Text, nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "acts"),
+        _organisation_foreign_key(),
+        sa.CheckConstraint("acts >= 1", name="acts_count"),
+        sa.CheckConstraint("length(head) = 32", name="head_is_sha256"),
+    )
+
+
+def _create_run_anchors() -> None:
+    op.create_table(
+        "run_anchors",
+        _id("organisation_id"),
+        _id("run_id"),
+        sa.Column("decisions", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id"),
+        _foreign_key("runs", run_id="account_id"),
+        sa.CheckConstraint("decisions >= 1", name="decisions_count"),
+    )
+
+
+def _create_sessions() -> None:
+    op.create_table(
+        "sessions",
+        _id("organisation_id"),
+        _id("id"),
+        sa.Column("secret_hash", sa.LargeBinary(32), nullable=False),
+        sa.Column("actor", sa.String(300), nullable=False),
+        sa.Column("role", sa.String(16)),
+        _id("scope_id", nullable=True),
+        sa.Column("thumbprint", sa.String(64)),
+        _timestamp("created_at", nullable=False),
+        _timestamp("expires_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        sa.UniqueConstraint("id"),
+        _organisation_foreign_key(),
+        _foreign_key("accounts", scope_id="id"),
+        sa.CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
+        sa.CheckConstraint("(role IS NULL) = (thumbprint IS NULL)", name="person_whole"),
+        sa.CheckConstraint("role IS NOT NULL OR scope_id IS NULL", name="keys_keep_their_scope"),
+        sa.CheckConstraint("expires_at > created_at", name="lasts"),
+    )
