@@ -82,7 +82,7 @@ screenshots: $(STAMP) ## take pictures of every page into docs/images/pages, wit
 openapi: $(STAMP) ## write openapi/openapi.json anew
 	@$(BIN)/epsilon-ledger openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json
 
-bench: $(STAMP) ## print the figures that docs/performance.md keeps
+bench: $(STAMP) ## print the figures that docs/operations/performance.md keeps
 	@$(BIN)/python -m benchmarks
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits

@@ -75,7 +75,7 @@ def prepare_to_serve(placements: Placements) -> None:
         if placement.database.passes_walls():
             typer.echo(
                 f"The role that the placement {placement.name!r} connects as is a superuser or has BYPASSRLS, so "
-                "PostgreSQL does not keep organisations apart as a second wall; see docs/operations.md.",
+                "PostgreSQL does not keep organisations apart as a second wall; see docs/operations/databases.md.",
                 err=True,
             )
     if len(down) == len(placements):

@@ -1,1 +1,1 @@
-"""Figures that docs/performance.md keeps; each module is one command and prints one table."""
+"""Figures that docs/operations/performance.md keeps; each module is one command and prints one table."""

@@ -1,4 +1,4 @@
-"""What a step costs on disk: `python -m benchmarks.sizes`; docs/scaling.md and docs/operations.md calculate with it.
+"""What a step costs on disk: `python -m benchmarks.sizes`; docs/operations calculates with it.
 
 Charges runs beneath one budget of one population, in several ways, and says how many bytes of write-ahead log each
 step cost between two checkpoints; then what rows take; then by how many bytes a step makes a file of SQLite's grow.

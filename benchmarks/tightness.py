@@ -2,8 +2,8 @@
 
 Every plan is read in five ways at delta 1e-5: exactly, or by dp_accounting's privacy loss distributions (PLD), rounded
 down and up; by our curve over the whole grid with the improved conversion; by dp_accounting's Rényi accountant at its
-own orders; by our curve with the classic conversion. With `--write` the table goes into docs/accounting.md and the plot
-beside it.
+own orders; by our curve with the classic conversion. With `--write` the table goes into
+docs/explanation/accounting.md and the plot into docs/images.
 """
 
 import logging
@@ -27,8 +27,8 @@ from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from benchmarks.tightness_plans import DELTA, EPOCHS, MNIST, MNIST_STEPS, Plan, epsilon, gaussian_loss, plans
 
-DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "accounting.md"
-PLOT: Final = DOCUMENT.parent / "images" / "tightness.svg"
+DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "explanation" / "accounting.md"
+PLOT: Final = DOCUMENT.parents[1] / "images" / "tightness.svg"
 BEGIN: Final = "<!-- tightness: begin, written by benchmarks/tightness.py -->"
 END: Final = "<!-- tightness: end -->"
 HEADER: Final = ("plan", "exact, or PLD", "ours", "ours / PLD", "dp_accounting RDP", "classic")

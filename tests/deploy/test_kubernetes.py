@@ -127,7 +127,7 @@ def test_what_is_mounted_or_read_exists(made: list[Document]) -> None:
         for kind in ("Secret", "ConfigMap")
         for document in of_kind(made, kind)
     }
-    # Whose secrets are made by their operator: docs/deployment.md says how.
+    # Whose secrets are made by their operator: docs/operations/deployment.md says how.
     keys.setdefault(("Secret", "epsilon-ledger"), {"database-password", "signing.pem"})
     for pod in pods(made):
         volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
@@ -262,7 +262,9 @@ def test_two_replicas_take_turns_in_being_replaced_and_finish_what_they_accepted
 
 def test_a_kustomization_of_ones_own_is_made_as_the_page_shows(tmp_path: Path) -> None:
     [shown] = [
-        fence.text for fence in fences((ROOT / "docs" / "deployment.md").read_text()) if fence.language == "yaml"
+        fence.text
+        for fence in fences((ROOT / "docs" / "operations" / "deployment.md").read_text())
+        if fence.language == "yaml"
     ]
     shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
     own = tmp_path / "kubernetes" / "own"

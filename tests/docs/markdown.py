@@ -33,6 +33,12 @@ def links(text: str) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", prose)
 
 
+def anchors(text: str) -> set[str]:
+    """The anchors of the headings."""
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", prose)}
+
+
 @dataclass(frozen=True)
 class Block:
     """Commands, or what else is indented or fenced as bash, under a heading of the second level."""

@@ -1,4 +1,4 @@
-"""What docs/accounting.md says, compared with the code: events, relations, tables, answers."""
+"""The pages about accounting, compared with the code: events, relations, tables, answers."""
 
 import json
 import re
@@ -31,10 +31,11 @@ from benchmarks import tightness
 from benchmarks.tightness_plans import Plan, plans
 from tests.accounting import test_amplification, test_fixed_batches, test_mechanisms, test_sampled_gaussian
 from tests.conftest import Ledger
-from tests.docs.markdown import Fence, fences, links, section
+from tests.docs.markdown import ROOT, Fence, fences, section
 from tests.docs.test_readme import difference
 
-PAGE = tightness.DOCUMENT.read_text()
+PAGES = (tightness.DOCUMENT, ROOT / "docs/reference/mechanisms.md", ROOT / "docs/how-to/plan-a-training.md")
+PAGE = "\n".join(page.read_text() for page in PAGES)
 FENCES = fences(PAGE)
 WRAPPERS = {"composed", "self_composed", "repeat_and_select", "group_privacy", "decay"}
 SOME_ORDERS = np.array([1.5, 2.0, 8.0])
@@ -196,14 +197,6 @@ def test_the_plot_is_a_small_drawing_that_names_its_lines() -> None:
     assert "<image" not in picture
     assert "date>" not in picture
     assert {"ours", "dp_accounting RDP", "PLD, rounded up"} <= set(re.findall(">([^<>]+)</text>", picture))
-
-
-def test_links_lead_to_sections_that_exist() -> None:
-    titles = {re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", PAGE)}
-    for link in links(PAGE):
-        place, _, anchor = link.partition("#")
-        assert (tightness.DOCUMENT.parent / place).exists()
-        assert not anchor or anchor in titles
 
 
 def calls() -> list[tuple[str, object, object]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import ROOT, links
+from tests.docs.markdown import ROOT, anchors, links
 
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))
 RECORDS = sorted(ROOT.glob("docs/adr/0*.md"))
@@ -23,7 +23,11 @@ def _name(path: Path) -> str:
 def test_links_lead_somewhere_and_nothing_names_a_machine(document: Path) -> None:
     text = document.read_text()
     for link in links(text):
-        assert link.startswith(ELSEWHERE) or (document.parent / link.split("#")[0]).exists(), link
+        if not link.startswith(ELSEWHERE):
+            place, _, anchor = link.partition("#")
+            page = document.parent / place if place else document
+            assert page.exists(), link
+            assert not anchor or anchor in anchors(page.read_text()), link
     assert str(ROOT) not in text
     assert f"{Path.home()}/" not in text
 

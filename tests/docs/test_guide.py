@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.markdown import ROOT, Fence, fences
 
-GUIDE = fences((ROOT / "docs" / "guide.md").read_text())
+GUIDE = fences((ROOT / "docs" / "tutorial" / "train-a-model.md").read_text())
 SEPARATOR = "\x1e"
 
 

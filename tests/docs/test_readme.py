@@ -19,9 +19,9 @@ from tests.docs.markdown import ROOT, Fence, fences, section
 
 README = (ROOT / "README.md").read_text()
 BY_HAND = fences(section(README, "By hand"))
-FURTHER = fences((ROOT / "docs" / "steps.md").read_text())
-ALERTS = fences((ROOT / "docs" / "alerts.md").read_text())
-TREES = fences((ROOT / "docs" / "trees.md").read_text())
+FURTHER = fences((ROOT / "docs" / "how-to" / "authorize-steps.md").read_text())
+ALERTS = fences((ROOT / "docs" / "how-to" / "send-alerts.md").read_text())
+TREES = fences((ROOT / "docs" / "how-to" / "arrange-budgets.md").read_text())
 BEGINNING = 2
 """So many of the README's blocks make an organisation and start the service."""
 SEPARATOR = "\x1e"

@@ -126,7 +126,7 @@ def test_the_example_of_a_scrape_is_a_configuration() -> None:
 
 
 def test_every_alert_has_a_severity_and_a_sentence_and_stands_on_the_page() -> None:
-    page = (FILES.parents[1] / "docs" / "observability.md").read_text()
+    page = (FILES.parents[1] / "docs" / "operations" / "observability.md").read_text()
     for rule in RULES:
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
         assert rule["annotations"]["summary"]
@@ -134,7 +134,7 @@ def test_every_alert_has_a_severity_and_a_sentence_and_stands_on_the_page() -> N
 
 
 def test_every_metric_stands_on_the_page(scraped: str, verified: str) -> None:
-    page = (FILES.parents[1] / "docs" / "observability.md").read_text()
+    page = (FILES.parents[1] / "docs" / "reference" / "metrics.md").read_text()
     told = re.findall(r"^# TYPE (\S+)", f"{scraped}\n{verified}", re.MULTILINE)
     assert [name for name in told if f"`{name}`" not in page] == []
 

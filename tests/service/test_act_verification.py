@@ -127,7 +127,7 @@ def test_a_row_that_no_act_made_so_is_named(ledger: Ledger, what: str) -> None:
 
 
 def test_a_limit_forged_with_its_act_and_every_hash_is_not_found_by_the_rows_alone(lived_in: Ledger) -> None:
-    """What the signed checkpoints are for: docs/verification.md says so."""
+    """What the signed checkpoints are for: docs/explanation/verification.md says so."""
     owner = organisation(lived_in)
     with tampering(lived_in.database) as tx:
         population = account(tx, "mimic").id

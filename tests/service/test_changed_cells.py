@@ -1,4 +1,4 @@
-"""Whatever is changed in a database by hand is found by `verify`, or docs/verification.md says why it is not."""
+"""Whatever is changed in a database by hand is found by `verify`, or docs/explanation/verification.md says why it is not."""
 
 import os
 import re
@@ -29,7 +29,7 @@ from tests.service.changing import TABLES, Change, Copies, changes, zeroed
 from tests.service.filled import fill
 from tests.service.tampering import EVERY_CHECK
 
-DOCUMENT = Path(__file__).parents[2] / "docs/verification.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/explanation/verification.md"
 DELETED = "a deleted row"
 THOROUGH = "EPSILON_LEDGER_TORTURE" in os.environ
 """Whether each change is made by itself, too, and all of them on PostgreSQL."""

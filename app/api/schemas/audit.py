@@ -135,7 +135,7 @@ class AuditEvent(Output):
     reason: str | None
     request_id: str | None
     created_at: datetime
-    hash: str = Field(description="sha256 (hex) of the hash before it and this entry: docs/verification.md.")
+    hash: str = Field(description="sha256 (hex) of the hash before it and this entry: docs/reference/export-format.md.")
 
     @classmethod
     def of(cls, kept: StoredAuditEntry) -> Self:

@@ -29,5 +29,5 @@ class Statement(Output):
         }
     )
 
-    payload: dict[str, Any] = Field(description="Described in docs/statements.md.")
+    payload: dict[str, Any] = Field(description="Described in docs/how-to/issue-statements.md.")
     signature: Signature

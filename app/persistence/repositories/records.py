@@ -31,7 +31,7 @@ RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, ru
 """Tables whose rows are made and changed by what the audit log holds."""
 
 UNPROVEN: Final = (account_readings, alerts, deliveries, replies)
-"""Tables of which nothing is proven but that they can be read; docs/verification.md says why."""
+"""Tables of which nothing is proven but that they can be read; docs/explanation/verification.md says why."""
 
 _CONTENTS: Final[Contents] = {
     api_keys.c.role: Role,

@@ -25,7 +25,7 @@ Damaged = Mapping[object, DamagedCell]
 """Cells of accounts that cannot be read, by the account's id and by its path."""
 
 FORMAT: Final = 2
-"""Counts the changes of the lines' form; docs/verification.md describes it."""
+"""Counts the changes of the lines' form; docs/reference/export-format.md describes it."""
 
 
 def export(

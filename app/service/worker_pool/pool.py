@@ -1,6 +1,6 @@
 """Processes that calculate for this one: what takes long must not hold the interpreter that decides about steps.
 
-Measured with six clients that plan without a pause (docs/performance.md): while plans were computed by two threads of
+Measured with six clients that plan without a pause (docs/operations/performance.md): while plans were computed by two threads of
 the service, a step took three times as long as alone, and up to 0.3 s.
 """
 

@@ -55,7 +55,7 @@ def test_at_its_order_the_ledgers_epsilon_is_opacus_own_and_no_order_is_much_bet
     # Both formulas are one; the ledger rounds each step up by 1e-9 of itself and keeps 2^-44 nats.
     theirs = opacus_epsilon(q, z, steps, delta, order)
     assert theirs < ours.epsilon < theirs * (1 + 5e-9)
-    # What remains is which orders are tried. docs/accounting.md: the grid costs 0.1 % at most.
+    # What remains is which orders are tried. docs/explanation/accounting.md: the grid costs 0.1 % at most.
     best = min(opacus_epsilon(q, z, steps, delta, order * (1 + k / 1_000)) for k in range(-50, 51))
     assert best <= ours.epsilon <= best * 1.001
     accountant = RDPAccountant()
