@@ -1,4 +1,4 @@
-"""Whatever is changed in a database by hand is found by `verify`, or docs/explanation/verification.md says why it is not."""
+"""Every change made by hand is found by `verify`, or docs/explanation/verification.md gives the reason why not."""
 
 import os
 import re
