@@ -1,7 +1,7 @@
 """Processes that calculate for this one: what takes long must not hold the interpreter that decides about steps.
 
-Measured with six clients that plan without a pause (docs/operations/performance.md): while plans were computed by two threads of
-the service, a step took three times as long as alone, and up to 0.3 s.
+Measured with six clients that plan without a pause (docs/operations/performance.md): with two threads of the service
+that computed plans, a step took three times as long as alone, and up to 0.3 s.
 """
 
 import os
