@@ -1,34 +1,132 @@
 """The OpenAPI description, as it is served and as it is kept in openapi/openapi.json."""
 
 import json
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
 
 from fastapi import FastAPI
 
+from app.api.problems import HEADERS, PROBLEM_JSON, problem_example
+from app.api.route import BEARER
 from app.api.schemas.common import Problem
+
+MAX_SHARED_CODES: Final = 5
+"""Of a shared response: with more its name, which lists them, would not be read."""
+
+MAX_WIDTH: Final = 100
+_SHORT_ARRAY: Final = re.compile(r"\[\n([^][{}]+)\n +\]")
+"""Of numbers or words. A line break is none of a text's, so that this finds no text."""
+
+JsonObject = dict[str, Any]
 
 
 def describe(app: FastAPI) -> None:
-    """Let an application describe its problems as they are: problem+json, never FastAPI's own form."""
+    """Replace FastAPI's description of an application by a shorter one with its own form of errors."""
     generate = app.openapi
 
-    def openapi() -> dict[str, Any]:
+    def openapi() -> JsonObject:
         if app.openapi_schema is None:
-            described = generate()
-            schemas = described["components"]["schemas"]
-            for name in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(name, None)
-            schemas["Problem"] = Problem.model_json_schema()
-            for operations in described["paths"].values():
-                for operation in operations.values():
-                    invalid = operation["responses"].get("422", {}).get("content", {})
-                    invalid.pop("application/json", None)
-            app.openapi_schema = described
+            app.openapi_schema = _condense(generate())
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
 def openapi_text(app: FastAPI) -> str:
-    """The description as it is kept in the repository."""
-    return json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n"
+    """Get the description as it is kept in the repository, formatted as Prettier does."""
+    return _SHORT_ARRAY.sub(_join_lines, json.dumps(app.openapi(), indent=2, ensure_ascii=False)) + "\n"
+
+
+def _join_lines(array: re.Match[str]) -> str:
+    joined = f"[{', '.join(line.strip(' ,') for line in array[1].splitlines())}]"
+    return joined if len(joined) <= MAX_WIDTH else array[0]
+
+
+def _condense(document: JsonObject) -> JsonObject:
+    """Move what operations share to the components, and drop what says nothing."""
+    components = document["components"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(name, None)
+    components["schemas"]["Problem"] = Problem.model_json_schema()
+    for schema in components["schemas"].values():
+        schema.pop("title", None)  # as its properties' titles: the name in other letters
+        for member in schema.get("properties", {}).values():
+            member.pop("title", None)
+    document["security"] = [{BEARER: []}]
+    components |= {"parameters": {}, "responses": {}, "examples": {}, "headers": HEADERS}
+    for operation in _operations(document):
+        if operation.get("security") == document["security"]:
+            del operation["security"]
+        else:
+            operation["security"] = []
+        _describe_headers(operation)
+        _share_responses(operation["responses"], components)
+        for parameter in operation.get("parameters", ()):
+            _simplify_parameter(parameter)
+    _share_parameters(document, components["parameters"])
+    _shorten_nullable(document)
+    return document
+
+
+def _operations(document: JsonObject) -> Iterator[JsonObject]:
+    for methods in document["paths"].values():
+        yield from methods.values()
+
+
+def _describe_headers(operation: JsonObject) -> None:
+    """List the headers that a success carries."""
+    responses = operation["responses"]
+    repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
+    names = ["ETag"] * ("304" in responses) + ["Idempotent-Replayed"] * repeatable
+    for status, response in responses.items():
+        if names and status.startswith("2"):
+            response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _share_responses(responses: JsonObject, components: JsonObject) -> None:
+    """Replace the responses of an operation that others have too by references."""
+    responses.get("422", {}).get("content", {}).pop("application/json", None)  # FastAPI's own form
+    for status, response in responses.items():
+        codes = response.get("content", {}).get(PROBLEM_JSON, {}).get("examples", {})
+        components["examples"] |= {code: problem_example(code) for code in codes}
+        name = "NotModified" if status == "304" else "Or".join(_pascal(code) for code in codes)
+        if name and len(codes) <= MAX_SHARED_CODES:
+            components["responses"][name] = response
+            responses[status] = {"$ref": f"#/components/responses/{name}"}
+
+
+def _simplify_parameter(parameter: JsonObject) -> None:
+    """Drop from a parameter's schema what stands beside it, and the null, which no query or header can hold."""
+    schema = parameter["schema"]
+    for member in ("title", "description"):
+        schema.pop(member, None)
+    kinds = schema.pop("anyOf", [schema])
+    schema |= kinds[0]
+
+
+def _share_parameters(document: JsonObject, shared: JsonObject) -> None:
+    """Replace parameters that several operations take by references."""
+    uses = Counter(json.dumps(each) for operation in _operations(document) for each in operation.get("parameters", ()))
+    for operation in _operations(document):
+        for index, parameter in enumerate(operation.get("parameters", ())):
+            if uses[json.dumps(parameter)] > 1:
+                name = _pascal(parameter["name"])
+                shared[name] = parameter
+                operation["parameters"][index] = {"$ref": f"#/components/parameters/{name}"}
+
+
+def _shorten_nullable(value: object) -> None:
+    """Write `"type": ["string", "null"]` in the place of a choice of two schemas."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _shorten_nullable(each)
+    if isinstance(value, dict) and isinstance(kinds := value.get("anyOf"), list):
+        given = [kind for kind in kinds if kind != {"type": "null"}]
+        if len(given) == 1 < len(kinds) and isinstance(given[0].get("type"), str) and "enum" not in given[0]:
+            del value["anyOf"]
+            value |= given[0] | {"type": [given[0]["type"], "null"]}
+
+
+def _pascal(name: str) -> str:
+    return "".join(word[0].upper() + word[1:] for word in name.replace("-", "_").split("_"))

@@ -92,6 +92,22 @@ _BY_STATUS: Final = {
     503: "ledger_unavailable",
 }
 
+HEADERS: Final = {
+    "ETag": {
+        "description": "The version of what is answered, for If-None-Match and If-Match.",
+        "schema": {"type": "string"},
+    },
+    "Idempotent-Replayed": {
+        "description": "`true`: the answer is the stored one of an earlier request with this key.",
+        "schema": {"const": "true"},
+    },
+    "Retry-After": {"description": "Seconds to wait before the request is repeated.", "schema": {"type": "integer"}},
+    "WWW-Authenticate": {"description": "How to authenticate.", "schema": {"const": "Bearer"}},
+}
+"""Of answers, for the OpenAPI description."""
+
+_HEADER_OF: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
+
 counters.problems_known(STATUSES)
 
 _logger = logging.getLogger(__name__)
@@ -181,7 +197,7 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     """
     described: dict[int | str, dict[str, Any]] = {}
     for code in sorted(codes, key=lambda code: (STATUSES[code][0], code)):
-        status, title = STATUSES[code]
+        status, _ = STATUSES[code]
         response = described.setdefault(
             status,
             {
@@ -189,16 +205,26 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
                 "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": {}}},
             },
         )
-        response["content"][PROBLEM_JSON]["examples"][code] = {
-            "summary": title,
-            "value": {"type": "about:blank", "title": title, "status": status, "detail": "…", "code": code},
-        }
+        if name := _HEADER_OF.get(status):
+            response["headers"] = {name: {"$ref": f"#/components/headers/{name}"}}
+        examples = response["content"][PROBLEM_JSON]["examples"]
+        examples[code] = {"$ref": f"#/components/examples/{code}"}
     return described
+
+
+def problem_example(code: str) -> dict[str, Any]:
+    """Make the example of a code for the OpenAPI description."""
+    status, title = STATUSES[code]
+    return {
+        "summary": title,
+        "value": {"type": "about:blank", "title": title, "status": status, "detail": "…", "code": code},
+    }
 
 
 def cacheable_responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     """As `responses`, for an operation whose reply carries an entity tag."""
-    return {304: {"description": "The caller has it already (If-None-Match)"}} | responses(*codes)
+    tag = {"ETag": {"$ref": "#/components/headers/ETag"}}
+    return {304: {"description": "The caller has it already (If-None-Match)", "headers": tag}} | responses(*codes)
 
 
 async def _ledger_error(request: Request, error: Exception) -> Response:

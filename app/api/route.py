@@ -60,6 +60,9 @@ class StrictJsonRequest(Request):
         return self._strict
 
 
+BEARER: Final = "ApiKey"
+"""The name of the way to authenticate, in the OpenAPI description."""
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -208,7 +211,7 @@ def router(route: type[AuthenticatedRoute] = AuthenticatedRoute) -> APIRouter:
         "A key from `epsilon-ledger keys create`; where the service knows an OpenID Connect provider, also one of its "
         "tokens."
     )
-    bearer = HTTPBearer(scheme_name="ApiKey", description=described, auto_error=False)
+    bearer = HTTPBearer(scheme_name=BEARER, description=described, auto_error=False)
     return APIRouter(prefix="/v1", route_class=route, dependencies=[Security(bearer)])
 
 

@@ -39,8 +39,31 @@ class Operation:
         return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(self.path)))
 
 
+def resolved(value: dict[str, Any]) -> dict[str, Any]:
+    """A part of the document, or what its reference points to."""
+    reference = value.get("$ref")
+    if reference is None:
+        return value
+    section, name = reference.removeprefix("#/components/").split("/")
+    found: dict[str, Any] = DOCUMENT["components"][section][name]
+    return found
+
+
+def _resolved(operation: dict[str, Any]) -> dict[str, Any]:
+    """An operation with its parameters, responses and examples in it."""
+    responses = {status: dict(resolved(response)) for status, response in operation["responses"].items()}
+    for response in responses.values():
+        response["content"] = {
+            media_type: content
+            | {"examples": {name: resolved(example) for name, example in content.get("examples", {}).items()}}
+            for media_type, content in response.get("content", {}).items()
+        }
+    parameters = [resolved(parameter) for parameter in operation.get("parameters", [])]
+    return operation | {"responses": responses} | ({"parameters": parameters} if parameters else {})
+
+
 OPERATIONS = [
-    Operation(method.upper(), path, described)
+    Operation(method.upper(), path, _resolved(described))
     for path, methods in DOCUMENT["paths"].items()
     for method, described in methods.items()
 ]
@@ -58,15 +81,6 @@ OPTIONAL_BODY = {
     *("completeRun", "abortRun", "rotateKey", "revokeKey", "approveProposal", "rejectProposal"),
     "rotateWebhookSecret",
 }
-
-
-def resolved(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema, or what its reference points to."""
-    reference = schema.get("$ref")
-    if reference is None:
-        return schema
-    found: dict[str, Any] = DOCUMENT["components"]["schemas"][reference.rsplit("/", 1)[1]]
-    return found
 
 
 NOWHERE = {

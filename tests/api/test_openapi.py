@@ -1,5 +1,6 @@
 """The OpenAPI document: kept as it is served, complete, valid, and true to its own examples."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
-from app.api.openapi import openapi_text
+from app.api.openapi import MAX_SHARED_CODES, openapi_text
 from app.api.problems import STATUSES
 from tests.api.operations import APP, DOCUMENT, GUARDED, OPERATIONS, OPTIONAL_BODY, POSTS, READS, Operation, resolved
 from tests.api.witness import PROBLEM_JSON
@@ -19,9 +20,13 @@ each = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: op
 
 
 def _examples(content: dict[str, Any]) -> list[Any]:
-    """The examples of a body: beside its schema, or in it."""
+    """The examples of a body: beside its schema, in it, or, of a page, in its items' schema."""
     beside = [example["value"] for example in content.get("examples", {}).values()]
-    return beside or list(resolved(content["schema"]).get("examples", []))
+    schema = resolved(content["schema"])
+    if set(schema.get("properties", {})) == {"items", "next"}:
+        cursor, *_ = schema["properties"]["next"]["examples"]
+        return [{"items": _examples({"schema": schema["properties"]["items"]["items"]}), "next": cursor}]
+    return beside or list(schema.get("examples", []))
 
 
 def _errors(schema: dict[str, Any], value: object) -> list[str]:
@@ -76,7 +81,11 @@ def test_a_success_has_an_example_that_fits_its_schema(operation: Operation) -> 
 def _is_complete(schema: dict[str, Any], example: dict[str, Any]) -> None:
     properties = resolved(schema)["properties"]
     # FastAPI leaves a null out of an example.
-    nullable = {name for name, of in properties.items() if {"type": "null"} in of.get("anyOf", [])}
+    nullable = {
+        name
+        for name, of in properties.items()
+        if {"type": "null"} in of.get("anyOf", []) or "null" in of.get("type", [])
+    }
     assert set(properties) - nullable <= set(example) <= set(properties)
 
 
@@ -149,7 +158,33 @@ def test_what_creates_something_takes_an_idempotency_key(operation: Operation) -
     assert set(headers) - {"If-Match"} == {"Idempotency-Key"}
 
 
-def test_every_schema_is_referred_to() -> None:
+@pytest.mark.parametrize("section", [*set(DOCUMENT["components"]) - {"securitySchemes"}])
+def test_every_component_is_referred_to(section: str) -> None:
     text = KEPT.read_text()
-    for name in DOCUMENT["components"]["schemas"]:
-        assert f'"#/components/schemas/{name}"' in text, name
+    unused = {name for name in DOCUMENT["components"][section] if f'"#/components/{section}/{name}"' not in text}
+    assert not unused
+
+
+def test_what_operations_share_is_written_once() -> None:
+    operations = [operation for methods in DOCUMENT["paths"].values() for operation in methods.values()]
+    parameters = [each for operation in operations for each in operation.get("parameters", [])]
+    problems = [
+        response
+        for operation in operations
+        for response in operation["responses"].values()
+        if 1 <= len(response.get("content", {}).get(PROBLEM_JSON, {}).get("examples", {})) <= MAX_SHARED_CODES
+    ]
+    assert problems == []
+    written = [json.dumps(each) for each in parameters if "$ref" not in each]
+    assert len(written) == len(set(written)) > 0
+
+
+def test_the_document_is_short() -> None:
+    assert len(KEPT.read_text().splitlines()) <= 12_000
+
+
+def test_a_key_is_asked_of_all_but_public_operations() -> None:
+    assert DOCUMENT["security"] == [{"ApiKey": []}]
+    for operation in OPERATIONS:
+        public = operation not in GUARDED
+        assert operation.described.get("security") == ([] if public else None), operation.id

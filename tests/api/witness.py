@@ -11,8 +11,9 @@ PROBLEM_JSON = "application/problem+json"
 
 
 @cache
-def _validator(path: str, method: str, status: str, media_type: str) -> OAS31Validator:
-    content = DOCUMENT["paths"][path][method.lower()]["responses"][status]["content"]
+def _validator(operation_id: str, status: str, media_type: str) -> OAS31Validator:
+    (operation,) = (operation for operation in OPERATIONS if operation.id == operation_id)
+    content = operation.described["responses"][status]["content"]
     return OAS31Validator(content[media_type]["schema"] | {"components": DOCUMENT["components"]})
 
 
@@ -27,7 +28,7 @@ def check_answer(method: str, path: str, status: int, media_type: str, body: Any
         return
     content = operation.described["responses"][str(status)]["content"]
     assert media_type in content, f"{operation.id} answers {status} as {media_type}: undocumented"
-    validator = _validator(operation.path, operation.method, str(status), media_type)
+    validator = _validator(operation.id, str(status), media_type)
     errors = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(body)]
     assert not errors, f"{operation.id} answers {status}, but not as its schema says: {errors}"
     if media_type == PROBLEM_JSON:

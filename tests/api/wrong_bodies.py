@@ -86,13 +86,15 @@ def _example(schema: dict[str, Any], depth: int) -> JSON:
     if "const" in whole or "enum" in whole:
         return whole.get("const", whole.get("enum", [None])[0])
     deep = depth >= MOST_NESTED
-    if whole.get("type") == "object":
+    kind = whole.get("type", "")
+    kind = kind[0] if isinstance(kind, list) else kind  # the other is null
+    if kind == "object":
         members = {} if deep else whole.get("properties", {})
         return {name: _example(member, depth + 1) for name, member in members.items()}
-    if whole.get("type") == "array":
+    if kind == "array":
         return [] if deep else [_example(whole["items"], depth + 1)]
     simple = {"string": "mimic", "boolean": True}
-    return simple.get(whole.get("type", ""), whole.get("minimum", whole.get("default", 1)))
+    return simple.get(kind, whole.get("minimum", whole.get("default", 1)))
 
 
 def _places(body: JSON, at: Place = ()) -> Iterator[Place]:

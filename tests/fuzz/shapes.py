@@ -98,6 +98,8 @@ class Shapes:
                 return self._made(name, self._choice.choice([whole[union][0], *whole[union]]), depth + 1)
         if "const" in whole or "enum" in whole:
             return whole.get("const", self._choice.choice(whole.get("enum", [None])))
+        if isinstance(kinds := whole.get("type"), list):
+            whole = whole | {"type": self._choice.choice([kinds[0], *kinds])}
         if whole.get("type") == "object":
             return self._object(whole, depth)
         if whole.get("type") == "array":

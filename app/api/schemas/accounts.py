@@ -10,8 +10,9 @@ from app.api.schemas.common import (
     Account,
     Limit,
     Output,
+    Page,
 )
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_POPULATION_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.accounts import StepEvent
 from app.service.accounts.partitions import AccountView
@@ -177,22 +178,12 @@ class Budget(ComposedAccount):
         )
 
 
-class PopulationPage(Output):
+class PopulationPage(Page[Population]):
     """Populations in the order of their creation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [POPULATION_EXAMPLE], "next": EXAMPLE_CURSOR}]})
 
-    items: list[Population]
-    next: str | None
-
-
-class BudgetPage(Output):
+class BudgetPage(Page[Budget]):
     """Budgets in the order of their creation."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [BUDGET_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Budget]
-    next: str | None
 
 
 def shared(view: AccountView) -> dict[str, Any]:

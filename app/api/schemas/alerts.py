@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Body, Output, Reference
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR
+from app.api.schemas.common import Body, Output, Page, Reference
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID
 from app.ledger.alert_thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
 from app.persistence.repositories.alert_settings import AlertSettings as DomainAlertSettings
 from app.persistence.repositories.alerts import Alert as DomainAlert
@@ -144,13 +144,8 @@ class CreatedWebhook(Webhook):
         return cls(**_shown(webhook), secret=webhook.secret)
 
 
-class WebhookPage(Output):
+class WebhookPage(Page[Webhook]):
     """Webhooks in the order of their making."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [WEBHOOK_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Webhook]
-    next: str | None
 
 
 class Alert(Output):
@@ -176,13 +171,8 @@ class Alert(Output):
         )
 
 
-class AlertPage(Output):
+class AlertPage(Page[Alert]):
     """Alerts, the newest first."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ALERT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Alert]
-    next: str | None
 
 
 class Delivery(Output):
@@ -223,13 +213,8 @@ class Delivery(Output):
         )
 
 
-class DeliveryPage(Output):
+class DeliveryPage(Page[Delivery]):
     """Deliveries, the newest first."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [DELIVERY_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Delivery]
-    next: str | None
 
 
 class ReplaceAlertSettings(Body):

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Body, Name, Output, Reason, Reference, Timestamp
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID
+from app.api.schemas.common import Body, Name, Output, Page, Reason, Reference, Timestamp
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID
 from app.ledger.permissions import Role
 from app.persistence.repositories.api_keys import KeyRecord
 from app.service.governance.api_keys import MOST_OVERLAP_SECONDS
@@ -103,13 +103,8 @@ class CreatedApiKey(ApiKey):
         return cls(**_shown(issued.record), key=issued.key)
 
 
-class ApiKeyPage(Output):
+class ApiKeyPage(Page[ApiKey]):
     """Keys in the order of their making."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [KEY_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[ApiKey]
-    next: str | None
 
 
 def _shown(key: KeyRecord) -> dict[str, Any]:

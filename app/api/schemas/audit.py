@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Output
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.api.schemas.common import Output, Page
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.persistence.repositories.audit_entries import StoredAuditEntry
 from app.service.verification import Discrepancy as DomainDiscrepancy
 from app.service.verification import VerificationReport
@@ -155,10 +155,5 @@ class AuditEvent(Output):
         )
 
 
-class AuditEventPage(Output):
+class AuditEventPage(Page[AuditEvent]):
     """Acts in the order of the chain, or against it."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [ACT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[AuditEvent]
-    next: str | None

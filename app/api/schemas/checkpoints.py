@@ -5,8 +5,8 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Output
-from app.api.schemas.examples import EXAMPLE_CURSOR, EXAMPLE_ORGANISATION_ID
+from app.api.schemas.common import Output, Page
+from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID
 from app.persistence.repositories.checkpoints import Checkpoint as DomainCheckpoint
 from app.service.signatures import Signer
 
@@ -54,13 +54,8 @@ class Checkpoint(Output):
     signature: Signature
 
 
-class CheckpointPage(Output):
+class CheckpointPage(Page[Checkpoint]):
     """Checkpoints in the order of their making."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [CHECKPOINT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Checkpoint]
-    next: str | None
 
     @classmethod
     def of(cls, shown: list[DomainCheckpoint], following: str | None) -> Self:

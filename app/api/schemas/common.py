@@ -1,7 +1,7 @@
 """What several schemas share: strictness, names, limits."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from app.accounting.events import MAX_EVENTS, NeighboringRelation
+from app.api.schemas.examples import EXAMPLE_CURSOR
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind
 from app.ledger.filters import Limit as DomainLimit
@@ -61,6 +62,18 @@ class Output(BaseModel):
     """A reply body."""
 
     model_config = ConfigDict(frozen=True)
+
+
+T = TypeVar("T", bound=Output)
+
+
+class Page(Output, Generic[T]):
+    """A page of a list."""
+
+    items: list[T]
+    next: str | None = Field(
+        description="The cursor of the page that follows; null on the last one.", examples=[EXAMPLE_CURSOR]
+    )
 
 
 class Problem(Output):

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Output
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.api.schemas.common import Output, Page
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
 from app.persistence.repositories.decision_queries import Decided
 from app.persistence.repositories.decisions import DecisionOutcome
@@ -95,13 +95,8 @@ class Decision(Output):
         )
 
 
-class DecisionPage(Output):
+class DecisionPage(Page[Decision]):
     """Decisions, the newest first."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [DECISION_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Decision]
-    next: str | None
 
 
 def _refusal(decided: Decided) -> dict[str, Any] | None:

@@ -15,5 +15,4 @@ EXAMPLE_ORGANISATION_ID = "org_019aa5b3c4d00f1e2d3c4b5a6978"
 EXAMPLE_PROPOSAL_ID = "prp_019aa5b3c4d9d2e1f30415263748"
 EXAMPLE_KEY_ID = "key_019aa5b3c4d4e5f607182930"
 EXAMPLE_EXPERIMENT_ID = "exp_019aa5b3c4dae3f20415263748596a"
-# A cursor of a list is never null here: FastAPI leaves nulls out of examples.
 EXAMPLE_CURSOR = "cnVuXzAxOWFhNWIzYzRkN2IwYzFkMmUzZjQwNTE2Mjc"

@@ -9,11 +9,10 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from app.accounting.events import event_to_dict
 from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
 from app.api.schemas.account_creation import CreateAccount
-from app.api.schemas.common import Input, LimitInput, Name, Output, Reference, Relation, relation_of
+from app.api.schemas.common import Input, LimitInput, Name, Output, Page, Reference, Relation, relation_of
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
-    EXAMPLE_CURSOR,
     EXAMPLE_EVENT,
     EXAMPLE_EXPERIMENT_ID,
     EXAMPLE_KEY_ID,
@@ -216,13 +215,8 @@ class CreatedExperiment(Experiment):
     )
 
 
-class ExperimentPage(Output):
+class ExperimentPage(Page[Experiment]):
     """Experiments in the order of their making."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [EXPERIMENT_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Experiment]
-    next: str | None
 
 
 def sweep_refused(decision: Decision) -> ResponseOverride:

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Body, Limit, LimitInput, Output, Reason
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_CURSOR, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID
+from app.api.schemas.common import Body, Limit, LimitInput, Output, Page, Reason
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID
 from app.ledger.filters import FilterKind
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.proposals import Proposal as DomainProposal
@@ -122,10 +122,5 @@ class Proposal(Output):
         return cls(**same, account=proposal.account_id, proposed=proposal.proposed)
 
 
-class ProposalPage(Output):
+class ProposalPage(Page[Proposal]):
     """Proposals in the order of their making."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [PROPOSAL_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Proposal]
-    next: str | None

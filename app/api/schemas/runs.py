@@ -14,6 +14,7 @@ from app.api.schemas.common import (
     LimitInput,
     Name,
     Output,
+    Page,
     Reference,
     Relation,
     relation_of,
@@ -22,7 +23,6 @@ from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.events import SentEvent, event_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
-    EXAMPLE_CURSOR,
     EXAMPLE_EVENT,
     EXAMPLE_POPULATION_ID,
     EXAMPLE_RESERVATION_ID,
@@ -235,10 +235,5 @@ class Run(Account):
         )
 
 
-class RunPage(Output):
+class RunPage(Page[Run]):
     """Runs in the order of their registration."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [RUN_EXAMPLE], "next": EXAMPLE_CURSOR}]})
-
-    items: list[Run]
-    next: str | None
