@@ -42,7 +42,7 @@ def chart_route_docs(kind: PictureKind) -> dict[str, Any]:
     """What a route of pictures says of its answers."""
     content = {kind.media_type: {"schema": {"type": "string"}}}
     return {
-        "tags": ["pictures"],
+        "tags": ["charts"],
         "response_class": Response,
         "responses": {200: {"content": content, "description": "OK"}} | cacheable_responses(*READ_ERRORS),
     }

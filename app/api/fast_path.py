@@ -11,7 +11,7 @@ from app.accounting.errors import AccountingError
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.request_metrics import TEMPLATE
 from app.api.route import IDEMPOTENCY_KEY, build_context
-from app.api.routers.steps import take_steps
+from app.api.routers.steps import authorize_steps
 from app.api.schemas.steps import AuthorizeSteps
 from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import LedgerError
@@ -62,7 +62,7 @@ class StepFastPathMiddleware:
         try:
             self._rates.keys.take(caller.actor)
             placement = self._placements.named(caller.placement)
-            reply = await take_steps(run_id, body, build_context(placement, caller, scope), placement.charges, key)
+            reply = await authorize_steps(run_id, body, build_context(placement, caller, scope), placement.charges, key)
         except EXPECTED_ERRORS as error:
             reply = await problem_from_exception(Request(scope), error)
         await reply(scope, receive, send)

@@ -59,37 +59,37 @@ class Plan(Generic[Asked]):
 
 
 PLANS: Final[dict[str, Plan[Any]]] = {
-    "planEpsilon": Plan(
+    "computeEpsilon": Plan(
         ComputeEpsilon,
         lambda body: Job(plan_epsilon, (body.steps(), body.delta, body.setting())),
         lambda found, _: EpsilonEstimate.of(found),
     ),
-    "planDelta": Plan(
+    "computeDelta": Plan(
         ComputeDelta,
         lambda body: Job(plan_delta, (body.steps(), body.epsilon, body.setting())),
         lambda found, _: DeltaEstimate.of(found),
     ),
-    "planTrajectory": Plan(
+    "computeEpsilonTrajectory": Plan(
         ComputeEpsilonTrajectory,
         lambda body: Job(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
         lambda found, _: EpsilonTrajectory.of(found),
     ),
-    "planNoiseMultiplier": Plan(
+    "findNoiseMultiplier": Plan(
         FindNoiseMultiplier,
         lambda body: Job(smallest_noise, body.question()),
         lambda found, body: NoiseMultiplierEstimate.of(found, body.delta),
     ),
-    "planSteps": Plan(
+    "findMaxSteps": Plan(
         FindMaxSteps,
         lambda body: Job(most_steps, body.question()),
         lambda found, body: MaxStepsEstimate.of(found, body.delta),
     ),
-    "planSamplingProbability": Plan(
+    "findSamplingProbability": Plan(
         FindSamplingProbability,
         lambda body: Job(largest_sampling, body.question()),
         lambda found, body: SamplingProbabilityEstimate.of(found, body.delta),
     ),
-    "planLaplace": Plan(
+    "computeLaplaceCost": Plan(
         ComputeLaplaceCost,
         lambda body: Job(plan_laplace, (body.noise(), body.releases, body.delta)),
         lambda found, _: LaplaceCost.of(found),

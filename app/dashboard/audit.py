@@ -29,7 +29,7 @@ ACTIONS: Final = sorted({*SENTENCES, *(f"{action.partition('.')[0]}.*" for actio
 
 
 class AuditFields(Fields):
-    """What acts are looked for by: all that `GET /v1/audit` takes."""
+    """What acts are looked for by: all that `GET /v1/audit-events` takes."""
 
     action: Word = None
     actor: Word = None

@@ -180,7 +180,7 @@ def is_withdrawn(reservation: Reservation, step: StepEvent) -> bool:
 
 
 def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
-    """Answer a heartbeat.
+    """Answer a renewal.
 
     Args:
         reservation: whose trainer is alive.

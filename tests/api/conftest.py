@@ -59,7 +59,7 @@ def _furnish(ledger: Ledger) -> House:
     plan = {"plan": [{"event": SAMPLED, "count": 1}]}
     reservation = str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
     assert ledger.post(f"/v1/reservations/{reservation}/void", {}, "trainer").status_code == 200
-    key = str(ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
+    key = str(ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"])
     more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
     proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
     proposal = str(proposed.json()["id"])

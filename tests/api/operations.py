@@ -71,14 +71,14 @@ GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC
 POSTS = [operation for operation in GUARDED if operation.method == "POST"]
 WITH_BODY = [operation for operation in GUARDED if "requestBody" in operation.described]
 ANEW = {
-    *("verifyLedger", "getForecast"),
-    *("getRunStatement", "getRunStatementPage", "getPopulationStatement", "getPopulationStatementPage"),
+    "getForecast",
+    *("getRunStatement", "getRunStatementHtml", "getPopulationStatement", "getPopulationStatementHtml"),
 }
 """Reads that are made anew each time."""
 READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id not in ANEW]
 """What an asker may have already."""
 OPTIONAL_BODY = {
-    *("completeRun", "abortRun", "rotateKey", "revokeKey", "approveProposal", "rejectProposal"),
+    *("completeRun", "abortRun", "rotateApiKey", "revokeApiKey", "approveProposal", "rejectProposal"),
     "rotateWebhookSecret",
 }
 
@@ -109,30 +109,34 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
             "limit": limit,
         },
         "createBudget": {"name": name, "parent": "mimic", "limit": limit},
-        "registerRun": {"name": name, "budget": "mimic/icu-team"},
-        "declareExperiment": {"name": name, "budget": "mimic/icu-team", "charged": "each_run"},
-        "takeSteps": {"event": SAMPLED},
-        "openAttempt": {},
-        "changeLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},
+        "createRun": {"name": name, "budget": "mimic/icu-team"},
+        "createExperiment": {"name": name, "budget": "mimic/icu-team", "charged": "each_run"},
+        "authorizeSteps": {"event": SAMPLED},
+        "createAttempt": {},
+        "changeAccountLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},
         "liftQuarantine": {"reason": "The rows were restored."},
-        "putPolicies": {"policy": {"max_delta": 0.25}, "reason": "The board has met."},
-        "putPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},
-        "createKey": {"name": name, "role": "viewer"},
-        "reserve": {"plan": [{"event": SAMPLED}]},
+        "replaceOrganisationPolicy": {"policy": {"max_delta": 0.25}, "reason": "The board has met."},
+        "replaceAccountPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},
+        "createApiKey": {"name": name, "role": "viewer"},
+        "createReservation": {"plan": [{"event": SAMPLED}]},
         "commitReservation": {"steps_executed": 0},
         "createWebhook": {"url": "https://alerts.example/privacy"},
-        "setAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},
-        "planEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},
-        "planDelta": {"events": [{"event": SAMPLED}], "epsilon": 1.0},
-        "planTrajectory": {"events": [{"event": SAMPLED}], "delta": 1e-5},
-        "planNoiseMultiplier": {"event": SAMPLED, "count": 9} | limit,
-        "planSteps": {"event": SAMPLED} | limit,
-        "planSamplingProbability": {"event": SAMPLED, "count": 9} | limit,
-        "planLaplace": {"bound": 1e-5, "l1_sensitivity": 2},
+        "replaceAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},
+        "computeEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},
+        "computeDelta": {"events": [{"event": SAMPLED}], "epsilon": 1.0},
+        "computeEpsilonTrajectory": {"events": [{"event": SAMPLED}], "delta": 1e-5},
+        "findNoiseMultiplier": {"event": SAMPLED, "count": 9} | limit,
+        "findMaxSteps": {"event": SAMPLED} | limit,
+        "findSamplingProbability": {"event": SAMPLED, "count": 9} | limit,
+        "computeLaplaceCost": {"bound": 1e-5, "l1_sensitivity": 2},
     }
     return bodies.get(operation.id)
 
 
 def valid_headers(operation: Operation) -> dict[str, str]:
     """Headers without which the operation does nothing."""
-    return {"If-Match": "*"} if operation.id in {"changeLimit", "putPolicies", "putPolicy"} else {}
+    return (
+        {"If-Match": "*"}
+        if operation.id in {"changeAccountLimit", "replaceOrganisationPolicy", "replaceAccountPolicy"}
+        else {}
+    )

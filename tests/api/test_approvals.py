@@ -69,7 +69,7 @@ def test_it_waits_and_another_person_lets_it_begin(watched: House) -> None:
     assert _decide(watched, run, "approve").status_code == 200
     assert _status(watched, run) == "active"
     assert watched.ledger.post(steps, {"event": GAUSSIAN}, "trainer").status_code == 200
-    acts = watched.ledger.get(f"/v1/audit?subject={run}", "auditor").json()["items"]
+    acts = watched.ledger.get(f"/v1/audit-events?subject={run}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["run.registered", "run.activated"]
     assert verify(watched.ledger.database).problems == ()
 
@@ -81,7 +81,7 @@ def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House
     made = _register(watched, budget=None, budgets=["donors/lab", "mimic/icu-team"])
     path = f"/v1/proposals/{_proposal(watched, made['id'])['id']}/approve"
     for scope in ("donors", made["id"]):
-        bound = ledger.post("/v1/keys", {"role": "privacy_officer", "scope": scope}).json()["key"]
+        bound = ledger.post("/v1/api-keys", {"role": "privacy_officer", "scope": scope}).json()["key"]
         reply = ledger.http.post(path, json={}, headers={"Authorization": f"Bearer {bound}"})
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
     assert _status(watched, made["id"]) == "pending"

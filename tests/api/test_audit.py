@@ -12,7 +12,7 @@ from tests.api.conftest import House
 
 
 def _read(home: House, query: str = "", role: str = "auditor") -> list[dict[str, Any]]:
-    reply = home.ledger.get(f"/v1/audit{query}", role)
+    reply = home.ledger.get(f"/v1/audit-events{query}", role)
     assert reply.status_code == 200, reply.text
     items: list[dict[str, Any]] = reply.json()["items"]
     return items
@@ -58,7 +58,7 @@ def test_pages_follow_one_another(home: House, limit: int) -> None:
     found: list[dict[str, Any]] = []
     after = ""
     while True:
-        page = home.ledger.get(f"/v1/audit?limit={limit}&after={after}", "auditor").json()
+        page = home.ledger.get(f"/v1/audit-events?limit={limit}&after={after}", "auditor").json()
         found += page["items"]
         if page["next"] is None:
             break
@@ -74,7 +74,7 @@ def test_the_chain_can_be_read_from_its_end(home: House, limit: int, query: str)
     found: list[dict[str, Any]] = []
     after = ""
     while True:
-        page = home.ledger.get(f"/v1/audit?order=newest&limit={limit}&after={after}{query}", "auditor").json()
+        page = home.ledger.get(f"/v1/audit-events?order=newest&limit={limit}&after={after}{query}", "auditor").json()
         found += page["items"]
         if page["next"] is None:
             break
@@ -98,7 +98,7 @@ def test_filters_tell_one_act_from_another(home: House) -> None:
 BACKWARDS = "?since=2026-11-22T00:00:00Z&until=2026-11-21T00:00:00Z"
 
 
-@pytest.mark.parametrize("path", ["/v1/audit", "/v1/decisions"])
+@pytest.mark.parametrize("path", ["/v1/audit-events", "/v1/decisions"])
 def test_a_time_that_ends_before_it_begins_is_said_to_do_so(house: House, path: str) -> None:
     reply = house.ledger.get(path + BACKWARDS, "auditor")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
@@ -112,18 +112,18 @@ def test_a_time_that_ends_before_it_begins_is_said_to_do_so(house: House, path: 
     ["?since=yesterday", "?since=2026-01-01T00:00:00", "?action=", "?who=x", "?after=x", "?order=best", BACKWARDS],
 )
 def test_a_query_that_means_nothing_is_refused(house: House, query: str) -> None:
-    reply = house.ledger.get(f"/v1/audit{query}", "auditor")
+    reply = house.ledger.get(f"/v1/audit-events{query}", "auditor")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
 
 
-@pytest.mark.parametrize("path", ["/v1/audit", "/v1/checkpoints"])
+@pytest.mark.parametrize("path", ["/v1/audit-events", "/v1/checkpoints"])
 def test_a_cursor_that_no_database_counts_to_is_refused(house: House, path: str) -> None:
     reply = house.ledger.get(f"{path}?after={encode_cursor('9' * 19)}", "auditor")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
 
 
 def test_another_organisation_has_a_chain_of_its_own(home: House) -> None:
-    reply = home.ledger.get("/v1/audit", "auditor", "clinic")
+    reply = home.ledger.get("/v1/audit-events", "auditor", "clinic")
     assert [act["action"] for act in reply.json()["items"]] == ["organisation.created", *["key.created"] * 7]
 
 

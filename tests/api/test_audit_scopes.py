@@ -11,7 +11,7 @@ LIMIT = {"epsilon": 0.5, "delta": 1e-6}
 
 
 def _key(house: House, scope: str, role: str = "auditor") -> dict[str, str]:
-    reply = house.ledger.post("/v1/keys", {"role": role, "scope": scope})
+    reply = house.ledger.post("/v1/api-keys", {"role": role, "scope": scope})
     assert reply.status_code == 201, reply.text
     issued: dict[str, str] = reply.json()
     return issued
@@ -19,7 +19,7 @@ def _key(house: House, scope: str, role: str = "auditor") -> dict[str, str]:
 
 def _acts(house: House, key: str = "", query: str = "?limit=200") -> list[dict[str, Any]]:
     headers = {"Authorization": f"Bearer {key}"} if key else house.ledger.headers("auditor")
-    reply = house.ledger.http.get(f"/v1/audit{query}", headers=headers)
+    reply = house.ledger.http.get(f"/v1/audit-events{query}", headers=headers)
     assert reply.status_code == 200, reply.text
     items: list[dict[str, Any]] = reply.json()["items"]
     return items
@@ -43,7 +43,7 @@ def ids(house: House) -> dict[str, str]:
     for name in ("team", "other", "deep run", "other run"):
         key = _key(house, found[name], "viewer")
         found[f"key of {name}"] = key["id"]
-        assert ledger.post(f"/v1/keys/{key['id']}/revoke", None).status_code == 200
+        assert ledger.post(f"/v1/api-keys/{key['id']}/revoke", None).status_code == 200
         assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key['key']}"}).status_code == 401
     for name in ("team", "other"):
         path = f"/v1/accounts/{found[name]}"
@@ -59,8 +59,7 @@ def ids(house: House) -> dict[str, str]:
         assert ledger.post(f"/v1/runs/{found[run]}/pause", None).status_code == 200
     everywhere = {"policy": {"max_delta": 0.3}, "reason": "The board has met."}
     assert (
-        ledger.http.put("/v1/policies", json=everywhere, headers=ledger.headers() | {"If-Match": "*"}).status_code
-        == 200
+        ledger.http.put("/v1/policy", json=everywhere, headers=ledger.headers() | {"If-Match": "*"}).status_code == 200
     )
     assert ledger.post("/v1/webhooks", {"url": "https://alerts.example", "account": house.budget}).status_code == 201
     assert ledger.post("/v1/checkpoints", {}).status_code == 201
@@ -138,7 +137,7 @@ def test_filters_and_cursors_hold_within_a_scope(house: House, ids: dict[str, st
     after: str | None = ""
     while after is not None:
         headers = {"Authorization": f"Bearer {key}"}
-        page = house.ledger.http.get(f"/v1/audit?limit=2&after={after}", headers=headers).json()
+        page = house.ledger.http.get(f"/v1/audit-events?limit=2&after={after}", headers=headers).json()
         found += page["items"]
         after = page["next"]
     assert found == whole
@@ -147,5 +146,5 @@ def test_filters_and_cursors_hold_within_a_scope(house: House, ids: dict[str, st
 @pytest.mark.parametrize("role", ["viewer", "trainer", "planner", "budget_admin"])
 def test_a_scope_gives_nobody_a_permission(house: House, ids: dict[str, str], role: str) -> None:
     key = _key(house, ids["team"], role)["key"]
-    reply = house.ledger.http.get("/v1/audit", headers={"Authorization": f"Bearer {key}"})
+    reply = house.ledger.http.get("/v1/audit-events", headers={"Authorization": f"Bearer {key}"})
     assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")

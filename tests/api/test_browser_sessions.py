@@ -66,7 +66,7 @@ def test_reading_takes_the_cookie_alone(house: House, operation: Operation) -> N
 
 def test_a_key_in_the_header_counts_before_a_cookie(house: House) -> None:
     headers = _headers(cookie_for(house.ledger, "admin")) | house.ledger.headers("viewer")
-    assert house.ledger.http.post("/v1/keys", json={"role": "viewer"}, headers=headers).status_code == 403
+    assert house.ledger.http.post("/v1/api-keys", json={"role": "viewer"}, headers=headers).status_code == 403
     headers["Authorization"] = "Bearer key_nowhere.x"
     assert house.ledger.http.get("/v1/runs", headers=headers).status_code == 401
 

@@ -40,7 +40,7 @@ def test_a_checkpoint_is_signed_and_its_public_key_is_told(home: House) -> None:
     assert told["public_key"] == signing_key()[1].read_text()
     assert made["signature"]["key_id"] == told["key_id"]
     assert is_signed_by(made, told["public_key"].encode())
-    last = home.ledger.get("/v1/audit?limit=200", "auditor").json()["items"][-1]
+    last = home.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"][-1]
     assert (last["action"], last["hash"], last["position"] + 1) == (
         "runs.anchored",
         made["payload"]["head"],
@@ -67,7 +67,7 @@ def test_another_key_signs_anew_and_the_chain_names_both(home: House) -> None:
     assert sign_due(database, signer, 3600, later + timedelta(hours=2)) == 0
     _, second = home.ledger.get("/v1/checkpoints", "auditor").json()["items"]
     assert is_signed_by(second, signer.public_key.encode())
-    last = home.ledger.get("/v1/audit?limit=200", "auditor").json()["items"][-1]
+    last = home.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"][-1]
     assert (last["action"], last["before"], last["after"]) == (
         "signing_key.changed",
         {"key_id": first["signature"]["key_id"]},
@@ -143,7 +143,7 @@ def test_decisions_cut_off_are_found_though_the_run_s_head_was_set_back(home: Ho
 
 
 def test_a_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(home: House) -> None:
-    key = home.ledger.post("/v1/keys", {"role": "viewer"}).json()["id"]
+    key = home.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"]
     witness = _witness(_made(home))
     with tampering(home.ledger.database) as tx:
         tx.execute(delete(audit_entries).where(audit_entries.c.position >= witness.acts - 2))

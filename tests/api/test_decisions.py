@@ -28,7 +28,7 @@ def _asked(ledger: Ledger, query: str = "", key: str | None = None) -> httpx2.Re
 
 
 def _key(ledger: Ledger, scope: str) -> str:
-    return str(ledger.post("/v1/keys", {"role": "viewer", "scope": scope}).json()["key"])
+    return str(ledger.post("/v1/api-keys", {"role": "viewer", "scope": scope}).json()["key"])
 
 
 def _places(items: list[dict[str, Any]]) -> list[tuple[str, int]]:

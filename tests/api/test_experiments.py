@@ -113,7 +113,7 @@ def test_how_many_trials_there_are_is_told_once(home: House) -> None:
     for text in (
         home.ledger.get(f"/v1/experiments/{made['id']}").text,
         home.ledger.get("/v1/experiments").text,
-        home.ledger.get("/v1/audit").text,
+        home.ledger.get("/v1/audit-events").text,
         home.ledger.get(f"/v1/runs/{made['run']}/history").text,
     ):
         assert "trials" not in text
@@ -139,7 +139,7 @@ def test_a_sweep_that_does_not_fit_leaves_nothing_but_the_act(home: House) -> No
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
     assert refused.json()["max_count_that_fits"] == 0
     assert _but_acts(home) == before
-    [act] = home.ledger.get("/v1/audit?action=experiment.refused", "auditor").json()["items"]
+    [act] = home.ledger.get("/v1/audit-events?action=experiment.refused", "auditor").json()["items"]
     assert (act["subject"], act["after"]["epsilon_requested"]) == (home.budget, refused.json()["epsilon_requested"])
     assert verify(home.ledger.database).problems == ()
     pinned = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
@@ -173,7 +173,7 @@ def test_a_sweep_is_not_charged_again_by_a_step_of_its_run(home: House) -> None:
 def test_a_sweep_is_a_run_with_a_limit_to_policies(home: House) -> None:
     policy = {"policy": {"require_limit": True, "require_plan": True}, "reason": "Runs are bounded."}
     sent = home.ledger.headers("admin") | {"If-Match": "*"}
-    assert home.ledger.http.put("/v1/policies", json=policy, headers=sent).status_code == 200
+    assert home.ledger.http.put("/v1/policy", json=policy, headers=sent).status_code == 200
     assert declared(home.ledger, AT_ONCE)["trials"] > 0
 
 
@@ -187,7 +187,7 @@ def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:
     """A sweep that waits for an approval, and its proposal."""
     policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
     sent = ledger.headers("admin") | {"If-Match": "*"}
-    assert ledger.http.put("/v1/policies", json=policy, headers=sent).status_code == 200
+    assert ledger.http.put("/v1/policy", json=policy, headers=sent).status_code == 200
     made = declared(ledger, AT_ONCE)
     [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
     assert waiting["kind"] == "run"
@@ -290,7 +290,7 @@ def test_experiments_are_listed_within_reach_and_beneath_a_budget(home: House) -
     page = ledger.get("/v1/experiments?limit=2").json()
     rest = ledger.get(f"/v1/experiments?limit=2&after={page['next']}").json()
     assert [item["id"] for item in page["items"] + rest["items"]] == [*here, there]
-    bound = ledger.post("/v1/keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
+    bound = ledger.post("/v1/api-keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
     headers = {"Authorization": f"Bearer {bound}"}
     assert [i["id"] for i in ledger.http.get("/v1/experiments", headers=headers).json()["items"]] == [there]
     assert ledger.http.get(f"/v1/experiments/{here[0]}", headers=headers).status_code == 403

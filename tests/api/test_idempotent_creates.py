@@ -134,7 +134,7 @@ def test_a_caller_that_does_not_reach_it_does_not_get_the_first_answer_either(ho
     home.ledger.budget("other")
     body = BODIES["/v1/runs"]
     assert home.ledger.post("/v1/runs", body, Idempotency_Key="k-1").status_code == 201
-    bound = home.ledger.post("/v1/keys", {"role": "trainer", "scope": "mimic/other"}).json()["key"]
+    bound = home.ledger.post("/v1/api-keys", {"role": "trainer", "scope": "mimic/other"}).json()["key"]
     sent = {"Authorization": f"Bearer {bound}", "Idempotency-Key": "k-1"}
     reply = home.ledger.http.post("/v1/runs", json=body, headers=sent)
     assert (reply.status_code, reply.json()["code"]) == (422, "idempotency_key_reused")

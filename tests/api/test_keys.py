@@ -20,7 +20,7 @@ LENT = {
 
 
 def _issued(home: House, role: str, issuer: str = "admin", **terms: object) -> dict[str, Any]:
-    reply = home.ledger.post("/v1/keys", {"role": role} | terms, issuer)
+    reply = home.ledger.post("/v1/api-keys", {"role": role} | terms, issuer)
     assert reply.status_code == 201, reply.text
     made: dict[str, Any] = reply.json()
     return made
@@ -52,10 +52,10 @@ def in_two_hours(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 @pytest.mark.parametrize("issuer", LENT)
 def test_a_role_lends_what_is_its_own_to_lend(house: House, issuer: str, role: str) -> None:
     before = house.rows()
-    reply = house.ledger.post("/v1/keys", {"role": role}, issuer)
+    reply = house.ledger.post("/v1/api-keys", {"role": role}, issuer)
     if role in LENT[issuer]:
         assert reply.status_code == 201
-        status, shown = _asks(house, reply.json()["key"], "GET", f"/v1/keys/{reply.json()['id']}")
+        status, shown = _asks(house, reply.json()["key"], "GET", f"/v1/api-keys/{reply.json()['id']}")
         assert (status, shown["role"], shown["scope"]) == (200, role, None)
         assert shown["created_by"] == house.ledger.keys["hospital", issuer].partition(".")[0]
     else:
@@ -67,7 +67,7 @@ def test_a_key_shows_its_secret_once(home: House) -> None:
     made = _issued(home, "viewer", name="for the wall")
     secret = made["key"].partition(".")[2]
     assert len(secret) * 6 >= 128
-    for path in ("/v1/keys", f"/v1/keys/{made['id']}", "/v1/audit"):
+    for path in ("/v1/api-keys", f"/v1/api-keys/{made['id']}", "/v1/audit-events"):
         text = home.ledger.get(path, "admin").text
         assert made["id"] in text
         assert secret not in text
@@ -76,7 +76,7 @@ def test_a_key_shows_its_secret_once(home: House) -> None:
 
 def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(home: House) -> None:
     before = home.rows()
-    reply = home.ledger.post("/v1/keys", {"role": "viewer"}, Idempotency_Key="k")
+    reply = home.ledger.post("/v1/api-keys", {"role": "viewer"}, Idempotency_Key="k")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
     assert home.rows() == before
 
@@ -84,7 +84,7 @@ def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(home: House)
 @pytest.mark.usefixtures("at_once")
 def test_a_rotated_key_opens_beside_the_new_one_for_a_while(home: House) -> None:
     old = _issued(home, "trainer", scope="mimic/icu-team", name="trainer of the team")
-    status, new = _asks(home, old["key"], "POST", f"/v1/keys/{old['id']}/rotate", {"overlap_seconds": 60})
+    status, new = _asks(home, old["key"], "POST", f"/v1/api-keys/{old['id']}/rotate", {"overlap_seconds": 60})
     assert status == 201
     assert {name: new[name] for name in ("name", "role", "scope")} == {
         "name": "trainer of the team",
@@ -93,11 +93,11 @@ def test_a_rotated_key_opens_beside_the_new_one_for_a_while(home: House) -> None
     }
     for key in (old["key"], new["key"]):
         assert _asks(home, key, "GET", f"/v1/runs/{home.run}")[0] == 200
-    assert _asks(home, new["key"], "GET", f"/v1/keys/{new['id']}")[1]["expires_at"] is None
-    shown = home.ledger.get(f"/v1/keys/{old['id']}", "admin").json()
+    assert _asks(home, new["key"], "GET", f"/v1/api-keys/{new['id']}")[1]["expires_at"] is None
+    shown = home.ledger.get(f"/v1/api-keys/{old['id']}", "admin").json()
     left = datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)
     assert timedelta(seconds=30) < left <= timedelta(seconds=60)
-    status, newer = _asks(home, new["key"], "POST", f"/v1/keys/{new['id']}/rotate", {"overlap_seconds": 0})
+    status, newer = _asks(home, new["key"], "POST", f"/v1/api-keys/{new['id']}/rotate", {"overlap_seconds": 0})
     assert status == 201
     assert _asks(home, new["key"], "GET", f"/v1/runs/{home.run}")[0] == 401
     assert _asks(home, newer["key"], "GET", f"/v1/runs/{home.run}")[0] == 200
@@ -107,14 +107,14 @@ def test_a_rotated_key_opens_beside_the_new_one_for_a_while(home: House) -> None
 def test_a_withdrawn_key_opens_nothing_and_whoever_has_it_is_told_why(home: House) -> None:
     made = _issued(home, "trainer")
     assert _asks(home, made["key"], "POST", f"/v1/runs/{home.run}/steps", {})[0] == 200
-    reply = home.ledger.post(f"/v1/keys/{made['id']}/revoke", {"reason": "The laptop was lost."})
+    reply = home.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {"reason": "The laptop was lost."})
     assert (reply.status_code, reply.json()["revoked_at"] is None) == (200, False)
     status, told = _asks(home, made["key"], "POST", f"/v1/runs/{home.run}/steps", {})
     assert (status, told["detail"]) == (401, "This API key was withdrawn.")
-    assert home.ledger.post(f"/v1/keys/{made['id']}/revoke", {}).json() == reply.json()
-    again = home.ledger.post(f"/v1/keys/{made['id']}/rotate", {})
+    assert home.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {}).json() == reply.json()
+    again = home.ledger.post(f"/v1/api-keys/{made['id']}/rotate", {})
     assert (again.status_code, again.json()["code"]) == (422, "invalid_request")
-    acts = home.ledger.get(f"/v1/audit?subject={made['id']}", "auditor").json()["items"]
+    acts = home.ledger.get(f"/v1/audit-events?subject={made['id']}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["key.created", "key.revoked", "key.refused"]
     assert acts[1]["reason"] == "The laptop was lost."
     assert (acts[2]["actor"], acts[2]["after"]) == ("unauthenticated", {"times": {"revoked": 1}})
@@ -157,7 +157,7 @@ def test_a_key_that_is_believed_opens_no_longer_than_it_lasts(
 )
 def test_terms_that_mean_nothing_are_refused(house: House, terms: dict[str, object]) -> None:
     before = house.rows()
-    reply = house.ledger.post("/v1/keys", terms)
+    reply = house.ledger.post("/v1/api-keys", terms)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
     assert house.rows() == before
 
@@ -166,42 +166,42 @@ def test_a_scoped_issuer_lends_within_its_scope(home: House) -> None:
     home.ledger.population("other")
     home.ledger.budget("team", "other")
     scoped = _issued(home, "budget_admin", scope="mimic/icu-team")["key"]
-    assert _asks(home, scoped, "POST", "/v1/keys", {"role": "trainer", "scope": home.run})[0] == 201
+    assert _asks(home, scoped, "POST", "/v1/api-keys", {"role": "trainer", "scope": home.run})[0] == 201
     for scope in (None, "mimic", "other/team"):
-        status, told = _asks(home, scoped, "POST", "/v1/keys", {"role": "trainer", "scope": scope})
+        status, told = _asks(home, scoped, "POST", "/v1/api-keys", {"role": "trainer", "scope": scope})
         assert (status, told["code"]) == (403, "insufficient_scope"), scope
-    listed = _asks(home, scoped, "GET", "/v1/keys")[1]["items"]
+    listed = _asks(home, scoped, "GET", "/v1/api-keys")[1]["items"]
     assert {key["scope"] for key in listed} == {home.budget, home.run}
     elsewhere = _issued(home, "viewer", scope="other")
     for path in ("", "/rotate", "/revoke"):
         method = "POST" if path else "GET"
-        assert _asks(home, scoped, method, f"/v1/keys/{elsewhere['id']}{path}")[0] == 403
+        assert _asks(home, scoped, method, f"/v1/api-keys/{elsewhere['id']}{path}")[0] == 403
 
 
 def test_a_key_that_ends_issues_none_that_outlives_it(home: House) -> None:
     soon, later = "2098-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
     own = _issued(home, "budget_admin", expires_at=soon)["key"]
     for terms in ({}, {"expires_at": later}):
-        status, told = _asks(home, own, "POST", "/v1/keys", {"role": "viewer"} | terms)
+        status, told = _asks(home, own, "POST", "/v1/api-keys", {"role": "viewer"} | terms)
         assert (status, told["code"]) == (422, "invalid_request")
         assert "issues none that outlives it" in told["detail"]
-    assert _asks(home, own, "POST", "/v1/keys", {"role": "viewer", "expires_at": soon})[0] == 201
+    assert _asks(home, own, "POST", "/v1/api-keys", {"role": "viewer", "expires_at": soon})[0] == 201
 
 
 def test_a_key_is_withdrawn_with_those_for_which_it_was_changed(home: House, at_once: None) -> None:
     del at_once
     stolen = _issued(home, "trainer")
-    status, heir = _asks(home, stolen["key"], "POST", f"/v1/keys/{stolen['id']}/rotate", {"overlap_seconds": 60})
+    status, heir = _asks(home, stolen["key"], "POST", f"/v1/api-keys/{stolen['id']}/rotate", {"overlap_seconds": 60})
     assert status == 201
-    status, grandchild = _asks(home, heir["key"], "POST", f"/v1/keys/{heir['id']}/rotate", {"overlap_seconds": 60})
+    status, grandchild = _asks(home, heir["key"], "POST", f"/v1/api-keys/{heir['id']}/rotate", {"overlap_seconds": 60})
     assert status == 201
-    path = f"/v1/keys/{stolen['id']}/revoke"
+    path = f"/v1/api-keys/{stolen['id']}/revoke"
     assert home.ledger.post(path, {"reason": "The laptop was lost."}).status_code == 200
     assert _asks(home, grandchild["key"], "GET", "/v1/runs")[0] == 200
     assert home.ledger.post(path, {"reason": "It was rotated.", "with_heirs": True}).status_code == 200
     for key in (stolen, heir, grandchild):
         assert _asks(home, key["key"], "GET", "/v1/runs")[0] == 401
-    withdrawn = home.ledger.get("/v1/audit?action=key.revoked", "auditor").json()["items"]
+    withdrawn = home.ledger.get("/v1/audit-events?action=key.revoked", "auditor").json()["items"]
     assert {act["subject"] for act in withdrawn} == {stolen["id"], heir["id"], grandchild["id"]}
     assert verify(home.ledger.database).problems == ()
 
@@ -212,17 +212,17 @@ def test_a_key_to_a_run_of_several_budgets_is_lent_by_who_reaches_all_of_them(ho
     body = {"name": "both", "budgets": ["mimic/icu-team", "other/team"], "event": SAMPLED}
     run = home.ledger.post("/v1/runs", body).json()["id"]
     scoped = _issued(home, "budget_admin", scope="mimic/icu-team")["key"]
-    assert _asks(home, scoped, "POST", "/v1/keys", {"role": "trainer", "scope": run})[0] == 403
-    assert home.ledger.post("/v1/keys", {"role": "trainer", "scope": run}).status_code == 201
+    assert _asks(home, scoped, "POST", "/v1/api-keys", {"role": "trainer", "scope": run})[0] == 403
+    assert home.ledger.post("/v1/api-keys", {"role": "trainer", "scope": run}).status_code == 201
 
 
 def test_a_trainer_may_read_rotate_and_withdraw_its_own_key_only(home: House) -> None:
     mine, other = _issued(home, "trainer"), _issued(home, "trainer")
-    assert _asks(home, mine["key"], "GET", f"/v1/keys/{mine['id']}")[0] == 200
+    assert _asks(home, mine["key"], "GET", f"/v1/api-keys/{mine['id']}")[0] == 200
     for method, path in (("GET", ""), ("POST", "/rotate"), ("POST", "/revoke")):
-        assert _asks(home, mine["key"], method, f"/v1/keys/{other['id']}{path}")[0] == 403
-    assert _asks(home, mine["key"], "GET", "/v1/keys")[0] == 403
-    assert _asks(home, mine["key"], "POST", f"/v1/keys/{mine['id']}/revoke")[0] == 200
+        assert _asks(home, mine["key"], method, f"/v1/api-keys/{other['id']}{path}")[0] == 403
+    assert _asks(home, mine["key"], "GET", "/v1/api-keys")[0] == 403
+    assert _asks(home, mine["key"], "POST", f"/v1/api-keys/{mine['id']}/revoke")[0] == 200
 
 
 def test_a_key_of_one_run_takes_its_steps_and_nothing_else(home: House) -> None:
@@ -268,4 +268,4 @@ def test_a_role_that_is_bound_to_a_budget_reaches_what_lies_beneath_it(home: Hou
     paths = {budget["path"] for budget in _asks(home, key, "GET", "/v1/budgets")[1]["items"]}
     beneath = {"project", "sweep", "new", "project/new"}
     assert paths == {"mimic/icu-team", *(f"mimic/icu-team/{name}" for name in beneath)}
-    assert _asks(home, key, "GET", "/v1/verify")[0] == 403
+    assert _asks(home, key, "POST", "/v1/verifications")[0] == 403

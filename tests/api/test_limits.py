@@ -66,11 +66,11 @@ def test_raising_takes_a_second_person(home: House) -> None:
     reply = home.ledger.post(f"{path}/approve", {"reason": "The board agrees."}, "privacy_officer")
     assert (reply.status_code, reply.json()["status"]) == (200, "approved")
     assert (_limit(home)["limit"]["epsilon"], _limit(home)["revision"]) == (2.0, 1)
-    acts = home.ledger.get(f"/v1/audit?subject={home.budget}", "auditor").json()["items"]
+    acts = home.ledger.get(f"/v1/audit-events?subject={home.budget}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["budget.created", "budget.limit_changed"]
     assert (acts[1]["before"]["limit"]["epsilon"], acts[1]["after"]["limit"]["epsilon"]) == (1.0, 2.0)
     assert acts[1]["reason"] == "The study goes on."
-    told = home.ledger.get(f"/v1/audit?subject={made.json()['id']}", "auditor").json()["items"]
+    told = home.ledger.get(f"/v1/audit-events?subject={made.json()['id']}", "auditor").json()["items"]
     assert [(act["action"], act["reason"]) for act in told] == [
         ("limit.proposed", "The study goes on."),
         ("limit.approved", "The board agrees."),
@@ -87,7 +87,7 @@ def test_nobody_approves_what_they_proposed(home: House, proposer: str) -> None:
 
 
 def test_a_key_that_the_proposer_made_is_not_another_person(home: House) -> None:
-    other = home.ledger.post("/v1/keys", {"role": "privacy_officer"}, "admin").json()["key"]
+    other = home.ledger.post("/v1/api-keys", {"role": "privacy_officer"}, "admin").json()["key"]
     made = _ask(home, 2.0, "admin").json()
     headers = {"Authorization": f"Bearer {other}"}
     reply = home.ledger.http.post(f"/v1/proposals/{made['id']}/approve", json={}, headers=headers)
@@ -104,7 +104,7 @@ def _key(home: House, path: str, issuer: str, body: object) -> str:
 
 
 def _rotated(home: House, key: str, by: str) -> str:
-    return _key(home, f"/v1/keys/{key.partition('.')[0]}/rotate", by, {"overlap_seconds": 3600})
+    return _key(home, f"/v1/api-keys/{key.partition('.')[0]}/rotate", by, {"overlap_seconds": 3600})
 
 
 @pytest.mark.parametrize("how", ["issued both", "rotated by another", "rotated often"])
@@ -112,7 +112,7 @@ def test_one_person_with_two_keys_is_one_person(home: House, how: str) -> None:
     officer, admin = (home.ledger.keys["hospital", role] for role in ("privacy_officer", "admin"))
     first = officer
     if how == "issued both":
-        first, other = (_key(home, "/v1/keys", officer, {"role": "privacy_officer"}) for _ in range(2))
+        first, other = (_key(home, "/v1/api-keys", officer, {"role": "privacy_officer"}) for _ in range(2))
     elif how == "rotated by another":
         other = _rotated(home, officer, admin)
     else:
@@ -308,7 +308,7 @@ def test_a_policy_about_delta_holds_for_each_population_of_a_run(home: House, se
     body = {"name": "third", "budgets": ["small/team", "nameless/team"], "limit": {"epsilon": 1.0, "delta": 1e-5}}
     run = home.ledger.post("/v1/runs", body).json()["id"]
     headers = home.ledger.headers("admin") | {"If-Match": "*"}
-    assert home.ledger.http.put("/v1/policies", json=wanted, headers=headers).status_code == 200
+    assert home.ledger.http.put("/v1/policy", json=wanted, headers=headers).status_code == 200
     more = {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "The study goes on."}
     answers = [
         home.ledger.post(f"/v1/accounts/{each}/limit", more, "planner", If_Match="*") for each in (several["run"], run)

@@ -66,11 +66,11 @@ def test_what_is_wrong_with_a_long_plan_is_told_as_of_a_short_one(house: House, 
 def test_reading_counts_as_work() -> None:
     content = json.dumps(GOOD["epsilon"]).encode()
     with bounded(50_000):
-        assert json.loads(answer_plan("planEpsilon", content))["epsilon"] > 0
+        assert json.loads(answer_plan("computeEpsilon", content))["epsilon"] > 0
         with pytest.raises(PlanTooExpensiveError):
-            answer_plan("planEpsilon", content + b" " * 50_000 * BYTES_PER_MICROSECOND)
+            answer_plan("computeEpsilon", content + b" " * 50_000 * BYTES_PER_MICROSECOND)
     with pytest.raises(InvalidInputError):
-        answer_plan("planEpsilon", b"{}")
+        answer_plan("computeEpsilon", b"{}")
 
 
 def test_every_operation_of_the_planner_is_known() -> None:

@@ -42,7 +42,7 @@ def plan(trainer: Trainer, of: str) -> dict[str, Any]:
 
 def changes(trainer: Trainer) -> list[dict[str, Any]]:
     """What the chain keeps of changed limits, after each."""
-    acts = trainer.ledger.get("/v1/audit?limit=200", "admin").json()["items"]
+    acts = trainer.ledger.get("/v1/audit-events?limit=200", "admin").json()["items"]
     return [act["after"] for act in acts if act["action"].endswith("limit_changed")]
 
 
@@ -133,13 +133,13 @@ def test_a_limit_that_leaves_room_for_a_plan_changes_nothing(trainer: Trainer) -
     assert trainer.sound()
 
 
-def test_a_heartbeat_keeps_no_plan_of_which_nothing_is_left(trainer: Trainer) -> None:
+def test_a_renewal_keeps_no_plan_of_which_nothing_is_left(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
-    assert trainer.end(held, "heartbeat").status_code == 200
+    assert trainer.end(held, "renew").status_code == 200
     left = MANY - plan(trainer, held)["steps_withdrawn"]
     assert trainer.steps(count=left).json()["reservation"] == held
-    told = is_refused(trainer.end(held, "heartbeat"), 409, "reservation_conflict")
+    told = is_refused(trainer.end(held, "renew"), 409, "reservation_conflict")
     assert (told["steps_authorized"], told["steps_withdrawn"]) == (left, MANY - left)
 
 

@@ -59,7 +59,7 @@ def _refused(house: House, token: str) -> str:
 
 
 def _audited(ledger: Ledger, subject: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ledger.get(f"/v1/audit?subject={subject}", "auditor").json()["items"]
+    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?subject={subject}", "auditor").json()["items"]
     return found
 
 
@@ -80,7 +80,7 @@ def test_an_audience_may_be_one_of_several(house: House, provider: IdentityProvi
 
 
 def test_what_a_person_does_stands_under_their_name_in_the_chain(house: House, provider: IdentityProvider) -> None:
-    made = _ask(house, provider.token(sub="auth0|63 é"), "/v1/keys", {"role": "viewer"})
+    made = _ask(house, provider.token(sub="auth0|63 é"), "/v1/api-keys", {"role": "viewer"})
     assert made.status_code == 201
     (act,) = _audited(house.ledger, made.json()["id"])
     assert (act["actor"], made.json()["created_by"]) == ("oidc:auth0|63 é", "oidc:auth0|63 é")
@@ -225,7 +225,7 @@ def test_groups_give_roles(
 ) -> None:
     token = provider.token(groups=groups)
     assert _ask(house, token, f"/v1/runs/{house.run}").status_code == reads
-    assert _ask(house, token, "/v1/keys").status_code == governs
+    assert _ask(house, token, "/v1/api-keys").status_code == governs
     assert _ask(house, token, f"/v1/runs/{house.run}/steps", {}).status_code == trains
 
 
@@ -255,7 +255,7 @@ def test_one_person_proposes_and_another_one_approves(house: House, provider: Id
     again = provider.token("ES256", sub="marie", jti="another token of the same person")
     for own in (marie, again):
         assert (_ask(house, own, approval, {}).json())["code"] == "insufficient_scope"
-    key = _ask(house, marie, "/v1/keys", {"role": "privacy_officer"}).json()["key"]
+    key = _ask(house, marie, "/v1/api-keys", {"role": "privacy_officer"}).json()["key"]
     assert _ask(house, key, approval, {}).status_code == 403  # her key is her word
     approved = _ask(house, pierre, approval, {"reason": "Seen."})
     assert (approved.status_code, approved.json()["status"]) == (200, "approved")
@@ -296,7 +296,7 @@ def test_a_claim_may_name_the_organisation(provider: IdentityProvider, tmp_path:
             assert "organisation" in _refused(furnished, provider.token(tenant=tenant))
         assert "expired" in _refused(furnished, provider.token(tenant="clinic", exp=1, sub="tardy"))
         assert _audited(ledger, "oidc:tardy") == []  # it stands in the clinic's chain
-        (act,) = ledger.get("/v1/audit?subject=oidc:tardy", "auditor", "clinic").json()["items"]
+        (act,) = ledger.get("/v1/audit-events?subject=oidc:tardy", "auditor", "clinic").json()["items"]
         assert act["action"] == "token.refused"
 
 

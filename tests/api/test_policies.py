@@ -24,7 +24,7 @@ def put(
     home: House, policy: dict[str, Any], account: str | None = None, *, tag: str = "*", role: str = "privacy_officer"
 ) -> httpx2.Response:
     """Set a policy of the organisation, or of an account."""
-    path = "/v1/policies" if account is None else f"/v1/accounts/{account}/policy"
+    path = "/v1/policy" if account is None else f"/v1/accounts/{account}/policy"
     reply: httpx2.Response = home.ledger.http.put(
         path, json={"policy": policy, "reason": WHY}, headers=home.ledger.headers(role) | {"If-Match": tag}
     )
@@ -60,7 +60,7 @@ def _run(home: House, **terms: object) -> httpx2.Response:
 
 
 def test_a_policy_is_set_read_inherited_and_recorded(home: House) -> None:
-    empty = home.ledger.get("/v1/policies").json()
+    empty = home.ledger.get("/v1/policy").json()
     assert (empty["policy"], empty["revision"], empty["account"], empty["path"]) == ({}, 0, None, "organisation")
     assert (empty["effective"]["persons_to_raise"], empty["effective"]["deviations"]) == (2, "flag")
     _set(home, {"max_epsilon": 2.0, "mechanisms": ["laplace", "gaussian"]})
@@ -70,7 +70,7 @@ def test_a_policy_is_set_read_inherited_and_recorded(home: House) -> None:
     assert told["policy"] == {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": True}
     holds = {name: told["effective"][name] for name in ("max_epsilon", "mechanisms", "require_plan", "max_delta")}
     assert holds == {"max_epsilon": 2.0, "mechanisms": ["gaussian"], "require_plan": True, "max_delta": None}
-    acts = home.ledger.get("/v1/audit?action=policy.changed", "auditor").json()["items"]
+    acts = home.ledger.get("/v1/audit-events?action=policy.changed", "auditor").json()["items"]
     assert [(act["subject"], act["reason"]) for act in acts][1] == (home.budget, WHY)
     assert acts[0]["before"] == {"policy": {}, "revision": 0}
     assert acts[0]["after"] == {"policy": {"max_epsilon": 2.0, "mechanisms": ["gaussian", "laplace"]}, "revision": 1}
@@ -78,8 +78,8 @@ def test_a_policy_is_set_read_inherited_and_recorded(home: House) -> None:
 
 
 def test_a_policy_is_changed_by_whoever_has_seen_it(home: House) -> None:
-    tag = home.ledger.get("/v1/policies").headers["etag"]
-    path = "/v1/policies"
+    tag = home.ledger.get("/v1/policy").headers["etag"]
+    path = "/v1/policy"
     missing = home.ledger.http.put(
         path, json={"policy": {}, "reason": WHY}, headers=home.ledger.headers("privacy_officer")
     )
@@ -94,11 +94,11 @@ def test_a_policy_is_changed_by_whoever_has_seen_it(home: House) -> None:
 def test_a_run_has_no_policy_and_a_bound_key_reaches_its_own_part_only(home: House) -> None:
     assert home.ledger.get(f"/v1/accounts/{home.run}/policy").status_code == 404
     assert put(home, {"require_plan": True}, home.run).status_code == 404
-    key = home.ledger.post("/v1/keys", {"role": "privacy_officer", "scope": home.budget}).json()["key"]
+    key = home.ledger.post("/v1/api-keys", {"role": "privacy_officer", "scope": home.budget}).json()["key"]
     headers = {"Authorization": f"Bearer {key}", "If-Match": "*"}
     body = {"policy": {"require_plan": True}, "reason": WHY}
     for path, status in (
-        ("/v1/policies", 403),
+        ("/v1/policy", 403),
         (f"/v1/accounts/{home.population}/policy", 403),
         (f"/v1/accounts/{home.budget}/policy", 200),
     ):

@@ -81,7 +81,7 @@ def test_a_paused_run_keeps_what_it_holds(trainer: Trainer) -> None:
     trainer.act("pause")
     is_refused(trainer.steps(), 409, "run_state_conflict")
     is_refused(trainer.reserve((LOUD, 1)), 409, "run_state_conflict")
-    assert trainer.end(held, "heartbeat").status_code == 200
+    assert trainer.end(held, "renew").status_code == 200
     trainer.act("resume")
     assert trainer.steps().json()["reservation"] == held
     trainer.act("pause")
@@ -194,7 +194,7 @@ def test_an_account_in_doubt_neither_holds_nor_gives_back(trainer: Trainer) -> N
     assert trainer.rows() == before
 
 
-CHANGES: dict[str, dict[str, Any] | None] = {"commit": {"steps_executed": 0}, "void": None, "heartbeat": None}
+CHANGES: dict[str, dict[str, Any] | None] = {"commit": {"steps_executed": 0}, "void": None, "renew": None}
 
 
 @pytest.mark.parametrize("role", ["viewer", "trainer", "admin"])
@@ -209,7 +209,7 @@ def test_what_a_role_may_do(trainer: Trainer, role: str) -> None:
         assert trainer.rows() == before
     held = made.json()["id"] if allowed else trainer.reserved((LOUD, 5))
     assert ledger.get(f"/v1/reservations/{held}", role).status_code == 200
-    for how in ("heartbeat", "commit"):
+    for how in ("renew", "commit"):
         reply = ledger.post(f"/v1/reservations/{held}/{how}", CHANGES[how], role)
         assert reply.status_code == (200 if allowed else 403)
     held = trainer.reserved((LOUD, 5)) if allowed else held

@@ -203,17 +203,17 @@ def test_a_void_gives_everything_back_but_only_what_is_unused(trainer: Trainer) 
     assert trainer.rows() == before
 
 
-def test_a_heartbeat_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer.reserve(*PLAN, lease_seconds=600).json()
     now = moved(monkeypatch, seconds=500)
-    told = trainer.end(made["id"], "heartbeat").json()
+    told = trainer.end(made["id"], "renew").json()
     assert (told | {"expires_at": made["expires_at"]}).items() <= made.items()
     assert told["expires_at"] > made["expires_at"]
     assert expire_reservations(trainer.ledger.database, now) == 0
     now = moved(monkeypatch, seconds=1000)
     assert trainer.steps().json()["reservation"] == made["id"]
     moved(monkeypatch, seconds=-1000)
-    assert trainer.end(made["id"], "heartbeat").json()["expires_at"] == told["expires_at"]  # shortens none
+    assert trainer.end(made["id"], "renew").json()["expires_at"] == told["expires_at"]  # shortens none
     assert expire_reservations(trainer.ledger.database, now) == 0
 
 
@@ -234,7 +234,7 @@ def test_silence_forfeits_and_the_budget_stays_gone(trainer: Trainer, monkeypatc
     _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
 
 
-@pytest.mark.parametrize("how", ["commit", "void", "heartbeat"])
+@pytest.mark.parametrize("how", ["commit", "void", "renew"])
 def test_who_comes_late_forfeits(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     held = trainer.reserved(*PLAN, lease_seconds=600)
     moved(monkeypatch, seconds=600)
@@ -270,7 +270,7 @@ def test_an_end_is_for_ever(trainer: Trainer, ended: str) -> None:
     first = trainer.act("abort") if how == "abort" else trainer.end(held, how, executed)
     assert first.status_code == 200
     before = trainer.rows()
-    for asked in (("commit", 4), ("commit", 5), ("commit", 0), ("void", None), ("heartbeat", None)):
+    for asked in (("commit", 4), ("commit", 5), ("commit", 0), ("void", None), ("renew", None)):
         reply = trainer.end(held, *asked)
         if (ended, *asked) in SAME:
             assert reply.json() == first.json()
@@ -301,7 +301,7 @@ def test_a_plan_that_is_refused_is_an_act(trainer: Trainer) -> None:
     told = is_refused(trainer.reserve((HUGE, 3)), 403, "budget_exceeded")
     body = {"name": "never", "budget": "mimic/icu-team", "plan": [{"event": HUGE, "count": 2}]}
     is_refused(trainer.ledger.post("/v1/runs", body), 403, "budget_exceeded")
-    acts = trainer.ledger.get("/v1/audit?limit=200", "auditor").json()["items"]
+    acts = trainer.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"]
     plan, run = (act for act in acts if act["action"].endswith(".refused"))
     assert (plan["action"], plan["subject"], plan["after"]["count"]) == ("plan.refused", trainer.run, 3)
     assert plan["after"]["binding_account"] == told["binding_account"]

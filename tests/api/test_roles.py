@@ -97,7 +97,7 @@ def _fresh(house: House, operation: Operation) -> dict[str, str]:
     if operation.id == "chargeExperiment":
         ids["experiment_id"] = _approved_sweep(house)
     if "key_id" in operation.path:
-        ids["key_id"] = str(house.ledger.post("/v1/keys", {"role": "viewer"}).json()["id"])
+        ids["key_id"] = str(house.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"])
     if "reservation_id" in operation.path:
         ids["reservation_id"] = _reservation(house, house.ledger.run())
     if "webhook_id" in operation.path or "delivery_id" in operation.path:

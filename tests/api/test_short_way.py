@@ -199,7 +199,7 @@ def _fail(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     async def failing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(CommitQueue, "take_steps", failing)
+    monkeypatch.setattr(CommitQueue, "authorize_steps", failing)
 
 
 def _scope(house: House, place: str) -> Scope:

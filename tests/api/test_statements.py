@@ -138,7 +138,7 @@ def test_without_a_key_nothing_is_stated(tmp_path: Path) -> None:
 
 def test_a_statement_is_of_what_one_may_read(home: House) -> None:
     home.ledger.budget("other")
-    key = home.ledger.post("/v1/keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
+    key = home.ledger.post("/v1/api-keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
     for path in (f"/v1/runs/{home.run}/statement", f"/v1/populations/{home.population}/statement.html"):
         reply = home.ledger.http.get(path, headers={"Authorization": f"Bearer {key}"})
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")

@@ -82,7 +82,7 @@ def _build(group: Group) -> dict[str, str]:
         body = {"name": name, "parent": parent, "limit": limit | {"epsilon": 2.0 if "/" in parent else 3.0}}
         ids[name] = group.made("admin", "/v1/budgets", body)["id"]
     for person, terms in PEOPLE.items():
-        group.keys[person] = group.made("admin", "/v1/keys", {"name": person, **terms})["key"]
+        group.keys[person] = group.made("admin", "/v1/api-keys", {"name": person, **terms})["key"]
     group.keys["officer"] = group.server.key("privacy_officer", "group")  # whoever issues keys knows them
     return ids
 
@@ -109,7 +109,7 @@ def _train(group: Group, ids: dict[str, str]) -> dict[str, str]:
     runs = {}
     body = {"name": "scans", "budget": "patients/north/imaging", "event": SAMPLED}
     runs["scans"] = group.made("imaging", "/v1/runs", body)["id"]
-    group.keys["scans"] = group.made("imaging", "/v1/keys", {"role": "trainer", "scope": runs["scans"]})["key"]
+    group.keys["scans"] = group.made("imaging", "/v1/api-keys", {"role": "trainer", "scope": runs["scans"]})["key"]
     steps = f"/v1/runs/{runs['scans']}/steps"
     assert group.made("scans", steps, {"count": 20, "first_step": 0})["decision"] == "admitted"
     refused = group.ask("scans", "POST", steps, {"count": 10**7, "first_step": 20}, Idempotency_Key="too-much")
@@ -159,7 +159,7 @@ def _audit(group: Group, ids: dict[str, str], runs: dict[str, str], folder: Path
     assert document["payload"]["runs_in_all"] == 3
     [chosen] = group.read("auditor", f"/v1/runs/{runs['sweep']}/statement")["payload"]["experiments"]
     assert chosen["charged"] == "repeat_and_select"
-    acts = group.read("auditor", "/v1/audit?action=budget.limit_changed")["items"]
+    acts = group.read("auditor", "/v1/audit-events?action=budget.limit_changed")["items"]
     [raised] = acts
     assert (raised["before"]["limit"]["epsilon"], raised["after"]["limit"]["epsilon"]) == (2.0, 2.5)
     assert group.ask("auditor", "POST", f"/v1/runs/{runs['scans']}/abort", None).status_code == 403

@@ -41,8 +41,8 @@ def _references(house: House) -> dict[str, tuple[str, str, object]]:
         "parent budget by id": ("POST", "/v1/budgets", budget | {"parent": house.budget}),
         "parent by path": ("POST", "/v1/budgets", budget | {"parent": "mimic"}),
         "parent budget by path": ("POST", "/v1/budgets", budget | {"parent": "mimic/icu-team"}),
-        "scope by id": ("POST", "/v1/keys", {"role": "viewer", "scope": house.run}),
-        "scope by path": ("POST", "/v1/keys", {"role": "viewer", "scope": "mimic/icu-team"}),
+        "scope by id": ("POST", "/v1/api-keys", {"role": "viewer", "scope": house.run}),
+        "scope by path": ("POST", "/v1/api-keys", {"role": "viewer", "scope": "mimic/icu-team"}),
         "budget by id": ("POST", "/v1/runs", {"name": "r", "budget": house.budget}),
         "budget by path": ("POST", "/v1/runs", {"name": "r", "budget": "mimic/icu-team"}),
         "population as budget": ("POST", "/v1/runs", {"name": "r", "budget": house.population}),
@@ -147,8 +147,8 @@ def test_a_run_is_no_parent_and_no_budget(house: House) -> None:
 
 
 def test_every_operation_that_writes_was_tried() -> None:
-    tried = {"createBudget", "registerRun", "declareExperiment", "createKey", "createWebhook"} | {
+    tried = {"createBudget", "createRun", "createExperiment", "createApiKey", "createWebhook"} | {
         operation.id for operation in WITH_ID
     }
     stateless = {operation.id for operation in POSTS if operation.path.startswith("/v1/accounting/")}
-    assert {operation.id for operation in POSTS} - tried - stateless == {"createPopulation", "makeCheckpoint"}
+    assert {operation.id for operation in POSTS} - tried - stateless == {"createPopulation", "createCheckpoint"}

@@ -1,4 +1,4 @@
-"""GET /v1/verify: for admins, and of their own organisation only."""
+"""POST /v1/verifications: for admins, and of their own organisation only."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def charged(ledger: Ledger) -> Ledger:
 
 
 def test_a_sound_ledger_is_called_sound(charged: Ledger) -> None:
-    reply = charged.get("/v1/verify", role="admin")
+    reply = charged.post("/v1/verifications", None, role="admin")
     assert reply.status_code == 200
     assert reply.json() == {
         "sound": True,
@@ -38,7 +38,7 @@ def test_what_does_not_agree_is_named_and_writes_to_it_stop(charged: Ledger) -> 
     with tampering(charged.database) as tx:
         set_run(tx, chain_head=b"x" * 32)
         run = account(tx, MODEL).id
-    found = charged.get("/v1/verify", role="admin").json()
+    found = charged.post("/v1/verifications", None, role="admin").json()
     [fault] = found["faults"]
     assert (found["sound"], fault["account"], fault["position"]) == (False, run, 1)
     assert MODEL in fault["detail"]
@@ -51,21 +51,21 @@ def test_a_run_may_report_on_after_a_verification_of_what_it_reported(ledger: Le
     ledger.budget()
     trainer = Trainer(ledger, ledger.run(event=LOUD))
     assert trainer.steps(mode="report", event=HUGE).json()["overdrawn"]
-    assert ledger.get("/v1/verify", role="admin").json()["faults"] == []
+    assert ledger.post("/v1/verifications", None, role="admin").json()["faults"] == []
     assert trainer.steps(mode="report", event=QUIET).status_code == 200
 
 
 def test_an_organisation_sees_nothing_of_anothers_ledger(charged: Ledger) -> None:
     with tampering(charged.database) as tx:
         shift_curve(tx, "mimic", 1)
-    theirs = charged.get("/v1/verify", role="admin", organisation="clinic").json()
+    theirs = charged.http.post("/v1/verifications", headers=charged.headers("admin", "clinic")).json()
     assert (theirs["sound"], theirs["accounts"]) == (True, 0)
     with charged.database.read(ALL_TENANTS) as tx:
         assert account(tx, "mimic").quarantine is None
-    assert not charged.get("/v1/verify", role="admin").json()["sound"]
+    assert not charged.post("/v1/verifications", None, role="admin").json()["sound"]
 
 
 @pytest.mark.parametrize("role", ["viewer", "trainer"])
 def test_only_an_admin_may_verify(charged: Ledger, role: str) -> None:
-    refused = charged.get("/v1/verify", role=role)
+    refused = charged.post("/v1/verifications", None, role=role)
     assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_scope")

@@ -20,7 +20,7 @@ def made(ledger: Ledger, **told: object) -> dict[str, Any]:
 
 
 def acts(ledger: Ledger) -> list[tuple[str, dict[str, Any] | None]]:
-    items = ledger.get("/v1/audit?limit=200", "admin").json()["items"]
+    items = ledger.get("/v1/audit-events?limit=200", "admin").json()["items"]
     return [(item["action"], item["after"]) for item in items if item["action"].startswith(("webhook.", "account."))]
 
 
@@ -102,7 +102,7 @@ def test_a_disabled_webhook_stays_so_and_takes_nothing(home: House) -> None:
     for act in ("rotate", "test"):
         reply = home.ledger.post(f"{path}/{act}", None)
         assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
-    reply = home.ledger.post(f"/v1/deliveries/{home.delivery}/redeliver", None)
+    reply = home.ledger.post(f"/v1/deliveries/{home.delivery}/retry", None)
     assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
     [delivery] = home.ledger.get("/v1/deliveries", "admin").json()["items"]
     assert (delivery["status"], delivery["next_attempt_at"]) == ("given_up", None)
@@ -130,7 +130,7 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(home: House) -> None:
     assert ("webhook.secret_rotated", {"overlap_seconds": 60}) in kept
     assert ("webhook.created", {"host": "alerts.example", "types": [], "account": None}) in kept
     assert ("account.alerts_set", {"thresholds": [0.25], "forecast_days": 0}) in kept
-    text = home.ledger.get("/v1/audit?limit=200", "admin").text
+    text = home.ledger.get("/v1/audit-events?limit=200", "admin").text
     assert webhook["secret"] not in text
     assert "token=hidden" not in text
 
@@ -208,7 +208,7 @@ def test_a_key_of_a_sub_tree_sees_what_lies_in_it(home: House) -> None:
     other = ledger.run("mimic/other")
     for run in (home.run, other):
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 50}).status_code == 200
-    issued = ledger.post("/v1/keys", {"role": "privacy_officer", "scope": "mimic/icu-team"})
+    issued = ledger.post("/v1/api-keys", {"role": "privacy_officer", "scope": "mimic/icu-team"})
     assert issued.status_code == 201, issued.text
     headers = {"Authorization": f"Bearer {issued.json()['key']}"}
 

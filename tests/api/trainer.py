@@ -61,7 +61,7 @@ class Trainer:
         return self.post(f"runs/{self.run}/{action}", body)
 
     def end(self, reservation: str, how: str, executed: int | None = None) -> httpx2.Response:
-        """Commit, void or heartbeat."""
+        """Commit, void or renewal."""
         body = None if executed is None else {"steps_executed": executed}
         return self.post(f"reservations/{reservation}/{how}", body)
 

@@ -25,7 +25,7 @@ def serving_both(folder: Path, database_url: str) -> Iterator[House]:
         app = ledger.http.app
         assert isinstance(app, FastAPI)
         plain = router()
-        plain.post("/plain/{run_id}/steps")(steps.take_steps)
+        plain.post("/plain/{run_id}/steps")(steps.authorize_steps)
         app.include_router(plain)
         yield furnish(ledger)
 
@@ -35,12 +35,12 @@ def watched() -> Iterator[list[str]]:
     """The runs for which steps are asked the short way meanwhile, past the framework."""
     asked: list[str] = []
 
-    async def take_steps(run_id: str, *rest: object) -> object:
+    async def authorize_steps(run_id: str, *rest: object) -> object:
         asked.append(run_id)
-        return await steps.take_steps(run_id, *rest)  # type: ignore[arg-type]
+        return await steps.authorize_steps(run_id, *rest)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast_path, "take_steps", take_steps)
+        patch.setattr(fast_path, "authorize_steps", authorize_steps)
         # Who was known stays so, however slow this is.
         patch.setattr("app.service.auth.credential_cache.BELIEVED_SECONDS", 3600.0)
         yield asked

@@ -111,7 +111,7 @@ def test_the_least_noise_of_what_fits_fits_and_a_little_less_does_not(ledger: Le
 def test_what_if_tells_a_scope_no_numbers_of_accounts_between_it_and_the_population(ledger: Ledger) -> None:
     population, team = a_population(ledger)
     inner = str(ledger.budget("sweep", "mimic/icu-team", limit={"epsilon": 1.0, "delta": 1e-5})["id"])
-    made = ledger.post("/v1/keys", {"role": "viewer", "scope": inner}).json()
+    made = ledger.post("/v1/api-keys", {"role": "viewer", "scope": inner}).json()
     ledger.keys["hospital", "bound"] = made["key"]
     asked = f"/accounts/{inner}?steps=10&noise=1.1&rate=0.01"
 

@@ -161,7 +161,7 @@ def test_a_double_click_makes_one_key_which_is_shown_once_and_can_be_withdrawn(
 
 def test_a_key_is_changed_for_a_new_one(enter: Enter, office: LiveServer) -> None:
     with office.client("admin") as api:
-        assert api.post("/v1/keys", json={"role": "viewer", "name": "screen"}).status_code == 201
+        assert api.post("/v1/api-keys", json={"role": "viewer", "name": "screen"}).status_code == 201
     page = enter("admin", "/keys")
     row = page.get_by_role("row", name=re.compile("screen")).first
     row.get_by_text("Change screen").click()
@@ -345,7 +345,7 @@ def test_a_page_shows_only_forms_that_the_role_may_use(
 
 def test_a_team_lead_changes_the_keys_that_are_theirs_to_lend(server: LiveServer, hospital: Hospital) -> None:
     with server.client("admin") as api:
-        scoped = api.post("/v1/keys", json={"role": "budget_admin", "scope": hospital.ids["mimic"]}).json()
+        scoped = api.post("/v1/api-keys", json={"role": "budget_admin", "scope": hospital.ids["mimic"]}).json()
     with browser_client(server, key=scoped["key"]) as client:
         text = client.get("/keys").text
     assert re.findall(r'<option value="(\w+)">[\w ]+</option>', text.split('name="role"')[1].split("</select>")[0]) == [

@@ -28,7 +28,7 @@ def auditor(server: LiveServer) -> Iterator[httpx2.Client]:
 
 def acts_of(server: LiveServer, **filters: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - of a query
     with server.client("auditor") as api:
-        items: list[dict[str, Any]] = api.get("/v1/audit", params=filters | {"limit": 200}).json()["items"]
+        items: list[dict[str, Any]] = api.get("/v1/audit-events", params=filters | {"limit": 200}).json()["items"]
     return items
 
 
@@ -62,7 +62,7 @@ def test_somebody_verifies_the_ledger_without_script(browser: Browser, server: L
     health = page.locator("#health")
     expect(health.locator(".level").first).to_have_text("sound")
     with server.client("auditor") as api:
-        found = api.get("/v1/verify").json()
+        found = api.post("/v1/verifications").json()
     expect(health).to_contain_text(f"{found['accounts']} balances")
     page.goto(f"{server.url}/audit")
     expect(page.locator("#health")).to_contain_text(f"{found['accounts']} balances")
@@ -90,7 +90,7 @@ def test_no_other_site_lets_a_visitor_verify(auditor: httpx2.Client) -> None:
 def test_pages_go_from_the_newest_act_to_the_first(server: LiveServer, auditor: httpx2.Client) -> None:
     with server.client("admin") as api:
         for _ in range(30):
-            assert api.post("/v1/keys", json={"role": "viewer"}).status_code == 201
+            assert api.post("/v1/api-keys", json={"role": "viewer"}).status_code == 201
     text = auditor.get("/audit?since=2020-01-01").text
     seen = places(text)
     assert len(seen) == 50
@@ -142,7 +142,7 @@ def test_it_is_for_those_who_audit(server: LiveServer, role: str) -> None:
 
 def test_who_is_bound_to_an_account_reads_the_acts_beneath_it(server: LiveServer, hospital: Hospital) -> None:
     with server.client("admin") as api:
-        made = api.post("/v1/keys", json={"role": "auditor", "scope": hospital.ids["mimic"]}).json()
+        made = api.post("/v1/api-keys", json={"role": "auditor", "scope": hospital.ids["mimic"]}).json()
     with browser_client(server, key=made["key"]) as client:
         text = client.get("/audit").text
         assert client.get("/audit?verify=true").status_code == 403

@@ -129,7 +129,7 @@ def test_fields_become_json_of_their_kinds(page: Page, show: Show) -> None:
 
 def test_a_part_that_says_nothing_is_sent_all_the_same(page: Page, show: Show) -> None:
     api = show(
-        '<form data-call="PUT /v1/policies" data-with="policy"><input name="policy.x"><button>Save</button></form>'
+        '<form data-call="PUT /v1/policy" data-with="policy"><input name="policy.x"><button>Save</button></form>'
     )
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#told")).to_have_text("Done.")

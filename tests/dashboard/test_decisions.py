@@ -135,7 +135,7 @@ def test_an_empty_list_says_why(server: LiveServer, visitor: httpx2.Client) -> N
 
 def test_nobody_sees_what_is_out_of_reach(server: LiveServer, hospital: Hospital) -> None:
     with server.client("admin") as api:
-        made = api.post("/v1/keys", json={"role": "viewer", "scope": hospital.ids["mimic"]}).json()
+        made = api.post("/v1/api-keys", json={"role": "viewer", "scope": hospital.ids["mimic"]}).json()
     elsewhere = f"/decisions/{hospital.refused}/0"
     with browser_client(server, key=made["key"]) as client:
         text = client.get("/decisions").text

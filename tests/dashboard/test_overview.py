@@ -113,7 +113,7 @@ def test_an_organisation_without_anything_is_told_how_to_begin(page: Page, serve
 def test_who_is_bound_to_an_account_sees_what_lies_beneath_it(server: LiveServer, hospital: Hospital) -> None:
     scope = hospital.ids["mimic/readmission"]
     with server.client("admin") as api:
-        made = api.post("/v1/keys", json={"role": "viewer", "scope": scope}).json()
+        made = api.post("/v1/api-keys", json={"role": "viewer", "scope": scope}).json()
     with browser_client(server, key=made["key"]) as client:
         text = client.get("/").text
     shown = re.findall(r'title="(mimic[^"]*|imaging[^"]*|st[^"]*)"', text)

@@ -120,7 +120,7 @@ def test_an_infinite_loss_is_an_answer(visitor: httpx2.Client) -> None:
 
 def test_only_budgets_within_reach_are_offered(server: LiveServer, hospital: Hospital) -> None:
     with server.client("admin") as api:
-        made = api.post("/v1/keys", json={"role": "viewer", "scope": hospital.ids["mimic/readmission"]}).json()
+        made = api.post("/v1/api-keys", json={"role": "viewer", "scope": hospital.ids["mimic/readmission"]}).json()
     with browser_client(server, key=made["key"]) as client:
         text = client.get("/planner").text
     assert "mimic/readmission/sweep" in text

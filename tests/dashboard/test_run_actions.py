@@ -84,7 +84,7 @@ def test_what_is_shown_of_a_run_is_what_it_takes(ledger: Ledger, state: str, act
 
 def test_a_run_that_waits_can_only_be_ended(ledger: Ledger) -> None:
     changed = ledger.http.put(
-        "/v1/policies",
+        "/v1/policy",
         json={"policy": {"approval_above_epsilon": 0.1}, "reason": "Large runs wait."},
         headers=ledger.headers() | {"If-Match": "*"},
     )

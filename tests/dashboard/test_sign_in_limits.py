@@ -37,7 +37,7 @@ def _entries(ledger: Ledger) -> Counter[str]:
     acts = Counter[str]()
     after: str | None = ""
     while after is not None:
-        page = ledger.get(f"/v1/audit?limit=200&after={after}", "auditor").json()
+        page = ledger.get(f"/v1/audit-events?limit=200&after={after}", "auditor").json()
         acts.update(each["action"] for each in page["items"])
         after = page["next"]
     return acts
@@ -114,7 +114,7 @@ def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeyp
             assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key_id}.x"}).status_code == 401
 
         def refused() -> list[int]:
-            told = ledger.get("/v1/audit?action=key.refused&limit=200", "auditor").json()["items"]
+            told = ledger.get("/v1/audit-events?action=key.refused&limit=200", "auditor").json()["items"]
             return [each["after"]["times"]["wrong_secret"] for each in told]
 
         minutes = 8 * 60

@@ -246,6 +246,6 @@ def test_a_withdrawn_key_ends_its_sessions_on_every_replica(replicas: tuple[Ledg
     kept = {"Cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
     assert other.get("/", headers=kept).status_code == 200
     key_id = ledger.keys["hospital", "planner"].partition(".")[0]
-    assert ledger.post(f"/v1/keys/{key_id}/revoke", {}).status_code == 200
+    assert ledger.post(f"/v1/api-keys/{key_id}/revoke", {}).status_code == 200
     _until(lambda: other.get("/", headers=kept).status_code == 303)
     _until(lambda: client.get("/").status_code == 303)

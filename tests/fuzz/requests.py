@@ -14,17 +14,17 @@ from tests.fuzz.shapes import Shapes
 from tests.fuzz.world import ORGANISATIONS, SCOPED, World
 
 WEIGHTS: Final = {
-    "takeSteps": 60.0,
-    "reserve": 12.0,
-    "registerRun": 10.0,
+    "authorizeSteps": 60.0,
+    "createReservation": 12.0,
+    "createRun": 10.0,
     "createBudget": 6.0,
     "commitReservation": 6.0,
-    "changeLimit": 6.0,
+    "changeAccountLimit": 6.0,
     "createPopulation": 3.0,
-    "verifyLedger": 0.05,
-    **dict.fromkeys(("getRunHistoryPng", "getAccountHistoryPng", "getRunStatementPage"), 0.1),
-    **dict.fromkeys(("getPopulationStatement", "getPopulationStatementPage", "getRunStatement"), 0.2),
-    **dict.fromkeys(("abortRun", "completeRun", "disableWebhook", "revokeKey", "pauseRun"), 0.3),
+    "createVerification": 0.05,
+    **dict.fromkeys(("getRunHistoryPng", "getAccountHistoryPng", "getRunStatementHtml"), 0.1),
+    **dict.fromkeys(("getPopulationStatement", "getPopulationStatementHtml", "getRunStatement"), 0.2),
+    **dict.fromkeys(("abortRun", "completeRun", "disableWebhook", "revokeApiKey", "pauseRun"), 0.3),
     **dict.fromkeys(("resumeRun", "approveProposal"), 3.0),
 }
 """How often an operation is asked for; any other is worth 1."""
@@ -155,7 +155,7 @@ class Requests:
         headers = {"Content-Type": "application/json"} if content is not None else {}
         if operation.method == "POST" and self._choice.random() < 0.4:
             headers["Idempotency-Key"] = f"k{self._choice.randrange(10**12)}"
-        if operation.id in {"changeLimit", "putPolicies", "putPolicy"}:
+        if operation.id in {"changeAccountLimit", "replaceOrganisationPolicy", "replaceAccountPolicy"}:
             headers["If-Match"] = "*"
         role = "admin" if self._choice.random() < 0.6 else self._choice.choice([*map(str, Role)])
         return Asked(organisation, role, operation.method, path, content, headers)

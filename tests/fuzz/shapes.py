@@ -63,19 +63,19 @@ class Shapes:
         choice, sent = self._choice, {"event": event(self._choice), "count": self._choice.choice((1, 5, 100))}
         limit = {"epsilon": choice.choice((0.5, 3.0)), "delta": 1e-5}
         counted = {"events": self._counted()}
-        if operation == "takeSteps":
+        if operation == "authorizeSteps":
             steps = choice.choice(({}, {}, {"count": choice.choice((1, 1, 10, 3000))}, sent, counted))
             return steps | choice.choice(({}, {}, {"on_exceed": "pause"}, {"mode": "report"}, {"first_step": 0}))
-        if operation in {"registerRun", "declareExperiment"}:
+        if operation in {"createRun", "createExperiment"}:
             more = choice.choice(({}, {"limit": limit}, {"filter": "declared"}, {"plan": self._counted()}))
-            more = more if operation == "registerRun" else {"charged": choice.choice(("each_run", "composed"))}
+            more = more if operation == "createRun" else {"charged": choice.choice(("each_run", "composed"))}
             own = {} if "charged" in more else {"event": event(choice)}
             return {"name": self._world.new_name(), "budget": self._path("budget")} | own | more
-        planned = {"planEpsilon": counted | {"delta": 1e-5}, "planDelta": counted | {"epsilon": 2.0}}
-        planned["planTrajectory"] = planned["planEpsilon"] | {"max_points": 20}
-        planned["planSteps"] = limit | {"event": sent["event"]}
-        planned["planNoiseMultiplier"] = planned["planSamplingProbability"] = limit | sent
-        planned["planLaplace"] = {"bound": 1.0, "l1_sensitivity": 2}
+        planned = {"computeEpsilon": counted | {"delta": 1e-5}, "computeDelta": counted | {"epsilon": 2.0}}
+        planned["computeEpsilonTrajectory"] = planned["computeEpsilon"] | {"max_points": 20}
+        planned["findMaxSteps"] = limit | {"event": sent["event"]}
+        planned["findNoiseMultiplier"] = planned["findSamplingProbability"] = limit | sent
+        planned["computeLaplaceCost"] = {"bound": 1.0, "l1_sensitivity": 2}
         return planned.get(operation)
 
     def _some_place(self, body: Json) -> Json:

@@ -94,7 +94,7 @@ def _set_aside(story: Recorder, ids: dict[str, str]) -> None:
     plan = {"plan": [{"event": QUIET, "count": 4}], "lease_seconds": 600}
     kept = story.make("trainer", f"/v1/runs/{run}/reservations", plan)
     ask("viewer", "GET", f"/v1/reservations/{kept}")
-    ask("trainer", "POST", f"/v1/reservations/{kept}/heartbeat", {"lease_seconds": 900})
+    ask("trainer", "POST", f"/v1/reservations/{kept}/renew", {"lease_seconds": 900})
     ask("viewer", "GET", f"/v1/budgets/{ids['south']}")
     follows = {"reservation": kept, "steps_executed": 2}
     after = story.make("trainer", f"/v1/runs/{run}/reservations", plan | {"follows": follows})
@@ -146,18 +146,18 @@ def _govern(story: Recorder, ids: dict[str, str]) -> None:
     looser = rules | {"max_epsilon": 11.0}
     ask("privacy_officer", "PUT", policy, {"policy": looser, "reason": WHY}, If_Match="*")
     ask("privacy_officer", "PUT", policy, {"policy": {"max_epsilon": 0}, "reason": WHY}, If_Match="*")
-    ask("privacy_officer", "PUT", "/v1/policies", {"policy": {"max_delta": 0.25}, "reason": WHY}, If_Match="*")
-    for path in ("/v1/policies", policy):
+    ask("privacy_officer", "PUT", "/v1/policy", {"policy": {"max_delta": 0.25}, "reason": WHY}, If_Match="*")
+    for path in ("/v1/policy", policy):
         ask("viewer", "GET", path)
     ask("trainer", "POST", f"/v1/runs/{ids['run']}/steps", {"event": EVENTS["laplace"], "attempt": 2})
     ask("trainer", "POST", "/v1/runs", {"name": "free", "budget": "mimic/team", "event": SAMPLED})
     limited = {"name": "large", "budget": "mimic/team", "event": SAMPLED, "limit": {"epsilon": 2.5, "delta": 1e-6}}
     ask("trainer", "POST", "/v1/runs", limited)
-    made = story.make("admin", "/v1/keys", {"name": "ci", "role": "trainer", "scope": "mimic/team"})
-    ask("admin", "POST", f"/v1/keys/{made}/rotate", {})
-    ask("admin", "GET", f"/v1/keys/{made}")
-    ask("admin", "POST", f"/v1/keys/{made}/revoke", {})
-    ask("admin", "GET", "/v1/keys?limit=3")
+    made = story.make("admin", "/v1/api-keys", {"name": "ci", "role": "trainer", "scope": "mimic/team"})
+    ask("admin", "POST", f"/v1/api-keys/{made}/rotate", {})
+    ask("admin", "GET", f"/v1/api-keys/{made}")
+    ask("admin", "POST", f"/v1/api-keys/{made}/revoke", {})
+    ask("admin", "GET", "/v1/api-keys?limit=3")
 
 
 def _plan(story: Recorder) -> None:
@@ -184,7 +184,7 @@ def _alert(story: Recorder, ids: dict[str, str]) -> None:
     delivery = story.make("privacy_officer", f"/v1/webhooks/{webhook}/test", None)
     ask("privacy_officer", "POST", f"/v1/webhooks/{webhook}/rotate", {})
     ask("privacy_officer", "POST", f"/v1/webhooks/{webhook}/disable", None)
-    ask("privacy_officer", "POST", f"/v1/deliveries/{delivery}/redeliver", None)
+    ask("privacy_officer", "POST", f"/v1/deliveries/{delivery}/retry", None)
     for path in (f"/v1/webhooks/{webhook}", "/v1/webhooks", "/v1/deliveries", "/v1/alerts"):
         ask("privacy_officer", "GET", path)
 
@@ -192,7 +192,8 @@ def _alert(story: Recorder, ids: dict[str, str]) -> None:
 def _audit(story: Recorder, ids: dict[str, str]) -> None:
     ask = story.ask
     ask("auditor", "POST", "/v1/checkpoints", None)
-    for path in ("/v1/checkpoints", "/v1/signing-key", "/v1/verify", "/v1/audit?limit=200", "/v1/decisions?limit=200"):
+    ask("auditor", "POST", "/v1/verifications", None)
+    for path in ("/v1/checkpoints", "/v1/signing-key", "/v1/audit-events?limit=200", "/v1/decisions?limit=200"):
         ask("auditor", "GET", path)
     ask("auditor", "POST", f"/v1/accounts/{ids['team']}/quarantine/lift", {"reason": WHY})
     for path in (f"/v1/runs/{ids['run']}/statement", f"/v1/populations/{ids['mimic']}/statement"):

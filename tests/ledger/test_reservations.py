@@ -207,7 +207,7 @@ def test_a_lease_runs_out_at_its_moment() -> None:
 
 
 @given(st.integers(-(10**6), 59))
-def test_a_heartbeat_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
+def test_a_renewal_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])
     now = NOW + timedelta(seconds=seconds)
     extended = extend(reservation, now, now)

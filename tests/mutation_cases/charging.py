@@ -175,12 +175,12 @@ CASES = (
         "never_dropped and not postgresql",
     ),
     Mutation(
-        "a heartbeat keeps a plan of which nothing is left",
+        "a renewal keeps a plan of which nothing is left",
         "app/ledger/reservations.py",
         "if reservation.steps_withdrawn and not any(item.left for item in reservation.items):",
         "if False:",
         (LOWERED,),
-        "heartbeat and not postgresql",
+        "renew and not postgresql",
     ),
     Mutation(
         "verification does not ask whether plans fit under a lowered limit",

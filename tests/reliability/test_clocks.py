@@ -111,7 +111,7 @@ def _soon() -> datetime:
 
 
 def _key(replicas: Replicas, end: datetime) -> str:
-    return str(replicas.made("right", "/v1/keys", {"role": "viewer", "expires_at": end.isoformat()})["key"])
+    return str(replicas.made("right", "/v1/api-keys", {"role": "viewer", "expires_at": end.isoformat()})["key"])
 
 
 def _leases(replicas: Replicas) -> list[str]:

@@ -189,6 +189,6 @@ def test_a_clock_that_is_set_ahead_ends_no_lease(service: Service, trainer: Trai
     service.breaks(clock=HOUR)
     reply = trainer.http.post(f"/v1/runs/{trainer.run}/steps", json={"first_step": 3})
     assert (reply.status_code, reply.json()["reservation"]) == (200, made.json()["id"])
-    renewed = trainer.http.post(f"/v1/reservations/{made.json()['id']}/heartbeat")
+    renewed = trainer.http.post(f"/v1/reservations/{made.json()['id']}/renew")
     assert renewed.json()["status"] == "active", renewed.text
     assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["reservation"] is not None

@@ -40,7 +40,7 @@ def run(servers: list[LiveServer]) -> str:
 
 def _issued(servers: list[LiveServer]) -> dict[str, Any]:
     with servers[0].client("admin") as http:
-        reply = http.post("/v1/keys", json={"role": "trainer"})
+        reply = http.post("/v1/api-keys", json={"role": "trainer"})
         assert reply.status_code == 201, reply.text
         issued: dict[str, Any] = reply.json()
         return issued
@@ -95,7 +95,7 @@ class Asking:
 def _withdraw(server: LiveServer, issued: dict[str, Any]) -> float:
     """Withdraw a key; returns when that had been acknowledged."""
     with server.client("admin") as http:
-        reply = http.post(f"/v1/keys/{issued['id']}/revoke")
+        reply = http.post(f"/v1/api-keys/{issued['id']}/revoke")
         acknowledged_at = time.monotonic()
     assert reply.status_code == 200, reply.text
     assert reply.json()["revoked_at"] is not None
@@ -134,7 +134,7 @@ def test_the_last_use_of_a_key_is_shown_by_the_other_replica(servers: list[LiveS
     with servers[0].client("admin") as officer, _client(servers[1], issued) as http:
 
         def last_use() -> datetime | None:
-            shown = officer.get(f"/v1/keys/{issued['id']}").json()["last_used_at"]
+            shown = officer.get(f"/v1/api-keys/{issued['id']}").json()["last_used_at"]
             return None if shown is None else datetime.fromisoformat(shown)
 
         assert last_use() is None

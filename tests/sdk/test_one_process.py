@@ -130,7 +130,7 @@ def test_a_plan_that_an_earlier_process_made_is_gone_on_with(world: World) -> No
     with pytest.raises(StepsAlreadyTakenError):
         world.client().get_run(run.id).authorize()
     going_on = world.client().get_run(run.id, with_plan=True)
-    going_on.heartbeat()
+    going_on.renew()
     take(world, going_on, 2)
     with pytest.raises(ReservationConflictError):
         going_on.complete()

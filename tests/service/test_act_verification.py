@@ -173,10 +173,10 @@ OFFICE: dict[str, Callable[[Connection], object]] = {
 
 @pytest.mark.parametrize("what", OFFICE)
 def test_what_was_changed_of_keys_and_proposals_is_named(lived_in: Ledger, what: str) -> None:
-    bound = lived_in.post("/v1/keys", {"role": "trainer", "scope": "mimic/icu-team"}).json()["id"]
-    withdrawn = lived_in.post("/v1/keys", {"role": "trainer"}).json()["id"]
-    assert lived_in.post(f"/v1/keys/{withdrawn}/revoke", {}).status_code == 200
-    assert lived_in.post(f"/v1/keys/{bound}/rotate", {"overlap_seconds": 60}).status_code == 201
+    bound = lived_in.post("/v1/api-keys", {"role": "trainer", "scope": "mimic/icu-team"}).json()["id"]
+    withdrawn = lived_in.post("/v1/api-keys", {"role": "trainer"}).json()["id"]
+    assert lived_in.post(f"/v1/api-keys/{withdrawn}/revoke", {}).status_code == 200
+    assert lived_in.post(f"/v1/api-keys/{bound}/rotate", {"overlap_seconds": 60}).status_code == 201
     account_id = lived_in.get("/v1/budgets").json()["items"][0]["id"]
     more = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
     path = f"/v1/accounts/{account_id}/limit"

@@ -45,10 +45,12 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     assert (read["disabled_because"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
     assert sent_once(ledger, at=10**6) == []
     record_attempt(ledger.database, late, Sent(410, "late"), now())
-    [act] = [act for act in ledger.get("/v1/audit", "admin").json()["items"] if act["action"] == "webhook.disabled"]
+    [act] = [
+        act for act in ledger.get("/v1/audit-events", "admin").json()["items"] if act["action"] == "webhook.disabled"
+    ]
     assert (act["actor"], act["subject"], act["reason"]) == ("service", hook["id"], "The receiver answered 410 Gone.")
     assert sound(ledger)
-    reply = ledger.post(f"/v1/deliveries/{shown(ledger)[0]['id']}/redeliver", None)
+    reply = ledger.post(f"/v1/deliveries/{shown(ledger)[0]['id']}/retry", None)
     assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
 
 

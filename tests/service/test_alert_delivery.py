@@ -162,7 +162,7 @@ def test_the_service_itself_delivers(ledger: Ledger, receiver: Receiver, caplog:
 def test_what_was_delivered_can_be_sent_again(ledger: Ledger, receiver: Receiver) -> None:
     delivery = tried(ledger, subscribed(ledger, receiver.url))
     sent_once(ledger)
-    reply = ledger.post(f"/v1/deliveries/{delivery}/redeliver", None)
+    reply = ledger.post(f"/v1/deliveries/{delivery}/retry", None)
     assert (reply.status_code, reply.json()["status"]) == (200, "pending")
     assert sent_once(ledger) == [Sent(204, None)]
     assert receiver.ids[0] == receiver.ids[1]

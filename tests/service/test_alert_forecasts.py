@@ -173,15 +173,15 @@ def test_a_trainer_that_is_silent_for_half_its_lease_is_told_of_once(ledger: Led
     assert datetime.fromisoformat(facts["silent_since"]) == pytest.approx(made, abs=timedelta(seconds=5))
 
 
-@pytest.mark.parametrize("sign", ["a heartbeat", "a step"])
+@pytest.mark.parametrize("sign", ["a renewal", "a step"])
 def test_a_sign_of_life_ends_a_silence(ledger: Ledger, sign: str) -> None:
     run = opened(ledger)
     reservation = _reserved(ledger, run, lease=1000)
     with ledger.database.write(ALL_TENANTS) as tx:  # all of it was long ago
         tx.execute(update(reservations).values(expires_at=datetime.now(UTC) + timedelta(seconds=400)))
         tx.execute(update(accounts).values(updated_at=datetime.now(UTC) - timedelta(seconds=600)))
-    if sign == "a heartbeat":
-        assert ledger.post(f"/v1/reservations/{reservation}/heartbeat", None, "trainer").status_code == 200
+    if sign == "a renewal":
+        assert ledger.post(f"/v1/reservations/{reservation}/renew", None, "trainer").status_code == 200
     else:
         assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
     assert tell_silent(ledger.database, datetime.now(UTC)) == 0

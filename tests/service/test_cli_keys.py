@@ -57,9 +57,9 @@ def test_a_key_has_the_name_the_scope_and_the_end_that_were_asked_for(run: Run, 
         "scope": budget,
         "expires_at": END,
     }
-    read = ledger.get(f"/v1/keys/{issued['id']}", "admin").json()
+    read = ledger.get(f"/v1/api-keys/{issued['id']}", "admin").json()
     assert (read["name"], read["scope"], read["expires_at"], read["created_by"]) == ("scans", budget, END, "cli")
-    [act] = ledger.get(f"/v1/audit?subject={issued['id']}", "admin").json()["items"]
+    [act] = ledger.get(f"/v1/audit-events?subject={issued['id']}", "admin").json()["items"]
     assert (act["action"], act["actor"]) == ("key.created", "cli")
     assert act["after"]["scope"] == budget
 
@@ -67,7 +67,7 @@ def test_a_key_has_the_name_the_scope_and_the_end_that_were_asked_for(run: Run, 
 def test_keys_are_listed_as_the_api_lists_them_and_without_secrets(run: Run, ledger: Ledger) -> None:
     issued = _created(run, "--name", "scans", "--expires", END)
     listed = _listed(run)
-    by_api = ledger.get("/v1/keys?limit=200", "admin").json()["items"]
+    by_api = ledger.get("/v1/api-keys?limit=200", "admin").json()["items"]
     assert list(listed) == [key["id"] for key in by_api]
     assert listed.keys().isdisjoint(_listed(run, "clinic"))
     assert listed[issued["id"]].keys() == ApiKey.model_fields.keys()
@@ -96,14 +96,14 @@ def test_a_withdrawn_key_opens_nothing_and_the_chain_says_why(run: Run, ledger: 
     revoked = _listed(run)[issued["id"]]["revoked_at"]
     again = json.loads(run("keys", "revoke", issued["id"], "--reason", "Again.", "--json").out)
     assert (again["id"], again["revoked_at"]) == (issued["id"], revoked)
-    acts = ledger.get(f"/v1/audit?action=key.revoked&subject={issued['id']}", "admin").json()["items"]
+    acts = ledger.get(f"/v1/audit-events?action=key.revoked&subject={issued['id']}", "admin").json()["items"]
     assert [(act["actor"], act["reason"]) for act in acts] == [("cli", "The laptop was lost.")]
     assert run("verify").status == 0
 
 
 def test_keys_for_which_it_was_changed_are_withdrawn_if_asked(run: Run, ledger: Ledger) -> None:
     issued = _created(run)
-    heir = ledger.post(f"/v1/keys/{issued['id']}/rotate", {"overlap_seconds": 60}).json()
+    heir = ledger.post(f"/v1/api-keys/{issued['id']}/rotate", {"overlap_seconds": 60}).json()
     run("keys", "revoke", issued["id"], "--reason", "Stolen.")
     assert _opens(ledger.database, heir["key"])
     run("keys", "revoke", issued["id"], "--reason", "Stolen.", "--with-heirs")

@@ -54,7 +54,7 @@ def test_a_lone_request_is_a_group_of_one(ledger: Ledger, groups: list[list[str]
     office.charged(request(run))
 
     async def work(charges: CommitQueue) -> list[StepResult]:
-        return [await charges.take_steps(office.call(), request(run)) for _ in range(3)]
+        return [await charges.authorize_steps(office.call(), request(run)) for _ in range(3)]
 
     found = within(work, ledger.database)
     assert [answered.decision.first_step for answered in found] == [1, 2, 3]
@@ -67,7 +67,7 @@ def test_who_comes_together_is_writtentogether(ledger: Ledger, groups: list[list
         office.charged(request(run))
 
     async def work(charges: CommitQueue) -> list[Any]:
-        return await together(*[charges.take_steps(office.call(), request(run)) for run in runs * 10])
+        return await together(*[charges.authorize_steps(office.call(), request(run)) for run in runs * 10])
 
     found = within(work, ledger.database)
     assert groups == [runs * 10]
@@ -84,7 +84,7 @@ def test_a_group_is_bounded(
     monkeypatch.setattr(commit_queue, bound, 4)
 
     async def work(charges: CommitQueue) -> list[Any]:
-        asked = [charges.take_steps(office.call(), request(run, (LOUD, 1), (LOUD, 1))) for _ in range(10)]
+        asked = [charges.authorize_steps(office.call(), request(run, (LOUD, 1), (LOUD, 1))) for _ in range(10)]
         return await together(*asked)
 
     found = within(work, ledger.database)
@@ -97,7 +97,7 @@ def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [request(run, (QUIET, 1)), request(run, (HUGE, 1)), request(run, (LOUD, 10**6)), request("run_x")]
-        return await together(*[charges.take_steps(office.call(), each) for each in asked])
+        return await together(*[charges.authorize_steps(office.call(), each) for each in asked])
 
     admitted, hopeless, refused, nothing = within(work, ledger.database)
     assert admitted.decision.admitted
@@ -113,8 +113,8 @@ def test_a_full_queue_says_so_and_serves_whom_it_has_taken(ledger: Ledger, monke
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 4)
 
     async def work(charges: CommitQueue) -> list[Any]:
-        found = await together(*[charges.take_steps(office.call(), request(run)) for _ in range(10)])
-        return [*found, await charges.take_steps(office.call(), request(run))]
+        found = await together(*[charges.authorize_steps(office.call(), request(run)) for _ in range(10)])
+        return [*found, await charges.authorize_steps(office.call(), request(run))]
 
     found = within(work, ledger.database)
     assert [isinstance(each, StepResult) for each in found] == [True] * 4 + [False] * 6 + [True]
@@ -143,7 +143,7 @@ def test_poison_harms_only_who_brought_it(ledger: Ledger) -> None:
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [request(run), request(sick), request(run), request("run_x", (LOUD, 1)), request(run)]
-        return await together(*[charges.take_steps(office.call(), each) for each in asked])
+        return await together(*[charges.authorize_steps(office.call(), each) for each in asked])
 
     one, poison, two, nothing, three = within(work, ledger.database)
     assert [answered.decision.first_step for answered in (one, two, three)] == [1, 2, 3]
@@ -183,8 +183,8 @@ def test_a_database_that_fails_is_not_asked_once_for_each(
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [request(run, first=first) for first in (1, 2, 3)]
-        failed = await together(*[charges.take_steps(office.call(), each) for each in asked])
-        return [*failed, *await together(*[charges.take_steps(office.call(), each) for each in asked])]
+        failed = await together(*[charges.authorize_steps(office.call(), each) for each in asked])
+        return [*failed, *await together(*[charges.authorize_steps(office.call(), each) for each in asked])]
 
     found = within(work, ledger.database)
     assert tried == [3, 3]
@@ -200,7 +200,7 @@ def test_an_unforeseen_error_is_tried_once_more_for_each(ledger: Ledger, monkeyp
     tried = _failing(monkeypatch, AssertionError("a bug"))
 
     async def work(charges: CommitQueue) -> list[Any]:
-        return await together(*[charges.take_steps(office.call(), request(run)) for _ in range(3)])
+        return await together(*[charges.authorize_steps(office.call(), request(run)) for _ in range(3)])
 
     assert [answered.decision.first_step for answered in within(work, ledger.database)] == [1, 2, 3]
     assert tried == [3, 1, 1, 1]
@@ -212,8 +212,8 @@ def test_a_crash_of_the_writer_hangs_nobody(ledger: Ledger, monkeypatch: pytest.
     _failing(monkeypatch, Crash())
 
     async def work(charges: CommitQueue) -> list[Any]:
-        failed = await together(*[charges.take_steps(office.call(), request(run)) for _ in range(3)])
-        return [*failed, await charges.take_steps(office.call(), request(run))]
+        failed = await together(*[charges.authorize_steps(office.call(), request(run)) for _ in range(3)])
+        return [*failed, await charges.authorize_steps(office.call(), request(run))]
 
     found = within(work, ledger.database)
     assert {type(each) for each in found[:3]} <= {LedgerUnavailableError, Crash}
@@ -226,10 +226,10 @@ def test_who_goes_away_is_decided_and_keeps_nobody_waiting(ledger: Ledger) -> No
     office.charged(request(run))
 
     async def work(charges: CommitQueue) -> list[Any]:
-        asked = [asyncio.create_task(charges.take_steps(office.call(), request(run))) for _ in range(3)]
+        asked = [asyncio.create_task(charges.authorize_steps(office.call(), request(run))) for _ in range(3)]
         await asyncio.sleep(0)  # all of them wait now
         asked[1].cancel()
-        return [*await together(*asked), await charges.take_steps(office.call(), request(run))]
+        return [*await together(*asked), await charges.authorize_steps(office.call(), request(run))]
 
     one, gone, three, later = within(work, ledger.database)
     assert isinstance(gone, asyncio.CancelledError)
@@ -243,7 +243,7 @@ def test_a_queue_that_is_closed_has_answered_everybody(ledger: Ledger) -> None:
 
     async def main() -> list[Any]:
         charges = CommitQueue(ledger.database)
-        asked = [asyncio.create_task(charges.take_steps(office.call(), request(run))) for _ in range(5)]
+        asked = [asyncio.create_task(charges.authorize_steps(office.call(), request(run))) for _ in range(5)]
         await asyncio.sleep(0)
         await charges.close()
         return await asyncio.wait_for(together(*asked), PATIENCE_SECONDS)
@@ -256,6 +256,6 @@ def test_whoever_may_not_charge_does_not_come_in(ledger: Ledger) -> None:
 
     async def work(charges: CommitQueue) -> list[Any]:
         call = office.call(role=Role.VIEWER)
-        return await together(charges.take_steps(call, request(run)), charges.preview(call, request(run)))
+        return await together(charges.authorize_steps(call, request(run)), charges.preview(call, request(run)))
 
     assert {type(each) for each in within(work, ledger.database)} == {InsufficientScopeError}

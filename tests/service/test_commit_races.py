@@ -57,7 +57,7 @@ def test_another_writer_is_waited_for_in_a_thread(ledger: Ledger, *, elsewhere: 
     with _writing(other if elsewhere else ledger.database) as end:
 
         async def work(charges: CommitQueue) -> list[Any]:
-            asked = [asyncio.create_task(charges.take_steps(office.call(), request(run))) for _ in range(3)]
+            asked = [asyncio.create_task(charges.authorize_steps(office.call(), request(run))) for _ in range(3)]
             for _ in range(20):
                 await asyncio.sleep(0.001)
             waited = not any(task.done() for task in asked)
@@ -84,7 +84,7 @@ def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
             found: list[Any] = []
             for _ in range(5):
                 asked = [request(run, key=f"{place}-{run}-{len(found)}-{more}") for run in runs for more in range(3)]
-                found += await together(*[charges.take_steps(office.call(), each) for each in asked])
+                found += await together(*[charges.authorize_steps(office.call(), each) for each in asked])
             return found
 
         try:
@@ -115,8 +115,8 @@ def test_an_organisation_whose_rows_are_locked_delays_no_other(ledger: Ledger) -
     async def work(charges: CommitQueue) -> list[Any]:
         with ledger.database.write(ALL_TENANTS) as tx:
             locks.lock(tx, office.organisation_id, [account.id for account in office.path(run)])
-            delayed = asyncio.create_task(charges.take_steps(office.call(), request(run)))
-            quick = [await charges.take_steps(its_office.call(), request(other)) for _ in range(3)]
+            delayed = asyncio.create_task(charges.authorize_steps(office.call(), request(run)))
+            quick = [await charges.authorize_steps(its_office.call(), request(other)) for _ in range(3)]
             waited = not delayed.done()
         return [waited, *quick, await delayed]
 

@@ -24,7 +24,7 @@ def stopped(ledger: Ledger) -> Trainer:
     trainer = hired(ledger)
     assert trainer.steps(count=3).status_code == 200
     shift(ledger, -1)
-    assert not ledger.get("/v1/verify", "admin").json()["sound"]
+    assert not ledger.post("/v1/verifications", None, "admin").json()["sound"]
     is_refused(trainer.steps(), 409, "account_quarantined")
     return trainer
 
@@ -56,7 +56,7 @@ def approved(ledger: Ledger, proposal: str, role: str = "admin") -> Any:  # noqa
 
 
 def lifted(ledger: Ledger) -> list[dict[str, Any]]:
-    acts = ledger.get("/v1/audit?action=quarantine.lifted", "admin").json()["items"]
+    acts = ledger.get("/v1/audit-events?action=quarantine.lifted", "admin").json()["items"]
     return list(acts)
 
 
@@ -147,7 +147,7 @@ def test_the_command_line_is_one_of_the_two(
     assert "another person" in own.err
     assert approved(ledger, facts["proposal"]).status_code == 200
     shift(ledger, -1)
-    assert not ledger.get("/v1/verify", "admin").json()["sound"]
+    assert not ledger.post("/v1/verifications", None, "admin").json()["sound"]
     proposed(ledger, "admin")
     refused = run(*lift)
     assert refused.status == 2

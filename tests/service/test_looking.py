@@ -89,7 +89,9 @@ Damage = Callable[[Connection], None]
 DAMAGES: dict[str, Damage] = {
     "what was charged": lambda tx: set_account(tx, TEAM, charged_since="[1"),
     "its curve": lambda tx: set_balance(tx, TEAM, spent=b"1234567"),
-    "its weights": lambda tx: set_account(tx, TEAM, weights='{"indices": [100000], "deltas": [1e-06], "reserve": 0}'),
+    "its weights": lambda tx: set_account(
+        tx, TEAM, weights='{"indices": [100000], "deltas": [1e-06], "createReservation": 0}'
+    ),
     "its filter": lambda tx: set_account(tx, TEAM, filter="sieve"),
     "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
 }

@@ -30,12 +30,12 @@ def shift(ledger: Ledger, units: int, path: str = TEAM) -> None:
 
 
 def verified(ledger: Ledger) -> dict[str, Any]:
-    found: dict[str, Any] = ledger.get("/v1/verify", "auditor").json()
+    found: dict[str, Any] = ledger.post("/v1/verifications", None, "auditor").json()
     return found
 
 
 def acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ledger.get(f"/v1/audit?action={action}", "admin").json()["items"]
+    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?action={action}", "admin").json()["items"]
     return found
 
 
@@ -51,7 +51,9 @@ def test_who_found_what_and_when_stands_in_the_audit_log(trainer: Trainer) -> No
     [act] = acts(ledger, "quarantine.placed")
     [fault] = found["faults"]
     assert (act["subject"], act["before"], act["after"]) == (fault["account"], None, {"quarantine": fault["detail"]})
-    [auditor] = {each["id"] for each in ledger.get("/v1/keys", "admin").json()["items"] if each["role"] == "auditor"}
+    [auditor] = {
+        each["id"] for each in ledger.get("/v1/api-keys", "admin").json()["items"] if each["role"] == "auditor"
+    }
     assert act["actor"] == auditor
     assert verified(ledger)["faults"] == [fault]
     assert len(acts(ledger, "quarantine.placed")) == 1
@@ -124,7 +126,7 @@ def test_an_account_is_stopped_although_the_end_of_the_chain_cannot_be_read(trai
         position = tx.execute(audit_entries.select().order_by(last).limit(1)).one().position
         tx.exec_driver_sql("UPDATE audit_entries SET position = 'last' WHERE position = ?", (position,))
     assert not verify(ledger.database).sound
-    assert ledger.get("/v1/verify", "auditor").status_code == 200
+    assert ledger.post("/v1/verifications", None, "auditor").status_code == 200
     with ledger.database.read(ALL_TENANTS) as tx:
         assert account(tx, TEAM).quarantine is not None
     is_refused(trainer.steps(), 409, "account_quarantined")

@@ -61,7 +61,7 @@ def _key(ledger: Ledger) -> tuple[str, str]:
 
 def _placed(ledger: Ledger) -> list[dict[str, Any]]:
     """What the audit log says of quarantines that were placed."""
-    found: list[dict[str, Any]] = ledger.get("/v1/audit?action=quarantine.placed", "admin").json()["items"]
+    found: list[dict[str, Any]] = ledger.get("/v1/audit-events?action=quarantine.placed", "admin").json()["items"]
     return found
 
 
@@ -84,7 +84,7 @@ def test_no_verification_lets_writes_pass_again(charged: Ledger) -> None:
     for _ in range(2):
         now = apply_quarantines(charged.database, verify(charged.database), CLI_ACTOR, NOW)
         assert (now.sound, list(now.quarantined), now.liftable) == (True, [_key(charged)], now.quarantined)
-    again = charged.get("/v1/verify", "admin").json()
+    again = charged.post("/v1/verifications", None, "admin").json()
     [stopped] = again["quarantined"]
     assert (again["sound"], stopped["account"], stopped["liftable"]) == (True, _key(charged)[1], True)
     assert dump(charged.database) == before
@@ -130,7 +130,7 @@ def test_a_stale_verification_stops_nothing_that_was_restored(charged: Ledger) -
     _shift(charged, -1)
     stale = verify(charged.database)
     _shift(charged, 1)
-    assert charged.get("/v1/verify", "admin").json()["sound"]
+    assert charged.post("/v1/verifications", None, "admin").json()["sound"]
     now = apply_quarantines(charged.database, stale, CLI_ACTOR, NOW)
     assert (stale.sound, now.sound, now.accounts) == (False, True, stale.accounts)
     assert _step(charged, MODEL) == 200

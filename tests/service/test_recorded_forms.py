@@ -41,7 +41,7 @@ def test_an_order_a_zone_and_an_integer_are_recorded_as_they_are_kept(ledger: Le
         "approval_above_epsilon": 8,
     }
     team = ledger.get("/v1/budgets?path=mimic/team").json()["items"][0]["id"]
-    for path in ("/v1/policies", f"/v1/accounts/{team}/policy"):
+    for path in ("/v1/policy", f"/v1/accounts/{team}/policy"):
         body, headers = {"policy": policy, "reason": "House rules."}, ledger.headers() | {"If-Match": "*"}
         assert ledger.http.put(path, json=body, headers=headers).status_code == 200
     alerts = {"thresholds": [0.25, 1], "forecast_days": 3}
@@ -52,7 +52,7 @@ def test_an_order_a_zone_and_an_integer_are_recorded_as_they_are_kept(ledger: Le
     plan = {"plan": [{"event": LOUD, "count": 2}, {"event": SAMPLED, "count": 1}, {"event": LOUD, "count": 1}]}
     assert ledger.post(f"/v1/runs/{run}/reservations", plan).status_code == 201
     key = {"role": "trainer", "name": "\u00e9", "expires_at": "2099-01-01T00:00:00.25+02:00"}
-    assert ledger.post("/v1/keys", key).status_code == 201
+    assert ledger.post("/v1/api-keys", key).status_code == 201
     hook = {"url": "https://alerts.example/", "types": ["run.overdrawn", "account.exhausted", "run.overdrawn"]}
     assert ledger.post("/v1/webhooks", hook).status_code == 201
     assert verify(ledger.database).problems == ()

@@ -62,7 +62,7 @@ WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "number": sides,
         },
     ),
-    "reserve": (
+    "createReservation": (
         5,
         {
             "place": places,
@@ -75,7 +75,7 @@ WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         4,
         {
             "place": places,
-            "how": st.sampled_from(["commit", "commit", "void", "heartbeat"]),
+            "how": st.sampled_from(["commit", "commit", "void", "renew"]),
             "further": st.integers(-1, 4),
             "ended": st.sampled_from([False, False, False, True]),
         },
@@ -320,7 +320,7 @@ class Reserving(RuleBasedStateMachine):
         if lapsed or (plan.status != "active" and not plan.said_before(how, number)):
             expected = ReservationTerminalError
         elif (plan.status == "active" and how == "void" and plan.used) or (
-            plan.status == "active" and how == "heartbeat" and plan.withdrawn and not plan.left
+            plan.status == "active" and how == "renew" and plan.withdrawn and not plan.left
         ):
             expected = ReservationConflictError
         elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():
@@ -328,15 +328,15 @@ class Reserving(RuleBasedStateMachine):
         ways: dict[str, Callable[[], Reservation]] = {
             "commit": lambda: close.commit_reservation(call, plan.id, number),
             "void": lambda: close.void_reservation(call, plan.id),
-            "heartbeat": lambda: close.renew_reservation(call, plan.id),
+            "renew": lambda: close.renew_reservation(call, plan.id),
         }
         answer = self.attempted(ways[how])
         assert (type(answer) if isinstance(answer, LedgerError) else None) is expected
-        if lapsed and how != "heartbeat":
+        if lapsed and how != "renew":
             plan.forfeit()
         if expected is not None or plan.status != "active":
             return
-        if how == "heartbeat":
+        if how == "renew":
             plan.until = self.now + timedelta(seconds=plan.lease)
         elif how == "void":
             plan.status = "voided"
@@ -442,7 +442,10 @@ class Lowering(Reserving):
     """Plans that fill their budgets, and limits that change all the time."""
 
     ways = WAYS | {
-        "reserve": (8, WAYS["reserve"][1] | {"plan": large, "lease": st.just(600), "follows": st.none()}),
+        "createReservation": (
+            8,
+            WAYS["createReservation"][1] | {"plan": large, "lease": st.just(600), "follows": st.none()},
+        ),
         "limit": (8, WAYS["limit"][1]),
         "settle": (2, WAYS["settle"][1]),
     }

@@ -46,12 +46,12 @@ def _rows(database: Database) -> list[Mapping[str, Any]]:
 
 
 def _revoke(ledger: Ledger, key_id: str) -> None:
-    reply = ledger.post(f"/v1/keys/{key_id}/revoke", {"reason": "The laptop was lost."})
+    reply = ledger.post(f"/v1/api-keys/{key_id}/revoke", {"reason": "The laptop was lost."})
     assert reply.status_code == 200, reply.text
 
 
 def _acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ledger.get(f"/v1/audit?action={action}", "auditor").json()["items"]
+    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?action={action}", "auditor").json()["items"]
     return found
 
 
@@ -127,7 +127,7 @@ def test_it_ends_by_itself_and_with_its_key(ledger: Ledger) -> None:
         _seen(ledger, _opened(ledger, now=now), now + LASTING)
     ends = now + timedelta(minutes=5)
     body = {"role": "viewer", "expires_at": ends.isoformat()}
-    made = ledger.post("/v1/keys", body).json()
+    made = ledger.post("/v1/api-keys", body).json()
     short = authenticate(ledger.database, f"Bearer {made['key']}", now)
     cookie = _opened(ledger, short, now=now)
     assert _seen(ledger, cookie, now).expires_at == ends
@@ -139,7 +139,7 @@ def test_a_key_that_ends_earlier_than_it_was_to_ends_its_sessions_then(ledger: L
     now = datetime.now(UTC)
     caller = _caller(ledger)
     cookie = _opened(ledger, caller, now=now)
-    reply = ledger.post(f"/v1/keys/{caller.actor}/rotate", {"overlap_seconds": 60})
+    reply = ledger.post(f"/v1/api-keys/{caller.actor}/rotate", {"overlap_seconds": 60})
     assert reply.status_code == 201
     found = _seen(ledger, cookie, now)
     assert found.expires_at is not None

@@ -26,7 +26,7 @@ HISTORIANS: Final = CapacityLimiter(2)
 @routes.post(
     "/populations",
     operation_id="createPopulation",
-    summary="Open the account of the people whose data is used",
+    summary="Create a population",
     tags=["populations"],
     status_code=201,
     response_model=Population,
@@ -72,7 +72,7 @@ def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, 
 @routes.get(
     "/populations/{population_id}",
     operation_id="getPopulation",
-    summary="Read a population",
+    summary="Get a population",
     tags=["populations"],
     response_model=Population,
     responses=cacheable_responses(*READ_ERRORS),
@@ -85,7 +85,7 @@ def get_population(population_id: str, request: Request, call: ContextDep) -> Re
 @routes.post(
     "/budgets",
     operation_id="createBudget",
-    summary="Open a budget beneath a population or another budget",
+    summary="Create a budget",
     tags=["budgets"],
     status_code=201,
     response_model=Budget,
@@ -143,7 +143,7 @@ def list_budgets(
 @routes.get(
     "/budgets/{budget_id}",
     operation_id="getBudget",
-    summary="Read a budget",
+    summary="Get a budget",
     tags=["budgets"],
     response_model=Budget,
     responses=cacheable_responses(*READ_ERRORS),
@@ -156,8 +156,8 @@ def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
 @routes.get(
     "/accounts/{account_id}/history",
     operation_id="getAccountHistory",
-    summary="Read an account's epsilon over time",
-    tags=["budgets"],
+    summary="Get the epsilon history of an account",
+    tags=["accounts"],
     response_model=AccountHistory,
     responses=cacheable_responses(*READ_ERRORS),
 )

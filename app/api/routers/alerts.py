@@ -17,7 +17,7 @@ routes = router()
 @routes.get(
     "/alerts",
     operation_id="listAlerts",
-    summary="List what was told",
+    summary="List alerts",
     tags=["alerts"],
     response_model=AlertPage,
     responses=cacheable_responses(*READ_ERRORS),
@@ -42,7 +42,7 @@ def list_alerts(
 @routes.get(
     "/accounts/{account_id}/alert-settings",
     operation_id="getAlertSettings",
-    summary="Read of what an account tells",
+    summary="Get the alert settings of an account",
     tags=["alerts"],
     response_model=AlertSettings,
     responses=cacheable_responses(*READ_ERRORS),
@@ -54,12 +54,12 @@ def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> R
 
 @routes.put(
     "/accounts/{account_id}/alert-settings",
-    operation_id="setAlertSettings",
-    summary="Say of what an account tells",
+    operation_id="replaceAlertSettings",
+    summary="Replace the alert settings of an account",
     tags=["alerts"],
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def set_alert_settings(account_id: str, body: ReplaceAlertSettings, call: ContextDep) -> AlertSettings:
+def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, call: ContextDep) -> AlertSettings:
     """Each threshold is told once under one and the same limit; those that are reached already are told now."""
     return AlertSettings.of(settings.set_alert_settings(call, account_id, body.tells()))
 
@@ -67,7 +67,7 @@ def set_alert_settings(account_id: str, body: ReplaceAlertSettings, call: Contex
 @routes.get(
     "/accounts/{account_id}/forecast",
     operation_id="getForecast",
-    summary="Read when an account will reach its limit",
+    summary="Get the forecast of an account",
     tags=["alerts"],
     responses=responses(*READ_ERRORS),
 )

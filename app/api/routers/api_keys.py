@@ -12,15 +12,15 @@ routes = router()
 
 
 @routes.post(
-    "/keys",
-    operation_id="createKey",
-    summary="Issue an API key",
-    tags=["keys"],
+    "/api-keys",
+    operation_id="createApiKey",
+    summary="Create an API key",
+    tags=["api-keys"],
     status_code=201,
     response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def create_key(body: CreateApiKey, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_api_key(body: CreateApiKey, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Issue a key. Its secret is in this reply and nowhere else; so the request takes no Idempotency-Key."""
     return created_response(
         api_keys.issue_key(
@@ -33,14 +33,14 @@ def create_key(body: CreateApiKey, request: Request, call: ContextDep, key: Idem
 
 
 @routes.get(
-    "/keys",
-    operation_id="listKeys",
+    "/api-keys",
+    operation_id="listApiKeys",
     summary="List API keys",
-    tags=["keys"],
+    tags=["api-keys"],
     response_model=ApiKeyPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_keys(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
+def list_api_keys(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """Keys of the organisation, or of the caller's part of it, in the order of their making; also those that ended."""
     found = api_keys.list_keys(call, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.id)
@@ -48,28 +48,28 @@ def list_keys(request: Request, call: ContextDep, limit: PageLimit = 50, after: 
 
 
 @routes.get(
-    "/keys/{key_id}",
-    operation_id="getKey",
-    summary="Read what is known of an API key",
-    tags=["keys"],
+    "/api-keys/{key_id}",
+    operation_id="getApiKey",
+    summary="Get an API key",
+    tags=["api-keys"],
     response_model=ApiKey,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_key(key_id: str, request: Request, call: ContextDep) -> Response:
+def get_api_key(key_id: str, request: Request, call: ContextDep) -> Response:
     """What a key may do, until when, and when it was used last. A key may always read about itself."""
     return etag_response(request, ApiKey.of(api_keys.get_key(call, key_id)))
 
 
 @routes.post(
-    "/keys/{key_id}/rotate",
-    operation_id="rotateKey",
-    summary="Change an API key for a new one",
-    tags=["keys"],
+    "/api-keys/{key_id}/rotate",
+    operation_id="rotateApiKey",
+    summary="Rotate an API key",
+    tags=["api-keys"],
     status_code=201,
     response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def rotate_key(
+def rotate_api_key(
     key_id: str, request: Request, call: ContextDep, body: RotateApiKey | None = None, key: IdempotencyKey = None
 ) -> Response:
     """A new key for the same as the old one, which opens for a while still. A key may always rotate itself."""
@@ -86,13 +86,13 @@ def rotate_key(
 
 
 @routes.post(
-    "/keys/{key_id}/revoke",
-    operation_id="revokeKey",
-    summary="Withdraw an API key",
-    tags=["keys"],
+    "/api-keys/{key_id}/revoke",
+    operation_id="revokeApiKey",
+    summary="Revoke an API key",
+    tags=["api-keys"],
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def revoke_key(key_id: str, call: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
+def revoke_api_key(key_id: str, call: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
     """Within a second the key opens nothing, on every replica. A key may always withdraw itself."""
     told = body or RevokeApiKey()
     return ApiKey.of(api_keys.revoke_key(call, key_id, told.reason, with_heirs=told.with_heirs))

@@ -6,7 +6,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
 
 from app.api.pagination import After, PageLimit, decode_position, decode_position_cursor, encode_position, split_page
-from app.api.problems import AUTH_ERRORS, READ_ERRORS, cacheable_responses, responses
+from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage, Verification
 from app.api.schemas.common import Timestamp
@@ -26,18 +26,18 @@ VERIFIERS = CapacityLimiter(1)
 """A verification reads everything; the next one waits, and trainers keep their threads."""
 
 
-@routes.get(
-    "/verify",
-    operation_id="verifyLedger",
-    summary="Recompute every balance and walk every chain",
-    tags=["governance"],
-    responses=responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
+@routes.post(
+    "/verifications",
+    operation_id="createVerification",
+    summary="Verify the ledger",
+    tags=["verifications"],
+    responses=responses(*WRITE_ERRORS),
 )
-async def verify_ledger(request: Request, call: ContextDep) -> Verification:
-    """Every account of the caller's organisation from its charges alone; it takes as long as there are charges.
+async def create_verification(request: Request, call: ContextDep) -> Verification:
+    """Recompute every account of the organisation from its charges; the time grows with their number.
 
-    Writes to an account whose balance is not proven are stopped. They stay so, whatever a later verification finds,
-    until two persons lift the quarantine: `liftQuarantine`.
+    An account whose balance is not proven is quarantined: writes to it are refused. It stays so, whatever a later
+    verification finds, until two persons lift the quarantine: `liftQuarantine`.
     """
     return Verification.of(await verified(request, call))
 
@@ -70,14 +70,14 @@ def _wanted(
 
 
 @routes.get(
-    "/audit",
-    operation_id="listActs",
-    summary="Read who did what",
-    tags=["governance"],
+    "/audit-events",
+    operation_id="listAuditEvents",
+    summary="List audit events",
+    tags=["audit"],
     response_model=AuditEventPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_acts(
+def list_audit_events(
     request: Request,
     call: ContextDep,
     wanted: Annotated[AuditFilter, Depends(_wanted)],
@@ -119,8 +119,8 @@ def _query(
 @routes.get(
     "/decisions",
     operation_id="listDecisions",
-    summary="List what was decided about steps",
-    tags=["governance"],
+    summary="List step decisions",
+    tags=["decisions"],
     response_model=DecisionPage,
     responses=cacheable_responses(*READ_ERRORS),
 )

@@ -26,10 +26,10 @@ POINTS = 200
 @routes.get(
     "/runs/{run_id}/history.svg",
     operation_id="getRunHistorySvg",
-    summary="Draw a run's epsilon over its steps, as SVG",
+    summary="Get the epsilon history of a run as SVG",
     **chart_route_docs(PictureKind.SVG),
 )
-async def get_run_svg(run_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
+async def get_run_history_svg(run_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
     """Epsilon, its limit, what was refused, and where the default event would lead."""
     return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
 
@@ -37,10 +37,10 @@ async def get_run_svg(run_id: str, request: Request, call: ContextDep, frame: As
 @routes.get(
     "/runs/{run_id}/history.png",
     operation_id="getRunHistoryPng",
-    summary="Draw a run's epsilon over its steps, as PNG",
+    summary="Get the epsilon history of a run as PNG",
     **chart_route_docs(PictureKind.PNG),
 )
-async def get_run_png(run_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
+async def get_run_history_png(run_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
     """The same as the SVG shows."""
     return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
 
@@ -48,10 +48,10 @@ async def get_run_png(run_id: str, request: Request, call: ContextDep, frame: As
 @routes.get(
     "/accounts/{account_id}/history.svg",
     operation_id="getAccountHistorySvg",
-    summary="Draw an account's epsilon over time, as SVG",
+    summary="Get the epsilon history of an account as SVG",
     **chart_route_docs(PictureKind.SVG),
 )
-async def get_account_svg(account_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
+async def get_account_history_svg(account_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
     """What a population or a budget has spent, its limit, and changes of it."""
     chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
     return await chart_response(request, chart, frame)
@@ -60,10 +60,10 @@ async def get_account_svg(account_id: str, request: Request, call: ContextDep, f
 @routes.get(
     "/accounts/{account_id}/history.png",
     operation_id="getAccountHistoryPng",
-    summary="Draw an account's epsilon over time, as PNG",
+    summary="Get the epsilon history of an account as PNG",
     **chart_route_docs(PictureKind.PNG),
 )
-async def get_account_png(account_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
+async def get_account_history_png(account_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
     """The same as the SVG shows."""
     chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
     return await chart_response(request, chart, frame)

@@ -24,8 +24,8 @@ routes = router()
 @routes.get(
     "/signing-key",
     operation_id="getSigningKey",
-    summary="Read the public key that signatures are verified with",
-    tags=["governance"],
+    summary="Get the public signing key",
+    tags=["checkpoints"],
     response_model=SigningKey,
     responses=cacheable_responses(*AUTH_ERRORS, "invalid_request", "signing_not_configured"),
 )
@@ -37,14 +37,14 @@ def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Re
 
 @routes.post(
     "/checkpoints",
-    operation_id="makeCheckpoint",
-    summary="Sign all that was done and decided so far",
-    tags=["governance"],
+    operation_id="createCheckpoint",
+    summary="Create a checkpoint",
+    tags=["checkpoints"],
     status_code=201,
     response_model=Checkpoint,
     responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
 )
-def make_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
+def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
     """Tie every run's chain to the organisation's, and sign the head of it. If nothing has happened, the latest one."""
     asked = idempotent_request(request, EmptyBody(), key)
     return created_response(
@@ -56,7 +56,7 @@ def make_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key: 
     "/checkpoints",
     operation_id="listCheckpoints",
     summary="List checkpoints",
-    tags=["governance"],
+    tags=["checkpoints"],
     response_model=CheckpointPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )

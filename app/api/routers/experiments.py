@@ -17,8 +17,8 @@ routes = router()
 
 @routes.post(
     "/experiments",
-    operation_id="declareExperiment",
-    summary="Declare a sweep, charged run by run or all at once",
+    operation_id="createExperiment",
+    summary="Create an experiment",
     tags=["experiments"],
     status_code=201,
     response_model=CreatedExperiment,
@@ -28,7 +28,7 @@ routes = router()
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def declare_experiment(
+def create_experiment(
     body: CreateExperiment, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Open a budget for the runs of a sweep, or charge the whole sweep and learn how many trials it has."""
@@ -42,7 +42,7 @@ def declare_experiment(
 @routes.post(
     "/experiments/{experiment_id}/charge",
     operation_id="chargeExperiment",
-    summary="Charge a sweep that was approved",
+    summary="Charge an approved experiment",
     tags=["experiments"],
     status_code=201,
     response_model=CreatedExperiment,
@@ -85,7 +85,7 @@ def list_experiments(
 @routes.get(
     "/experiments/{experiment_id}",
     operation_id="getExperiment",
-    summary="Read an experiment",
+    summary="Get an experiment",
     tags=["experiments"],
     response_model=Experiment,
     responses=cacheable_responses(*READ_ERRORS),

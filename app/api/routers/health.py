@@ -64,8 +64,8 @@ class Readiness(Output):
     ] = None
 
 
-@routes.get("/healthz", operation_id="getHealth", summary="Is the process alive?")
-def health() -> Health:
+@routes.get("/healthz", operation_id="getLiveness", summary="Get the liveness")
+def get_liveness() -> Health:
     """Answers while the process runs, whatever the database does."""
     return Health()
 
@@ -73,11 +73,11 @@ def health() -> Health:
 @routes.get(
     "/readyz",
     operation_id="getReadiness",
-    summary="Can the service decide about steps?",
+    summary="Get the readiness",
     responses=responses("ledger_unavailable"),
     response_model_exclude_none=True,
 )
-async def readiness(request: Request, placements: PlacementsDep) -> Readiness:
+async def get_readiness(request: Request, placements: PlacementsDep) -> Readiness:
     """The database would take a step: one was rehearsed a second ago at most. Of several databases, at least one.
 
     A service is not taken out of use for one placement that is down: that would stop the others' organisations too. Nor

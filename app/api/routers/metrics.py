@@ -26,11 +26,11 @@ routes = APIRouter(tags=["health"])
 @routes.get(
     "/metrics",
     operation_id="getMetrics",
-    summary="What does Prometheus read?",
+    summary="Get the Prometheus metrics",
     response_class=PlainTextResponse,
     responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},
 )
-async def metrics(request: Request, placements: PlacementsDep) -> Response:
+async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
     """What every worker of this port has counted, and what the ledgers say, a few seconds old at most.
 
     If the service has a token for metrics, it is needed (`Authorization: Bearer …`), and the fullest populations and

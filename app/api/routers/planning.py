@@ -57,93 +57,93 @@ routes = router(PlanRoute)
 
 @routes.post(
     "/accounting/epsilon",
-    operation_id="planEpsilon",
-    summary="The epsilon of a plan at a delta",
+    operation_id="computeEpsilon",
+    summary="Compute the epsilon of a plan",
     tags=["accounting"],
     response_model=EpsilonEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def epsilon(request: Request, body: ComputeEpsilon) -> Response:
+async def compute_epsilon(request: Request, body: ComputeEpsilon) -> Response:
     """What the events cost together if all of them are fixed in advance; nothing is stored."""
     return await _planned(request, body)
 
 
 @routes.post(
     "/accounting/delta",
-    operation_id="planDelta",
-    summary="The delta of a plan at an epsilon",
+    operation_id="computeDelta",
+    summary="Compute the delta of a plan",
     tags=["accounting"],
     response_model=DeltaEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def delta(request: Request, body: ComputeDelta) -> Response:
+async def compute_delta(request: Request, body: ComputeDelta) -> Response:
     """The smallest delta that the events prove together at this epsilon if all of them are fixed in advance."""
     return await _planned(request, body)
 
 
 @routes.post(
     "/accounting/trajectory",
-    operation_id="planTrajectory",
-    summary="The epsilon of a plan after each of its steps",
+    operation_id="computeEpsilonTrajectory",
+    summary="Compute the epsilon trajectory of a plan",
     tags=["accounting"],
     response_model=EpsilonTrajectory,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def trajectory(request: Request, body: ComputeEpsilonTrajectory) -> Response:
+async def compute_epsilon_trajectory(request: Request, body: ComputeEpsilonTrajectory) -> Response:
     """How the cost of a plan that is fixed in advance grows, in the order of its events: for a plot."""
     return await _planned(request, body)
 
 
 @routes.post(
     "/accounting/noise-multiplier",
-    operation_id="planNoiseMultiplier",
-    summary="The least noise with which a plan meets an epsilon and a delta",
+    operation_id="findNoiseMultiplier",
+    summary="Find the minimum noise multiplier",
     tags=["accounting"],
     response_model=NoiseMultiplierEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def noise_multiplier(request: Request, body: FindNoiseMultiplier) -> Response:
+async def find_noise_multiplier(request: Request, body: FindNoiseMultiplier) -> Response:
     """How much noise `count` repetitions of an event need beside what else is planned: on the safe side, and least."""
     return await _planned(request, body)
 
 
 @routes.post(
     "/accounting/steps",
-    operation_id="planSteps",
-    summary="How many steps meet an epsilon and a delta",
+    operation_id="findMaxSteps",
+    summary="Find the maximum number of steps",
     tags=["accounting"],
     response_model=MaxStepsEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def steps(request: Request, body: FindMaxSteps) -> Response:
+async def find_max_steps(request: Request, body: FindMaxSteps) -> Response:
     """The largest number of repetitions, and of whole epochs, that does not break the target: one more would."""
     return await _planned(request, body)
 
 
 @routes.post(
     "/accounting/sampling-probability",
-    operation_id="planSamplingProbability",
-    summary="The most sampling with which a plan meets an epsilon and a delta",
+    operation_id="findSamplingProbability",
+    summary="Find the maximum sampling probability",
     tags=["accounting"],
     response_model=SamplingProbabilityEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
-async def sampling_probability(request: Request, body: FindSamplingProbability) -> Response:
+async def find_sampling_probability(request: Request, body: FindSamplingProbability) -> Response:
     """How large a Poisson sample `count` repetitions of an event may use beside what else is planned."""
     return await _planned(request, body)
 
 
 @routes.post(
     "/accounting/laplace",
-    operation_id="planLaplace",
-    summary="What Laplace noise of a certain size costs",
+    operation_id="computeLaplaceCost",
+    summary="Compute the cost of Laplace noise",
     tags=["accounting"],
     response_model=LaplaceCost,
     responses=responses(*SENDING),
 )
-async def laplace(body: ComputeLaplaceCost) -> Response:
+async def compute_laplace_cost(body: ComputeLaplaceCost) -> Response:
     """From "with this probability the noise is below that bound" to scale and epsilon, or from the scale back to it."""
-    return _json(PLANS["planLaplace"].result(body))
+    return _json(PLANS["computeLaplaceCost"].result(body))
 
 
 async def _planned(request: Request, body: Body) -> Response:

@@ -27,28 +27,28 @@ _CHANGING: dict[int | str, dict[str, Any]] = {
 
 
 @routes.get(
-    "/policies",
-    operation_id="getPolicies",
-    summary="Read the organisation's policy",
-    tags=["governance"],
+    "/policy",
+    operation_id="getOrganisationPolicy",
+    summary="Get the policy of the organisation",
+    tags=["policies"],
     response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_policies(request: Request, call: ContextDep) -> Response:
+def get_organisation_policy(request: Request, call: ContextDep) -> Response:
     """What holds for every run of the organisation, whatever the policies beneath say besides."""
     record = policies.read_policy(call, None)
     return etag_response(request, AccountPolicy.of(record, account=False), record.tag)
 
 
 @routes.put(
-    "/policies",
-    operation_id="putPolicies",
-    summary="Change the organisation's policy",
-    tags=["governance"],
+    "/policy",
+    operation_id="replaceOrganisationPolicy",
+    summary="Replace the policy of the organisation",
+    tags=["policies"],
     response_model=AccountPolicy,
     responses=_CHANGING,
 )
-def put_policies(body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None) -> Response:
+def replace_organisation_policy(body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None) -> Response:
     """What is as strict as before, or stricter, holds from the next step on, for runs that are under way, too (200).
 
     What loosens any rule is proposed (201).
@@ -58,13 +58,13 @@ def put_policies(body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None
 
 @routes.get(
     "/accounts/{account_id}/policy",
-    operation_id="getPolicy",
-    summary="Read the policy of a population or a budget, and what holds there",
-    tags=["governance"],
+    operation_id="getAccountPolicy",
+    summary="Get the policy of an account",
+    tags=["policies"],
     response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_policy(account_id: str, request: Request, call: ContextDep) -> Response:
+def get_account_policy(account_id: str, request: Request, call: ContextDep) -> Response:
     """`effective` is the strictest of this policy and of all above it. The ETag is of this policy alone."""
     record = policies.read_policy(call, account_id)
     return etag_response(request, AccountPolicy.of(record, account=True), record.tag)
@@ -72,13 +72,15 @@ def get_policy(account_id: str, request: Request, call: ContextDep) -> Response:
 
 @routes.put(
     "/accounts/{account_id}/policy",
-    operation_id="putPolicy",
-    summary="Change the policy of a population or a budget and of all beneath it",
-    tags=["governance"],
+    operation_id="replaceAccountPolicy",
+    summary="Replace the policy of an account",
+    tags=["policies"],
     response_model=AccountPolicy,
     responses=_CHANGING,
 )
-def put_policy(account_id: str, body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None) -> Response:
+def replace_account_policy(
+    account_id: str, body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None
+) -> Response:
     """It can only make stricter what holds above. What is looser than this policy was before is proposed (201)."""
     return _changed(call, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
 

@@ -29,23 +29,23 @@ IfMatch = Annotated[
 
 @routes.get(
     "/accounts/{account_id}/limit",
-    operation_id="getLimit",
-    summary="Read the limit of a population, a budget or a run",
-    tags=["governance"],
+    operation_id="getAccountLimit",
+    summary="Get the limit of an account",
+    tags=["limits"],
     response_model=AccountLimit,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_limit(account_id: str, request: Request, call: ContextDep) -> Response:
-    """The limit, and how often it was changed; `/v1/audit?subject=…` tells by whom and why."""
+def get_account_limit(account_id: str, request: Request, call: ContextDep) -> Response:
+    """The limit, and how often it was changed; `/v1/audit-events?subject=…` tells by whom and why."""
     record = limit_changes.read_limit(call, account_id)
     return etag_response(request, AccountLimit.of(record), limit_changes.limit_etag(record))
 
 
 @routes.post(
     "/accounts/{account_id}/limit",
-    operation_id="changeLimit",
-    summary="Lower a limit, or propose to raise it",
-    tags=["governance"],
+    operation_id="changeAccountLimit",
+    summary="Lower a limit or propose to raise it",
+    tags=["limits"],
     response_model=AccountLimit,
     responses={
         201: {"model": Proposal, "description": "Proposed: it takes effect when another person approves it"},
@@ -56,7 +56,7 @@ def get_limit(account_id: str, request: Request, call: ContextDep) -> Response:
         ),
     },
 )
-def change_limit(
+def change_account_limit(
     account_id: str,
     body: ChangeLimit,
     request: Request,
@@ -82,8 +82,8 @@ def change_limit(
 @routes.post(
     "/accounts/{account_id}/quarantine/lift",
     operation_id="liftQuarantine",
-    summary="Propose to lift the quarantine of an account",
-    tags=["governance"],
+    summary="Propose to lift a quarantine",
+    tags=["quarantines"],
     status_code=201,
     response_model=Proposal,
     responses=responses(*WRITE_ERRORS, "not_found", "idempotency_key_reused"),
@@ -109,8 +109,8 @@ def lift_quarantine(
 @routes.get(
     "/proposals",
     operation_id="listProposals",
-    summary="List what waits for another person's word, and what was decided",
-    tags=["governance"],
+    summary="List proposals",
+    tags=["proposals"],
     response_model=ProposalPage,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -134,8 +134,8 @@ def list_proposals(
 @routes.get(
     "/proposals/{proposal_id}",
     operation_id="getProposal",
-    summary="Read a proposal",
-    tags=["governance"],
+    summary="Get a proposal",
+    tags=["proposals"],
     response_model=Proposal,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -147,8 +147,8 @@ def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Respon
 @routes.post(
     "/proposals/{proposal_id}/approve",
     operation_id="approveProposal",
-    summary="Let what was proposed come true",
-    tags=["governance"],
+    summary="Approve a proposal",
+    tags=["proposals"],
     responses=responses(
         *WRITE_ERRORS,
         *(
@@ -171,8 +171,8 @@ def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | 
 @routes.post(
     "/proposals/{proposal_id}/reject",
     operation_id="rejectProposal",
-    summary="Reject a proposal, or withdraw one's own",
-    tags=["governance"],
+    summary="Reject or withdraw a proposal",
+    tags=["proposals"],
     responses=responses(*WRITE_ERRORS, "not_found", "proposal_decided"),
 )
 def reject_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:

@@ -42,7 +42,7 @@ def pause_run(run_id: str, call: ContextDep) -> Run:
 @routes.post(
     "/runs/{run_id}/resume",
     operation_id="resumeRun",
-    summary="Resume a paused run",
+    summary="Resume a run",
     tags=["runs"],
     responses=responses(*_CHANGING),
 )
@@ -80,14 +80,14 @@ def abort_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
 
 @routes.post(
     "/runs/{run_id}/attempts",
-    operation_id="openAttempt",
-    summary="Let a run go on from a checkpoint",
+    operation_id="createAttempt",
+    summary="Create an attempt",
     tags=["runs"],
     status_code=201,
     response_model=Run,
     responses=responses(*_ENDING, "idempotency_key_reused"),
 )
-def open_attempt(
+def create_attempt(
     run_id: str, body: CreateAttempt, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """The trainer before can charge no more (412); `attempt` in the reply is what the new one sends with its steps.
@@ -108,8 +108,8 @@ def open_attempt(
 
 @routes.post(
     "/runs/{run_id}/reservations",
-    operation_id="reserve",
-    summary="Set a plan's exact cost aside, at once or not at all",
+    operation_id="createReservation",
+    summary="Create a reservation",
     tags=["reservations"],
     status_code=201,
     response_model=CreatedReservation,
@@ -118,7 +118,7 @@ def open_attempt(
         *("idempotency_key_reused", "policy_violation", "reservation_terminal"),
     ),
 )
-def reserve(
+def create_reservation(
     run_id: str, body: CreateReservation, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only.
@@ -141,7 +141,7 @@ def reserve(
 @routes.get(
     "/reservations/{reservation_id}",
     operation_id="getReservation",
-    summary="Read a reservation",
+    summary="Get a reservation",
     tags=["reservations"],
     response_model=Reservation,
     responses=cacheable_responses(*READ_ERRORS),
@@ -154,7 +154,7 @@ def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> 
 @routes.post(
     "/reservations/{reservation_id}/commit",
     operation_id="commitReservation",
-    summary="End a reservation: say what was executed",
+    summary="Commit a reservation",
     tags=["reservations"],
     responses=responses(*_SETTLING),
 )
@@ -166,7 +166,7 @@ def commit_reservation(reservation_id: str, body: CommitReservation, call: Conte
 @routes.post(
     "/reservations/{reservation_id}/void",
     operation_id="voidReservation",
-    summary="Give back a reservation of which nothing was used",
+    summary="Void a reservation",
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_conflict"),
 )
@@ -176,9 +176,9 @@ def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
 
 
 @routes.post(
-    "/reservations/{reservation_id}/heartbeat",
+    "/reservations/{reservation_id}/renew",
     operation_id="renewReservation",
-    summary="Begin a reservation's lease anew",
+    summary="Renew a reservation",
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_conflict"),
 )

@@ -20,8 +20,8 @@ routes = router()
 
 @routes.post(
     "/runs",
-    operation_id="registerRun",
-    summary="Register a training run beneath a budget, or beneath several",
+    operation_id="createRun",
+    summary="Create a run",
     tags=["runs"],
     status_code=201,
     response_model=Run,
@@ -31,7 +31,7 @@ routes = router()
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def register_run(body: CreateRun, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_run(body: CreateRun, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Register a run; its steps will be charged to it, to its budgets and to everything above: to all, or to none."""
     return created_response(
         register.register_run(
@@ -72,7 +72,7 @@ def list_runs(
 @routes.get(
     "/runs/{run_id}",
     operation_id="getRun",
-    summary="Read a run",
+    summary="Get a run",
     tags=["runs"],
     response_model=Run,
     responses=cacheable_responses(*READ_ERRORS),
@@ -85,7 +85,7 @@ def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
 @routes.get(
     "/runs/{run_id}/history",
     operation_id="getRunHistory",
-    summary="Read a run's epsilon over its steps",
+    summary="Get the epsilon history of a run",
     tags=["runs"],
     response_model=RunHistory,
     responses=cacheable_responses(*READ_ERRORS),

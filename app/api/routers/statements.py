@@ -16,9 +16,9 @@ routes = router()
 
 _PROBLEMS: Final = responses(*READ_ERRORS, "account_quarantined", "signing_not_configured")
 _HTML: Final = {"text/html": {"schema": {"type": "string"}, "example": "<!DOCTYPE html>…"}}
-_AS_JSON: Final[dict[str, Any]] = {"tags": ["governance"], "response_model": Statement, "responses": _PROBLEMS}
+_AS_JSON: Final[dict[str, Any]] = {"tags": ["statements"], "response_model": Statement, "responses": _PROBLEMS}
 _AS_PAGE: Final[dict[str, Any]] = {
-    "tags": ["governance"],
+    "tags": ["statements"],
     "response_class": Response,
     "responses": {200: {"content": _HTML, "description": "OK"}} | _PROBLEMS,
 }
@@ -27,7 +27,7 @@ _AS_PAGE: Final[dict[str, Any]] = {
 @routes.get(
     "/runs/{run_id}/statement",
     operation_id="getRunStatement",
-    summary="State what a run has cost, signed",
+    summary="Get the signed statement of a run",
     **_AS_JSON,
 )
 def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
@@ -37,11 +37,11 @@ def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Respo
 
 @routes.get(
     "/runs/{run_id}/statement.html",
-    operation_id="getRunStatementPage",
-    summary="The statement of a run as a page",
+    operation_id="getRunStatementHtml",
+    summary="Get the statement of a run as HTML",
     **_AS_PAGE,
 )
-def get_run_statement_page(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
+def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """The same as JSON says, to be read and printed."""
     return _page(run_statement(call, run_id, required(signer)))
 
@@ -49,7 +49,7 @@ def get_run_statement_page(run_id: str, call: ContextDep, signer: SignerDep) -> 
 @routes.get(
     "/populations/{population_id}/statement",
     operation_id="getPopulationStatement",
-    summary="State what all models trained on a population have cost together, signed",
+    summary="Get the signed statement of a population",
     **_AS_JSON,
 )
 def get_population_statement(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
@@ -59,11 +59,11 @@ def get_population_statement(population_id: str, call: ContextDep, signer: Signe
 
 @routes.get(
     "/populations/{population_id}/statement.html",
-    operation_id="getPopulationStatementPage",
-    summary="The statement of a population as a page",
+    operation_id="getPopulationStatementHtml",
+    summary="Get the statement of a population as HTML",
     **_AS_PAGE,
 )
-def get_population_statement_page(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
+def get_population_statement_html(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """The same as JSON says, to be read and printed."""
     return _page(population_statement(call, population_id, required(signer)))
 

@@ -31,13 +31,13 @@ _STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["va
 
 @routes.post(
     "/runs/{run_id}/steps",
-    operation_id="takeSteps",
-    summary="Ask, before each noisy release: may this run take these steps?",
+    operation_id="authorizeSteps",
+    summary="Authorize training steps",
     tags=["runs"],
     response_model=StepAuthorization,
     responses=_STEP_RESPONSES,
 )
-async def take_steps(
+async def authorize_steps(
     run_id: str,
     body: AuthorizeSteps,
     call: ContextDep,
@@ -56,7 +56,7 @@ async def take_steps(
     """
     asked = body.request(run_id, key)
     try:
-        answered = await (charges.preview(call, asked) if dry_run else charges.take_steps(call, asked))
+        answered = await (charges.preview(call, asked) if dry_run else charges.authorize_steps(call, asked))
     except AttemptSupersededError as error:
         raise error if "attempt" in body.model_fields_set else error.unnamed() from None
     headers = {}

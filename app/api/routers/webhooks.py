@@ -29,7 +29,7 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
 @routes.post(
     "/webhooks",
     operation_id="createWebhook",
-    summary="Have alerts sent to a URL",
+    summary="Create a webhook",
     tags=["webhooks"],
     status_code=201,
     response_model=CreatedWebhook,
@@ -69,7 +69,7 @@ def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, aft
 @routes.get(
     "/webhooks/{webhook_id}",
     operation_id="getWebhook",
-    summary="Read a webhook",
+    summary="Get a webhook",
     tags=["webhooks"],
     response_model=Webhook,
     responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
@@ -82,7 +82,7 @@ def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response
 @routes.post(
     "/webhooks/{webhook_id}/disable",
     operation_id="disableWebhook",
-    summary="Send nothing to a webhook any more",
+    summary="Disable a webhook",
     tags=["webhooks"],
     responses=responses(*_CHANGING),
 )
@@ -94,7 +94,7 @@ def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
 @routes.post(
     "/webhooks/{webhook_id}/rotate",
     operation_id="rotateWebhookSecret",
-    summary="Give a webhook a new secret",
+    summary="Rotate the secret of a webhook",
     tags=["webhooks"],
     status_code=201,
     response_model=CreatedWebhook,
@@ -125,14 +125,14 @@ def rotate_webhook_secret(
 
 @routes.post(
     "/webhooks/{webhook_id}/test",
-    operation_id="testWebhook",
-    summary="Send a webhook something that means nothing",
+    operation_id="sendTestEvent",
+    summary="Send a test event",
     tags=["webhooks"],
     status_code=201,
     response_model=Delivery,
     responses=responses(*_MAKING),
 )
-def try_webhook(webhook_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def send_test_event(webhook_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """An alert `webhook.test` is due at once; the list of deliveries says how it went."""
     return created_response(
         webhooks.send_test_event(
@@ -147,7 +147,7 @@ def try_webhook(webhook_id: str, request: Request, call: ContextDep, key: Idempo
 @routes.get(
     "/deliveries",
     operation_id="listDeliveries",
-    summary="List what was delivered, and what was not",
+    summary="List deliveries",
     tags=["webhooks"],
     response_model=DeliveryPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
@@ -171,12 +171,12 @@ def list_deliveries(
 
 
 @routes.post(
-    "/deliveries/{delivery_id}/redeliver",
-    operation_id="redeliver",
-    summary="Send an alert to a webhook once more",
+    "/deliveries/{delivery_id}/retry",
+    operation_id="retryDelivery",
+    summary="Retry a delivery",
     tags=["webhooks"],
     responses=responses(*_CHANGING, "webhook_conflict"),
 )
-def redeliver(delivery_id: str, call: ContextDep) -> Delivery:
+def retry_delivery(delivery_id: str, call: ContextDep) -> Delivery:
     """It is due at once, whatever became of it before; the receiver knows it by its webhook-id."""
-    return Delivery.of(webhooks.redeliver(call, delivery_id))
+    return Delivery.of(webhooks.retry_delivery(call, delivery_id))

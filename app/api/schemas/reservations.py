@@ -41,7 +41,7 @@ LeaseSeconds = Annotated[
         ge=1,
         le=MAX_LEASE_SECONDS,
         description="How long the trainer may be silent; after that, what is left of the plan is forfeited. Every "
-        "heartbeat begins the lease anew.",
+        "renew begins the lease anew.",
     ),
 ]
 Attempt = Annotated[

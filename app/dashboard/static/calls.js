@@ -1,4 +1,4 @@
-// Sends to the API what a person changes: `<form data-call="POST /v1/keys">` collects its fields to JSON, asks before it
+// Sends to the API what a person changes: `<form data-call="POST /v1/api-keys">` collects its fields to JSON, asks before it
 // does anything (data-confirm, data-yes, data-reason), sends it once, and tells what came of it (data-told, data-told201,
 // data-then, data-then202, data-shows for a secret). A button's data- attributes win over its form's. templates/calls.html has macros.
 const SLOWEST = 60000, TOLD = 9000;

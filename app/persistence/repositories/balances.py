@@ -164,7 +164,7 @@ def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
     """Frozen weights as values of JSON."""
     if weights is None:
         return None
-    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
+    return {"indices": weights.indices, "deltas": weights.deltas, "createReservation": weights.reserve}
 
 
 def read_since(text: str) -> Since:

@@ -13,7 +13,7 @@ from app.persistence.tables import accounts, alerts, reservations
 def silent(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:
     """Runs with an active reservation whose trainer was silent for a share of its lease, and of which none was told.
 
-    A step, and whatever else changes the run, counts as a sign of life, as a heartbeat does.
+    A step, and whatever else changes the run, counts as a sign of life, as a renewal does.
 
     Args:
         tx: the caller's transaction.

@@ -252,7 +252,7 @@ def list_deliveries(
         )
 
 
-def redeliver(call: RequestContext, delivery_id: str) -> Delivery:
+def retry_delivery(call: RequestContext, delivery_id: str) -> Delivery:
     """Send an alert to a webhook once more, at once, whatever became of it before.
 
     Args:

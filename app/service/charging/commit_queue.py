@@ -69,7 +69,7 @@ class CommitQueue:
     _writers: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST_GROUPS, "group"))
 
-    async def take_steps(self, call: RequestContext, request: StepRequest) -> StepResult:
+    async def authorize_steps(self, call: RequestContext, request: StepRequest) -> StepResult:
         """Decide about a run's next steps, and record the decision.
 
         Args:
@@ -99,7 +99,7 @@ class CommitQueue:
             await outcome.computed(call.organisation_id)
 
     async def preview(self, call: RequestContext, request: StepRequest) -> StepResult:
-        """Decide as `take_steps` would, and record nothing.
+        """Decide as `authorize_steps` would, and record nothing.
 
         Args:
             call: needs CHARGE.

@@ -74,7 +74,7 @@ def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 
 
 def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
-    """Answer a heartbeat: the whole lease begins anew.
+    """Answer a renewal: the whole lease begins anew.
 
     Args:
         call: needs CHARGE.

@@ -92,7 +92,7 @@ class AsyncRun(RunFacts):
     reserve = async_run_method(RunDialogue.reserve)
     commit = async_run_method(RunDialogue.commit)
     void = async_run_method(RunDialogue.void)
-    heartbeat = async_run_method(RunDialogue.heartbeat)
+    renew = async_run_method(RunDialogue.renew)
     complete = async_run_method(RunDialogue.complete)
     pause = async_run_method(RunDialogue.pause)
     resume = async_run_method(RunDialogue.resume)

@@ -124,7 +124,7 @@ class Run(RunFacts):
     reserve = run_method(RunDialogue.reserve)
     commit = run_method(RunDialogue.commit)
     void = run_method(RunDialogue.void)
-    heartbeat = run_method(RunDialogue.heartbeat)
+    renew = run_method(RunDialogue.renew)
     complete = run_method(RunDialogue.complete)
     pause = run_method(RunDialogue.pause)
     resume = run_method(RunDialogue.resume)

@@ -142,7 +142,7 @@ class RunDialogue:
 
         Args:
             plan: events with their counts, at most 1,000.
-            lease_seconds: how long the trainer may be silent, in 1 ... 604,800; `heartbeat` begins it anew.
+            lease_seconds: how long the trainer may be silent, in 1 ... 604,800; `renew` begins it anew.
 
         Returns:
             The reservation.
@@ -189,7 +189,7 @@ class RunDialogue:
         """
         return (yield from self._end_plan("void", {}))
 
-    def heartbeat(self) -> RequestFlow[Reservation]:
+    def renew(self) -> RequestFlow[Reservation]:
         """Begin the lease of the run's plan anew.
 
         Returns:
@@ -199,7 +199,7 @@ class RunDialogue:
             ReservationTerminalError: it has ended; if its lease ran out, what was left is forfeited.
             LedgerError: anything else.
         """
-        return (yield post(f"{path('reservations', self._own_plan())}/heartbeat", {})).read(Reservation)
+        return (yield post(f"{path('reservations', self._own_plan())}/renew", {})).read(Reservation)
 
     def complete(self, steps_executed: int | None = None) -> RequestFlow[None]:
         """End the run: nothing more will be released under it. Steps that were granted ahead and not used are returned.
