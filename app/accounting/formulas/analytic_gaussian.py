@@ -13,7 +13,6 @@ from math import exp, inf, log, nextafter, pi, sqrt
 from typing import Final
 
 import numpy as np
-from scipy.special import erfcx, ndtr
 
 from app.accounting.formulas.numerics import root
 
@@ -79,6 +78,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 def _log_delta(mu: float, epsilon: float) -> float:
     """Return ln delta, above the true value by at most what the roundings may have taken off."""
+    from scipy.special import erfcx, ndtr  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
+
     middle, half = epsilon / mu, mu / 2
     x, y = middle - half, middle + half
     # x is known to within ROUNDING of its two parts, and d ln delta / dx is at most |x| + 1 in size.

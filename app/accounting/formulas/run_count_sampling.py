@@ -2,8 +2,6 @@
 
 from math import exp, expm1, log1p
 
-from scipy.special import betainc, betaincc, gammainc, gammaln
-
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.repeat_and_select import log_inverse_gamma
 
@@ -40,6 +38,8 @@ def number_of_runs(mean: float, shape: float | None, uniform: float) -> int:
             f"A number of runs is drawn for a mean in [1, {MAX_MEAN:g}] and a shape in [{MIN_SHAPE}, {MAX_SHAPE:g}] or "
             f"null; these are {mean:g} and {shape}."
         )
+    from scipy.special import gammainc  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
+
     assert 0 < uniform < 1, "both ends would stand for no number"
     if mean == 1 and shape is not None:
         return 1
@@ -68,6 +68,8 @@ def _tail(runs: int, shape: float, log_inverse_gamma: float) -> float:
 
     Source: DLMF 8.17.4 and 8.17.21.
     """
+    from scipy.special import betainc, betaincc, gammaln  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
+
     a, gamma = runs + 1, exp(-log_inverse_gamma)
     h = shape if abs(shape) >= LEAST_SHAPE else 1e-9
     kept = -expm1(-h * log_inverse_gamma)

@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, OrderPlan, excess, order_plan
 
@@ -197,6 +196,8 @@ def _log_right(mechanism: _Mechanism, plan: OrderPlan, near: int) -> Floats:
     if few:
         a, b = a[:few], b[:few]
         # It is a q P(x > bend - 1) + (1 - a q) P(x > bend).
+        from scipy.special import log_ndtr  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
+
         log_shifted = float(log_ndtr((1 - mechanism.bend) / mechanism.s))
         ratio = float(log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
         log_other = np.log1p(np.exp(ratio - log_q - np.log(a)) - exp(ratio))
