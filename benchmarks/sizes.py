@@ -35,10 +35,12 @@ ROWS = """
     SELECT 'decisions', count(*), pg_table_size('decisions') / count(*), pg_indexes_size('decisions') / count(*)
     FROM decisions
     UNION ALL
-    SELECT 'step_events', count(*), pg_table_size('step_events') / count(*), pg_indexes_size('step_events') / count(*)
-    FROM step_events
+    SELECT 'decision_events', count(*), pg_table_size('decision_events') / count(*),
+           pg_indexes_size('decision_events') / count(*)
+    FROM decision_events
     UNION ALL
-    SELECT 'balances.spent', count(*), avg(pg_column_size(spent))::bigint, 0 FROM balances WHERE length(spent) > 0
+    SELECT 'balances.spent_curve', count(*), avg(pg_column_size(spent_curve))::bigint, 0
+    FROM balances WHERE length(spent_curve) > 0
     UNION ALL
     SELECT 'accounts', count(*), avg(pg_column_size(accounts.*))::bigint, 0 FROM accounts
 """

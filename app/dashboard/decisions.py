@@ -99,14 +99,14 @@ def show_decision(visit: Visiting, run_id: str, position: Annotated[int, Path(ge
         decision=decision,
         events=[(event_to_dict(step.event), step.count) for step in decision.steps[:MOST_EVENTS]],
         hidden=max(0, len(decision.steps) - MOST_EVENTS),
-        facts=refusal_facts(decision) if decision.refusal is not None else None,
+        facts=refusal_facts(decision) if decision.refusal_details is not None else None,
         why=why,
     )
 
 
 def why(decision: Decision) -> str:
     """Why a decision is what it is, in a sentence or some; empty: there is nothing to be said."""
-    if decision.refusal is not None:
+    if decision.refusal_details is not None:
         return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
     if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:
         return f"These steps had happened, and brought {decision.binding_account_path} over its limit."

@@ -57,7 +57,7 @@ class DecisionEntry:
         epsilon_limit: that governs the run.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
         binding_account_id: the account that leaves the fewest.
-        refusal: the numbers of a refusal, the text as it is stored.
+        refusal_details: the numbers of a refusal, the text as it is stored.
         created_at: an aware moment.
         actor: who asked; None: a decision of a version that did not keep it.
         request_id: of the request that was decided; None: there was none, or it was not kept.
@@ -80,7 +80,7 @@ class DecisionEntry:
     epsilon_limit: float
     steps_remaining: int | None
     binding_account_id: str
-    refusal: str | None
+    refusal_details: str | None
     created_at: datetime
     actor: str | None = None
     request_id: str | None = None
@@ -122,7 +122,7 @@ def canonical_entry(entry: DecisionEntry) -> str:
         f'"epsilon_limit":{float(entry.epsilon_limit)!r},"first_step":{entry.first_step},'
         f'"idempotency_key":{_text_or_null(entry.idempotency_key)},"items":[{items}],'
         f'"organisation_id":{_text(entry.organisation_id)},"outcome":{_text(entry.outcome)},'
-        f'"position":{entry.position},"refusal":{_text_or_null(entry.refusal)},'
+        f'"position":{entry.position},"refusal":{_text_or_null(entry.refusal_details)},'
         f'"request_fingerprint":{_text(entry.request_fingerprint)},{request}"requested_count":{entry.requested_count},'
         f'"reservation_id":{_text_or_null(entry.reservation_id)},"run_id":{_text(entry.run_id)},'
         f'"step_count":{entry.step_count},'

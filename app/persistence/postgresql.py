@@ -149,7 +149,7 @@ def for_organisation(begin: str, organisation_id: str) -> str:
 
 def for_everyone(begin: str) -> str:
     """A statement that begins a transaction about the rows of every organisation."""
-    return f"{begin}; SET LOCAL epsilon_ledger.everyone = 'on'"
+    return f"{begin}; SET LOCAL epsilon_ledger.all_tenants = 'on'"
 
 
 def bypasses_rls(connection: Connection) -> bool:

@@ -166,7 +166,7 @@ def create_sweep(
         if refused is not None:
             before.rollback()
             budget = find_parent(tx, call, sweep.budgets[0]).account.id
-            facts = json.loads(refused.refusal or "{}")
+            facts = json.loads(refused.refusal_details or "{}")
             call.record(tx, refusal_event("experiment", budget, 1, refused.binding_account_id, facts))
             return refuse(refused)
         before.commit()
@@ -205,7 +205,7 @@ def charge_sweep(
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         found = _found(tx, call, experiment_id)
-        if found.charged is not ChargingMode.REPEAT_AND_SELECT:
+        if found.charging_mode is not ChargingMode.REPEAT_AND_SELECT:
             raise InvalidInputError(
                 "The runs of this experiment are charged one by one; there is nothing to charge now."
             )
@@ -322,7 +322,7 @@ def _read(tx: Connection, call: RequestContext, experiment: Experiment) -> Exper
 def read_all(tx: Connection, call: RequestContext, found: Sequence[Experiment]) -> list[ExperimentRecord]:
     """Experiments with what was spent on them, in as many statements for many as for one."""
     whose = call.organisation_id
-    paying = [each.account_id for each in found if each.charged is ChargingMode.REPEAT_AND_SELECT]
+    paying = [each.account_id for each in found if each.charging_mode is ChargingMode.REPEAT_AND_SELECT]
     paths = locks.paths(tx, whose, paying)
     wanted = {each.account_id for each in found} | {at for path in paths.values() for at in path}
     records = {each.account.id: each for each in accounts.read_many(tx, whose, sorted(wanted))}

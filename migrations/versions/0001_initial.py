@@ -18,26 +18,26 @@ TABLES = (
     "organisations",
     "accounts",
     "balances",
-    "account_paths",
+    "account_ancestors",
     "run_budgets",
-    "attestations",
-    "blocks",
+    "partition_attestations",
+    "data_blocks",
     "experiments",
     "populations",
     "api_keys",
-    "replies",
+    "idempotent_responses",
     "dp_events",
-    "event_curves",
+    "event_costs",
     "runs",
     "attempts",
     "reservations",
     "reservation_items",
     "decisions",
-    "step_events",
+    "decision_events",
     "webhooks",
     "alerts",
     "deliveries",
-    "account_readings",
+    "account_usage_snapshots",
     "audit_entries",
     "proposals",
     "checkpoints",
@@ -54,26 +54,26 @@ def upgrade() -> None:
     _create_organisations()
     _create_accounts()
     _create_balances()
-    _create_account_paths()
+    _create_account_ancestors()
     _create_run_budgets()
-    _create_attestations()
-    _create_blocks()
+    _create_partition_attestations()
+    _create_data_blocks()
     _create_experiments()
     _create_populations()
     _create_api_keys()
-    _create_replies()
+    _create_idempotent_responses()
     _create_dp_events()
-    _create_event_curves()
+    _create_event_costs()
     _create_runs()
     _create_attempts()
     _create_reservations()
     _create_reservation_items()
     _create_decisions()
-    _create_step_events()
+    _create_decision_events()
     _create_webhooks()
     _create_alerts()
     _create_deliveries()
-    _create_account_readings()
+    _create_account_usage_snapshots()
     _create_audit_entries()
     _create_proposals()
     _create_checkpoints()
@@ -103,7 +103,7 @@ def _enable_row_level_security(table: str) -> None:
     op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")  # also for the owner, which the service is
     op.execute(
         f"CREATE POLICY {POLICY} ON {table} USING ({owner} = current_setting('epsilon_ledger.organisation', true)"
-        " OR current_setting('epsilon_ledger.everyone', true) = 'on')"
+        " OR current_setting('epsilon_ledger.all_tenants', true) = 'on')"
     )
 
 
@@ -138,8 +138,8 @@ def _create_organisations() -> None:
         sa.Column("policy", sa.Text),
         sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
         _timestamp("created_at", nullable=False),
-        sa.CheckConstraint("name <> ''", name="name_given"),
-        sa.CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
+        sa.CheckConstraint("name <> ''", name="name_not_empty"),
+        sa.CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),
     )
 
 
@@ -158,19 +158,19 @@ def _create_accounts() -> None:
         sa.Column("epsilon_limit", sa.Float(53)),
         sa.Column("delta_limit", sa.Float(53)),
         sa.Column("filter", sa.String(16), nullable=False),
-        sa.Column("planned", sa.Text, nullable=False),
-        sa.Column("weights", sa.Text),
+        sa.Column("planned_events", sa.Text, nullable=False),
+        sa.Column("filter_weights", sa.Text),
         sa.Column("grid_version", sa.Integer, nullable=False),
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("limit_revision", sa.Integer, nullable=False, server_default="0"),
         sa.Column("policy", sa.Text),
-        sa.Column("house_policy", sa.Text),
+        sa.Column("organisation_policy", sa.Text),
         sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("charged_since", sa.Text, nullable=False, server_default="{}"),
-        sa.Column("quarantine", sa.Text),
+        sa.Column("uncompacted_charges", sa.Text, nullable=False, server_default="{}"),
+        sa.Column("quarantine_reason", sa.Text),
         sa.Column("alert_thresholds", sa.Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
         sa.Column("forecast_days", sa.Integer, nullable=False, server_default="30"),
-        sa.Column("partitions_per_unit", sa.Integer),
+        sa.Column("max_partitions_per_unit", sa.Integer),
         _timestamp("opens_at"),
         _timestamp("closes_at"),
         _timestamp("created_at", nullable=False),
@@ -180,32 +180,34 @@ def _create_accounts() -> None:
         _foreign_key("accounts", parent_id="id"),
         _foreign_key("accounts", population_id="id"),
         sa.CheckConstraint("kind IN ('population', 'budget', 'run')", name="kind_known"),
-        sa.CheckConstraint("name <> ''", name="name_given"),
-        sa.CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_compared"),
+        sa.CheckConstraint("name <> ''", name="name_not_empty"),
+        sa.CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_skeleton_unless_run"),
         sa.CheckConstraint(
             "(kind = 'population') = (parent_id IS NULL) AND (kind = 'population') = (depth = 0) AND depth >= 0",
             name="population_is_root",
         ),
-        sa.CheckConstraint("kind <> 'population' OR population_id = id", name="population_is_its_own"),
-        sa.CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name="limit_unless_run"),
-        sa.CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name="limit_whole"),
+        sa.CheckConstraint("kind <> 'population' OR population_id = id", name="population_refers_to_itself"),
+        sa.CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name="limit_required_unless_run"),
+        sa.CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name="limit_complete"),
         sa.CheckConstraint(
             "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
             name="limit_in_range",
         ),
         sa.CheckConstraint("filter IN ('adaptive', 'declared')", name="filter_known"),
-        sa.CheckConstraint("filter = 'adaptive' OR weights IS NULL", name="weights_only_if_adaptive"),
-        sa.CheckConstraint("version >= 0", name="version_counts"),
-        sa.CheckConstraint("limit_revision >= 0", name="limit_revision_counts"),
-        sa.CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
-        sa.CheckConstraint("kind <> 'run' OR policy IS NULL", name="policy_above_runs"),
-        sa.CheckConstraint("kind = 'population' OR house_policy IS NULL", name="house_policy_of_populations"),
-        sa.CheckConstraint("quarantine <> ''", name="quarantine_said"),
-        sa.CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_said"),
-        sa.CheckConstraint("forecast_days >= 0", name="forecast_days_count"),
-        sa.CheckConstraint("partitions_per_unit >= 1", name="partitions_count"),
-        sa.CheckConstraint("kind <> 'run' OR partitions_per_unit IS NULL", name="runs_have_no_parts"),
-        sa.CheckConstraint("closes_at > opens_at", name="window_holds_a_moment"),
+        sa.CheckConstraint("filter = 'adaptive' OR filter_weights IS NULL", name="filter_weights_only_if_adaptive"),
+        sa.CheckConstraint("version >= 0", name="version_nonnegative"),
+        sa.CheckConstraint("limit_revision >= 0", name="limit_revision_nonnegative"),
+        sa.CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),
+        sa.CheckConstraint("kind <> 'run' OR policy IS NULL", name="policy_not_on_runs"),
+        sa.CheckConstraint(
+            "kind = 'population' OR organisation_policy IS NULL", name="organisation_policy_only_on_populations"
+        ),
+        sa.CheckConstraint("quarantine_reason <> ''", name="quarantine_reason_not_empty"),
+        sa.CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_not_empty"),
+        sa.CheckConstraint("forecast_days >= 0", name="forecast_days_nonnegative"),
+        sa.CheckConstraint("max_partitions_per_unit >= 1", name="max_partitions_per_unit_positive"),
+        sa.CheckConstraint("kind <> 'run' OR max_partitions_per_unit IS NULL", name="partitions_not_on_runs"),
+        sa.CheckConstraint("closes_at > opens_at", name="window_order"),
     )
     _create_partial_index(
         "uq_accounts_path", "accounts", ["organisation_id", "path"], where="kind != 'run'", unique=True
@@ -232,24 +234,24 @@ def _create_balances() -> None:
         "balances",
         _id("organisation_id"),
         _id("account_id"),
-        sa.Column("spent", sa.LargeBinary, nullable=False),
-        sa.Column("held", sa.LargeBinary, nullable=False),
+        sa.Column("spent_curve", sa.LargeBinary, nullable=False),
+        sa.Column("held_curve", sa.LargeBinary, nullable=False),
         sa.Column("spent_delta", sa.BigInteger, nullable=False),
         sa.Column("held_delta", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
         sa.CheckConstraint(
-            "length(spent) % 8 = 0 AND length(held) % 8 = 0 AND (length(spent) = 0 OR length(held) IN (0, length(spent)))",
-            name="curves_whole",
+            "length(spent_curve) % 8 = 0 AND length(held_curve) % 8 = 0 AND (length(spent_curve) = 0 OR length(held_curve) IN (0, length(spent_curve)))",
+            name="curve_lengths",
         ),
-        sa.CheckConstraint("spent_delta >= 0", name="spent_delta_counts"),
-        sa.CheckConstraint("held_delta >= 0", name="held_delta_counts"),
+        sa.CheckConstraint("spent_delta >= 0", name="spent_delta_nonnegative"),
+        sa.CheckConstraint("held_delta >= 0", name="held_delta_nonnegative"),
     )
 
 
-def _create_account_paths() -> None:
+def _create_account_ancestors() -> None:
     op.create_table(
-        "account_paths",
+        "account_ancestors",
         _id("organisation_id"),
         _id("account_id"),
         _id("ancestor_id"),
@@ -258,7 +260,7 @@ def _create_account_paths() -> None:
         sa.UniqueConstraint("organisation_id", "ancestor_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
         _foreign_key("accounts", ancestor_id="id"),
-        sa.CheckConstraint("depth >= 0", name="depth_counts"),
+        sa.CheckConstraint("depth >= 0", name="depth_nonnegative"),
     )
 
 
@@ -267,37 +269,38 @@ def _create_run_budgets() -> None:
         "run_budgets",
         _id("organisation_id"),
         _id("run_id"),
-        sa.Column("place", sa.Integer, nullable=False),
+        sa.Column("position", sa.Integer, nullable=False),
         _id("budget_id"),
-        sa.PrimaryKeyConstraint("organisation_id", "run_id", "place"),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", "position"),
         sa.UniqueConstraint("organisation_id", "budget_id", "run_id"),
         _foreign_key("accounts", run_id="id"),
         _foreign_key("accounts", budget_id="id"),
-        sa.CheckConstraint("place >= 0", name="place_counts"),
+        sa.CheckConstraint("position >= 0", name="position_nonnegative"),
     )
 
 
-def _create_attestations() -> None:
+def _create_partition_attestations() -> None:
     op.create_table(
-        "attestations",
+        "partition_attestations",
         _id("organisation_id"),
         _id("account_id"),
         sa.Column("attestation", sa.Text, nullable=False),
-        sa.Column("replaced_units", sa.String(32)),
+        sa.Column("replacement_assumption", sa.String(32)),
         sa.Column("attested_by", sa.String(255), nullable=False),
         _timestamp("attested_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("attestation <> ''", name="attestation_given"),
+        sa.CheckConstraint("attestation <> ''", name="attestation_not_empty"),
         sa.CheckConstraint(
-            "replaced_units IN ('stay_in_their_parts', 'removal_is_bounded')", name="replaced_units_known"
+            "replacement_assumption IN ('stay_in_their_parts', 'removal_is_bounded')",
+            name="replacement_assumption_known",
         ),
     )
 
 
-def _create_blocks() -> None:
+def _create_data_blocks() -> None:
     op.create_table(
-        "blocks",
+        "data_blocks",
         _id("organisation_id"),
         _id("account_id"),
         _timestamp("data_from", nullable=False),
@@ -305,8 +308,8 @@ def _create_blocks() -> None:
         sa.Column("label", sa.String(100)),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("data_to > data_from", name="block_holds_a_moment"),
-        sa.CheckConstraint("label <> ''", name="label_given"),
+        sa.CheckConstraint("data_to > data_from", name="data_range_order"),
+        sa.CheckConstraint("label <> ''", name="label_not_empty"),
     )
 
 
@@ -316,13 +319,13 @@ def _create_experiments() -> None:
         _id("organisation_id"),
         _id("id"),
         _id("account_id"),
-        sa.Column("charged", sa.String(32), nullable=False),
+        sa.Column("charging_mode", sa.String(32), nullable=False),
         sa.Column("created_by", sa.String(300), nullable=False),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         sa.UniqueConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("charged IN ('each_run', 'repeat_and_select')", name="charged_known"),
+        sa.CheckConstraint("charging_mode IN ('each_run', 'repeat_and_select')", name="charging_mode_known"),
     )
 
 
@@ -336,12 +339,12 @@ def _create_populations() -> None:
         sa.Column("size", sa.BigInteger),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("privacy_unit <> ''", name="privacy_unit_given"),
+        sa.CheckConstraint("privacy_unit <> ''", name="privacy_unit_not_empty"),
         sa.CheckConstraint(
             "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')",
-            name="relation_known",
+            name="neighboring_relation_known",
         ),
-        sa.CheckConstraint("size > 0", name="size_counts"),
+        sa.CheckConstraint("size > 0", name="size_positive"),
     )
 
 
@@ -371,9 +374,9 @@ def _create_api_keys() -> None:
     )
 
 
-def _create_replies() -> None:
+def _create_idempotent_responses() -> None:
     op.create_table(
-        "replies",
+        "idempotent_responses",
         _id("organisation_id"),
         sa.Column("idempotency_key", sa.String(255), nullable=False),
         sa.Column("request_fingerprint", sa.String(64), nullable=False),
@@ -392,16 +395,16 @@ def _create_dp_events() -> None:
         "dp_events",
         _id("organisation_id"),
         sa.Column("fingerprint", sa.String(64), nullable=False),
-        sa.Column("canonical", sa.Text, nullable=False),
+        sa.Column("canonical_json", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "fingerprint"),
         _organisation_foreign_key(),
         sa.CheckConstraint("length(fingerprint) = 64", name="fingerprint_is_sha256"),
     )
 
 
-def _create_event_curves() -> None:
+def _create_event_costs() -> None:
     op.create_table(
-        "event_curves",
+        "event_costs",
         _id("organisation_id"),
         sa.Column("event_fingerprint", sa.String(64), nullable=False),
         sa.Column("neighboring_relation", sa.String(32), nullable=False),
@@ -412,11 +415,12 @@ def _create_event_curves() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "event_fingerprint", "neighboring_relation", "grid_version"),
         _foreign_key("dp_events", event_fingerprint="fingerprint"),
         sa.CheckConstraint(
-            "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')", name="relation_known"
+            "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')",
+            name="neighboring_relation_known",
         ),
-        sa.CheckConstraint("length(curve) > 0 AND length(curve) % 8 = 0", name="curve_whole"),
-        sa.CheckConstraint("curve_delta >= 0", name="curve_delta_counts"),
-        sa.CheckConstraint("formula_version >= 1", name="formula_version_counts"),
+        sa.CheckConstraint("length(curve) > 0 AND length(curve) % 8 = 0", name="curve_length"),
+        sa.CheckConstraint("curve_delta >= 0", name="curve_delta_nonnegative"),
+        sa.CheckConstraint("formula_version >= 1", name="formula_version_positive"),
     )
 
 
@@ -429,7 +433,7 @@ def _create_runs() -> None:
         sa.Column("event_fingerprint", sa.String(64)),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("next_step", sa.BigInteger, nullable=False),
-        sa.Column("decisions", sa.BigInteger, nullable=False),
+        sa.Column("decision_count", sa.BigInteger, nullable=False),
         sa.Column("chain_head", sa.LargeBinary(32), nullable=False),
         _id("reservation_id", nullable=True),
         sa.Column("declared_steps", sa.BigInteger),
@@ -447,14 +451,14 @@ def _create_runs() -> None:
             "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
         ),
         sa.CheckConstraint(
-            "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_has_not_begun"
+            "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_not_started"
         ),
-        sa.CheckConstraint("declared_steps >= 1", name="declared_steps_count"),
-        sa.CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_count"),
+        sa.CheckConstraint("declared_steps >= 1", name="declared_steps_positive"),
+        sa.CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_positive"),
         sa.CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
-        sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
-        sa.CheckConstraint("next_step >= 0", name="next_step_counts"),
-        sa.CheckConstraint("decisions >= 0", name="decisions_count"),
+        sa.CheckConstraint("attempt >= 1", name="attempt_positive"),
+        sa.CheckConstraint("next_step >= 0", name="next_step_nonnegative"),
+        sa.CheckConstraint("decision_count >= 0", name="decision_count_nonnegative"),
     )
 
 
@@ -469,8 +473,8 @@ def _create_attempts() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "run_id", "attempt"),
         sa.UniqueConstraint("organisation_id", "run_id", "attempt", "first_step"),
         _foreign_key("runs", run_id="account_id"),
-        sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
-        sa.CheckConstraint("first_step >= 0", name="first_step_counts"),
+        sa.CheckConstraint("attempt >= 1", name="attempt_positive"),
+        sa.CheckConstraint("first_step >= 0", name="first_step_nonnegative"),
     )
 
 
@@ -482,7 +486,7 @@ def _create_reservations() -> None:
         _id("run_id"),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
-        sa.Column("reserved", sa.LargeBinary, nullable=False),
+        sa.Column("reserved_curve", sa.LargeBinary, nullable=False),
         sa.Column("reserved_delta", sa.BigInteger, nullable=False),
         sa.Column("lease_seconds", sa.Integer, nullable=False),
         _timestamp("expires_at", nullable=False),
@@ -493,12 +497,12 @@ def _create_reservations() -> None:
         sa.UniqueConstraint("organisation_id", "run_id", "id"),
         _foreign_key("attempts", run_id="run_id", attempt="attempt"),
         sa.CheckConstraint("status IN ('active', 'committed', 'voided', 'forfeited')", name="status_known"),
-        sa.CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_once"),
-        sa.CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="attested_if_committed"),
-        sa.CheckConstraint("steps_executed >= 0", name="steps_executed_count"),
-        sa.CheckConstraint("length(reserved) > 0 AND length(reserved) % 8 = 0", name="curve_whole"),
-        sa.CheckConstraint("reserved_delta >= 0", name="reserved_delta_counts"),
-        sa.CheckConstraint("lease_seconds >= 1", name="lease_counts"),
+        sa.CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_at_unless_active"),
+        sa.CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="steps_executed_if_committed"),
+        sa.CheckConstraint("steps_executed >= 0", name="steps_executed_nonnegative"),
+        sa.CheckConstraint("length(reserved_curve) > 0 AND length(reserved_curve) % 8 = 0", name="curve_length"),
+        sa.CheckConstraint("reserved_delta >= 0", name="reserved_delta_nonnegative"),
+        sa.CheckConstraint("lease_seconds >= 1", name="lease_seconds_positive"),
     )
     if _is_postgresql():  # the two tables refer to each other, and SQLite cannot add a constraint
         op.create_foreign_key(
@@ -521,16 +525,16 @@ def _create_reservation_items() -> None:
         sa.Column("item", sa.Integer, nullable=False),
         sa.Column("event_fingerprint", sa.String(64), nullable=False),
         sa.Column("count", sa.BigInteger, nullable=False),
-        sa.Column("withdrawn", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("used", sa.BigInteger, nullable=False),
+        sa.Column("withdrawn_count", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("authorized_count", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "reservation_id", "item"),
         sa.UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
         _foreign_key("reservations", reservation_id="id"),
         _foreign_key("dp_events", event_fingerprint="fingerprint"),
-        sa.CheckConstraint("item >= 0", name="item_counts"),
+        sa.CheckConstraint("item >= 0", name="item_nonnegative"),
         sa.CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
-        sa.CheckConstraint("used >= 0 AND used <= count", name="used_in_range"),
-        sa.CheckConstraint("withdrawn >= 0 AND withdrawn <= count", name="withdrawn_in_range"),
+        sa.CheckConstraint("authorized_count >= 0 AND authorized_count <= count", name="authorized_count_in_range"),
+        sa.CheckConstraint("withdrawn_count >= 0 AND withdrawn_count <= count", name="withdrawn_count_in_range"),
     )
 
 
@@ -556,7 +560,7 @@ def _create_decisions() -> None:
         sa.Column("epsilon_limit", sa.Float(53), nullable=False),
         sa.Column("steps_remaining", sa.BigInteger),
         _id("binding_account_id"),
-        sa.Column("refusal", sa.Text),
+        sa.Column("refusal_details", sa.Text),
         sa.Column("entry_hash", sa.LargeBinary(32), nullable=False),
         _timestamp("created_at", nullable=False),
         sa.Column("actor", sa.String(300)),
@@ -573,18 +577,20 @@ def _create_decisions() -> None:
             "attempts", run_id="run_id", attempt="attempt", opens_step="first_step", name="fk_decisions_opens"
         ),
         _foreign_key("reservations", run_id="run_id", reservation_id="id", name="fk_decisions_reservation"),
-        sa.CheckConstraint("position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counts"),
-        sa.CheckConstraint("requested_count >= step_count", name="requested_count_covers"),
-        sa.CheckConstraint("steps_remaining >= 0", name="steps_remaining_count"),
+        sa.CheckConstraint(
+            "position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counters_in_range"
+        ),
+        sa.CheckConstraint("requested_count >= step_count", name="requested_count_at_least_step_count"),
+        sa.CheckConstraint("steps_remaining >= 0", name="steps_remaining_nonnegative"),
         sa.CheckConstraint(
             "(outcome IN ('admitted', 'reported') AND next_step IS NOT NULL AND next_step = first_step + step_count"
             " AND (follows_step IS NULL) <> (opens_step IS NULL) AND COALESCE(follows_step, opens_step) = first_step"
-            " AND refusal IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
+            " AND refusal_details IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
             " OR (outcome = 'refused' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-            " AND refusal IS NOT NULL AND steps_remaining IS NULL)"
+            " AND refusal_details IS NOT NULL AND steps_remaining IS NULL)"
             " OR (outcome = 'forfeited' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-            " AND refusal IS NULL AND steps_remaining IS NULL AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
-            name="outcome_whole",
+            " AND refusal_details IS NULL AND steps_remaining IS NULL AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
+            name="outcome_consistent",
         ),
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
         sa.CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
@@ -607,9 +613,9 @@ def _create_decisions() -> None:
     )
 
 
-def _create_step_events() -> None:
+def _create_decision_events() -> None:
     op.create_table(
-        "step_events",
+        "decision_events",
         _id("organisation_id"),
         _id("run_id"),
         sa.Column("position", sa.BigInteger, nullable=False),
@@ -619,7 +625,7 @@ def _create_step_events() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "run_id", "position", "item"),
         _foreign_key("decisions", run_id="run_id", position="position"),
         _foreign_key("dp_events", event_fingerprint="fingerprint"),
-        sa.CheckConstraint("item >= 0", name="item_counts"),
+        sa.CheckConstraint("item >= 0", name="item_nonnegative"),
         sa.CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
     )
 
@@ -634,20 +640,25 @@ def _create_webhooks() -> None:
         _id("account_id", nullable=True),
         sa.Column("secret", sa.String(255), nullable=False),
         sa.Column("previous_secret", sa.String(255)),
-        _timestamp("previous_until"),
+        _timestamp("previous_secret_expires_at"),
         _timestamp("created_at", nullable=False),
         _timestamp("disabled_at"),
-        sa.Column("disabled_because", sa.Text),
-        sa.Column("failures", sa.Integer, nullable=False),
+        sa.Column("disabled_reason", sa.Text),
+        sa.Column("consecutive_failures", sa.Integer, nullable=False),
         _timestamp("failing_since"),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         _organisation_foreign_key(),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("url <> ''", name="url_given"),
-        sa.CheckConstraint("secret <> ''", name="secret_given"),
-        sa.CheckConstraint("(previous_secret IS NULL) = (previous_until IS NULL)", name="previous_whole"),
-        sa.CheckConstraint("(disabled_at IS NULL) = (disabled_because IS NULL)", name="disabled_whole"),
-        sa.CheckConstraint("failures >= 0 AND (failures = 0) = (failing_since IS NULL)", name="failures_whole"),
+        sa.CheckConstraint("url <> ''", name="url_not_empty"),
+        sa.CheckConstraint("secret <> ''", name="secret_not_empty"),
+        sa.CheckConstraint(
+            "(previous_secret IS NULL) = (previous_secret_expires_at IS NULL)", name="previous_secret_complete"
+        ),
+        sa.CheckConstraint("(disabled_at IS NULL) = (disabled_reason IS NULL)", name="disabled_complete"),
+        sa.CheckConstraint(
+            "consecutive_failures >= 0 AND (consecutive_failures = 0) = (failing_since IS NULL)",
+            name="consecutive_failures_consistent",
+        ),
     )
 
 
@@ -658,14 +669,14 @@ def _create_alerts() -> None:
         _id("id"),
         sa.Column("type", sa.String(40), nullable=False),
         _id("account_id", nullable=True),
-        sa.Column("occasion", sa.String(255), nullable=False),
-        sa.Column("facts", sa.Text, nullable=False),
+        sa.Column("dedup_key", sa.String(255), nullable=False),
+        sa.Column("payload", sa.Text, nullable=False),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
-        sa.UniqueConstraint("organisation_id", "account_id", "type", "occasion"),
+        sa.UniqueConstraint("organisation_id", "account_id", "type", "dedup_key"),
         _organisation_foreign_key(),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="about_an_account"),
+        sa.CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="account_unless_test"),
     )
 
 
@@ -689,26 +700,26 @@ def _create_deliveries() -> None:
         _foreign_key("webhooks", webhook_id="id"),
         _foreign_key("alerts", alert_id="id"),
         sa.CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name="status_known"),
-        sa.CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_once"),
-        sa.CheckConstraint("attempts >= 0", name="attempts_count"),
+        sa.CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_at_if_delivered"),
+        sa.CheckConstraint("attempts >= 0", name="attempts_nonnegative"),
     )
     _create_partial_index(
         "ix_deliveries_pending", "deliveries", ["organisation_id", "next_attempt_at"], where="status = 'pending'"
     )
 
 
-def _create_account_readings() -> None:
+def _create_account_usage_snapshots() -> None:
     op.create_table(
-        "account_readings",
+        "account_usage_snapshots",
         _id("organisation_id"),
         _id("account_id"),
         sa.Column("day", sa.Integer, nullable=False),
-        sa.Column("share", sa.Float(53), nullable=False),
-        _timestamp("read_at", nullable=False),
+        sa.Column("utilisation", sa.Float(53), nullable=False),
+        _timestamp("recorded_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "account_id", "day"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("share >= 0", name="share_counts"),
-        sa.CheckConstraint("day >= 0", name="day_counts"),
+        sa.CheckConstraint("utilisation >= 0", name="utilisation_nonnegative"),
+        sa.CheckConstraint("day >= 0", name="day_nonnegative"),
     )
 
 
@@ -728,7 +739,7 @@ def _create_audit_entries() -> None:
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "position"),
         _organisation_foreign_key(),
-        sa.CheckConstraint("position >= 0", name="position_counts"),
+        sa.CheckConstraint("position >= 0", name="position_nonnegative"),
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
     )
     op.create_index(
@@ -749,7 +760,7 @@ def _create_proposals() -> None:
         _id("id"),
         sa.Column("kind", sa.String(16), nullable=False),
         _id("account_id", nullable=True),
-        sa.Column("facts", sa.Text, nullable=False),
+        sa.Column("payload", sa.Text, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("proposed_by", sa.String(300), nullable=False),
@@ -760,12 +771,12 @@ def _create_proposals() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         _foreign_key("accounts", account_id="id"),
         sa.CheckConstraint("kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name="kind_known"),
-        sa.CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_given"),
+        sa.CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_required"),
         sa.CheckConstraint(
             "status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"
         ),
-        sa.CheckConstraint("(status = 'open') = (decided_by IS NULL)", name="decided_once"),
-        sa.CheckConstraint("(decided_by IS NULL) = (decided_at IS NULL)", name="decision_whole"),
+        sa.CheckConstraint("(status = 'open') = (decided_by IS NULL)", name="decided_by_unless_open"),
+        sa.CheckConstraint("(decided_by IS NULL) = (decided_at IS NULL)", name="decision_complete"),
     )
     _create_partial_index(
         "uq_proposals_open",
@@ -780,14 +791,14 @@ def _create_checkpoints() -> None:
     op.create_table(
         "checkpoints",
         _id("organisation_id"),
-        sa.Column("acts", sa.BigInteger, nullable=False),
-        sa.Column("head", sa.LargeBinary(32), nullable=False),
+        sa.Column("audit_length", sa.BigInteger, nullable=False),
+        sa.Column("audit_head", sa.LargeBinary(32), nullable=False),
         sa.Column("document", sa.Text, nullable=False),
         _timestamp("created_at", nullable=False),
-        sa.PrimaryKeyConstraint("organisation_id", "acts"),
+        sa.PrimaryKeyConstraint("organisation_id", "audit_length"),
         _organisation_foreign_key(),
-        sa.CheckConstraint("acts >= 1", name="acts_count"),
-        sa.CheckConstraint("length(head) = 32", name="head_is_sha256"),
+        sa.CheckConstraint("audit_length >= 1", name="audit_length_positive"),
+        sa.CheckConstraint("length(audit_head) = 32", name="audit_head_is_sha256"),
     )
 
 
@@ -796,10 +807,10 @@ def _create_run_anchors() -> None:
         "run_anchors",
         _id("organisation_id"),
         _id("run_id"),
-        sa.Column("decisions", sa.BigInteger, nullable=False),
+        sa.Column("decision_count", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "run_id"),
         _foreign_key("runs", run_id="account_id"),
-        sa.CheckConstraint("decisions >= 1", name="decisions_count"),
+        sa.CheckConstraint("decision_count >= 1", name="decision_count_positive"),
     )
 
 
@@ -812,7 +823,7 @@ def _create_sessions() -> None:
         sa.Column("actor", sa.String(300), nullable=False),
         sa.Column("role", sa.String(16)),
         _id("scope_id", nullable=True),
-        sa.Column("thumbprint", sa.String(64)),
+        sa.Column("oidc_key_thumbprint", sa.String(64)),
         _timestamp("created_at", nullable=False),
         _timestamp("expires_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
@@ -820,7 +831,7 @@ def _create_sessions() -> None:
         _organisation_foreign_key(),
         _foreign_key("accounts", scope_id="id"),
         sa.CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
-        sa.CheckConstraint("(role IS NULL) = (thumbprint IS NULL)", name="person_whole"),
-        sa.CheckConstraint("role IS NOT NULL OR scope_id IS NULL", name="keys_keep_their_scope"),
-        sa.CheckConstraint("expires_at > created_at", name="lasts"),
+        sa.CheckConstraint("(role IS NULL) = (oidc_key_thumbprint IS NULL)", name="oidc_session_complete"),
+        sa.CheckConstraint("role IS NOT NULL OR scope_id IS NULL", name="scope_only_for_oidc"),
+        sa.CheckConstraint("expires_at > created_at", name="expires_after_creation"),
     )

@@ -137,7 +137,7 @@ def test_decisions_cut_off_are_found_though_the_run_s_head_was_set_back(home: Ho
     with tampering(home.ledger.database) as tx:
         first = tx.execute(select(decisions.c.entry_hash).where(decisions.c.position == 0)).scalar_one()
         tx.execute(delete(decisions).where(decisions.c.position > 0))
-        tx.execute(update(runs).where(runs.c.account_id == home.run).values(decisions=1, chain_head=first))
+        tx.execute(update(runs).where(runs.c.account_id == home.run).values(decision_count=1, chain_head=first))
     problems = verify(home.ledger.database).problems
     assert any("tied to 2 of them" in problem for problem in problems)
 

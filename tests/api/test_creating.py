@@ -190,7 +190,7 @@ def test_a_limit_that_only_bounded_losses_fit_is_warned_of(house: House, path: s
 def test_beneath_a_population_of_the_first_grid_such_a_limit_is_refused(ledger: Ledger) -> None:
     ledger.population()
     with ledger.database.write(ALL_TENANTS) as tx:
-        tx.execute(update(accounts).values(grid_version=1, weights=None))
+        tx.execute(update(accounts).values(grid_version=1, filter_weights=None))
     body = {"name": "small", "parent": "mimic", "limit": {"epsilon": 0.003, "delta": 1e-5}}
     reply = ledger.post("/v1/budgets", body)
     assert (reply.status_code, reply.json()["code"]) == (422, "limit_too_small")

@@ -337,7 +337,7 @@ def test_a_statement_claims_no_sweep_that_was_not_charged_as_it_was_declared(hom
 @pytest.mark.parametrize(
     "change",
     [
-        lambda tx: tx.execute(update(experiments).values(charged="repeat_and_select")),
+        lambda tx: tx.execute(update(experiments).values(charging_mode="repeat_and_select")),
         lambda tx: tx.execute(delete(experiments)),
         lambda tx: tx.execute(update(experiments).values(id="exp_another")),
     ],

@@ -23,7 +23,7 @@ def status(trainer: Trainer, reservation: str) -> tuple[str, int | None]:
     return told["status"], told["steps_executed"]
 
 
-REGISTERED = {"run_budgets", "accounts", "account_paths", "runs", "attempts", "audit_entries", "balances"}
+REGISTERED = {"run_budgets", "accounts", "account_ancestors", "runs", "attempts", "audit_entries", "balances"}
 """What another run has changed."""
 
 
@@ -59,7 +59,7 @@ def test_a_refused_plan_leaves_the_one_before_as_it_is(trainer: Trainer) -> None
     before, balance = trainer.rows(), trainer.balance()
     refused = trainer.reserve((LOUD, 10**6), follows=after(first, 4), key="k-1")
     told = is_refused(refused, 403, "budget_exceeded")
-    assert changed(before, trainer.rows()) == {"replies", "audit_entries"}
+    assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     assert trainer.balance() == balance
     assert status(trainer, first) == ("active", None)
     # What fits was counted with the plan before ended.

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from app.persistence.database import ALL_TENANTS
-from app.persistence.tables import replies
+from app.persistence.tables import idempotent_responses
 from tests.api.conftest import House
 from tests.conftest import SAMPLED
 from tests.persistence.dump import changed
@@ -154,7 +154,7 @@ def test_sixteen_at_once_with_one_key_make_one_thing(home: House, path: str) -> 
     assert sum("idempotent-replayed" in reply.headers for reply in replies) == 15
     after = home.rows()
     assert len(after["accounts"]) == len(before["accounts"]) + 1
-    assert len(after["replies"]) == 1
+    assert len(after["idempotent_responses"]) == 1
     assert "decisions" not in changed(before, after)
 
 
@@ -198,7 +198,7 @@ def test_an_event_at_its_defaults_is_the_same_request_and_the_one_it_was_before_
     again = home.ledger.post("/v1/runs", body | {"event": spelled}, Idempotency_Key="k-1")
     assert (again.status_code, again.content) == (201, first.content)
     with home.ledger.database.read(ALL_TENANTS) as tx:
-        kept = tx.execute(select(replies.c.request_fingerprint)).scalars().all()
+        kept = tx.execute(select(idempotent_responses.c.request_fingerprint)).scalars().all()
     # As release 0.1.0 wrote it: a key must be known after an upgrade.
     dumped: dict[str, Any] = {
         "name": "again",

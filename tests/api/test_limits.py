@@ -327,7 +327,7 @@ def test_a_change_reads_the_account_once(home: House) -> None:
     hooks.listen(engine, "before_cursor_execute", note)
     assert _ask(home, 0.9, "budget_admin").status_code == 200
     hooks.remove(engine, "before_cursor_execute", note)
-    assert len([statement for statement in seen if "balances.spent" in statement]) == 1
+    assert len([statement for statement in seen if "balances.spent_curve" in statement]) == 1
 
 
 def test_a_population_is_named_by_its_path_as_well(home: House) -> None:

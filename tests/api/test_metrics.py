@@ -188,7 +188,7 @@ def test_an_account_that_is_stopped_is_counted(watched: House) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE accounts SET charged_since = '[1' WHERE kind = 'budget'",
+        "UPDATE accounts SET uncompacted_charges = '[1' WHERE kind = 'budget'",
         "DELETE FROM balances WHERE account_id LIKE 'bud_%'",
     ],
 )

@@ -53,7 +53,7 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House)
         "UPDATE decisions SET entry_hash = zeroblob(32)",
         "UPDATE runs SET chain_head = zeroblob(32)",
         "DELETE FROM decisions",
-        "UPDATE runs SET decisions = decisions + 1",
+        "UPDATE runs SET decision_count = decision_count + 1",
     ],
 )
 def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: House, damage: str) -> None:

@@ -64,7 +64,7 @@ def test_a_refusal_has_every_number_and_they_fit_together(home: House) -> None:
     assert 0 < told["max_count_that_fits"] < 10_000
     assert told["noise_multiplier_that_fits"] > 1.1
     assert "mimic/icu-team" in told["detail"]
-    assert changed(before, home.rows()) == {"decisions", "step_events", "runs"}
+    assert changed(before, home.rows()) == {"decisions", "decision_events", "runs"}
     assert home.ledger.get(f"/v1/runs/{home.run}").content == read
 
 

@@ -169,12 +169,12 @@ def test_one_account_in_doubt_does_not_keep_others_from_being_forfeited(
     for each in (trainer, other):
         each.reserved((LOUD, 5), lease_seconds=60)
     with tampering(ledger.database) as tx:
-        set_account(tx, "mimic/icu-team", quarantine="its balance is wrong")
+        set_account(tx, "mimic/icu-team", quarantine_reason="its balance is wrong")
     assert expire_reservations(ledger.database, moved(monkeypatch, seconds=61)) == 1
     assert other.read()["reservation"] is None
     assert trainer.read()["reservation"] is not None
     with tampering(ledger.database) as tx:
-        set_account(tx, "mimic/icu-team", quarantine=None)
+        set_account(tx, "mimic/icu-team", quarantine_reason=None)
     assert expire_reservations(ledger.database, moved(monkeypatch, seconds=61)) == 1
 
 
@@ -182,7 +182,7 @@ def test_an_account_in_doubt_neither_holds_nor_gives_back(trainer: Trainer) -> N
     held = trainer.reserved((LOUD, 5))
     other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
     with tampering(trainer.ledger.database) as tx:
-        set_account(tx, "mimic", quarantine="its balance is wrong")
+        set_account(tx, "mimic", quarantine_reason="its balance is wrong")
     before = trainer.rows()
     for asked in (
         *(trainer.end(held, "commit", 5), trainer.end(held, "void")),

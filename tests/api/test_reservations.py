@@ -38,7 +38,7 @@ def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer)
     before = trainer.rows()
     made = trainer.reserve(*PLAN, lease_seconds=60).json()
     after = trainer.rows()
-    tables = {"accounts", "balances", "runs", "reservations", "reservation_items", "dp_events", "event_curves"}
+    tables = {"accounts", "balances", "runs", "reservations", "reservation_items", "dp_events", "event_costs"}
     assert changed(before, after) == tables
     assert made["plan"] == [
         {"event": LOUD, "count": 7, "used": 0, "withdrawn": 0},
@@ -59,7 +59,7 @@ def test_steps_of_the_plan_touch_the_runs_own_rows_only(trainer: Trainer) -> Non
     assert [each["reservation"] for each in told] == [held, held]
     assert [each["steps_remaining"] for each in told] == [2, 2]
     assert told[-1]["binding_account"] == trainer.run
-    assert changed(before, after) == {"accounts", "runs", "decisions", "step_events", "reservation_items"}
+    assert changed(before, after) == {"accounts", "runs", "decisions", "decision_events", "reservation_items"}
     moved_rows = {row[1] for row in set(before["accounts"]) ^ set(after["accounts"])}
     assert moved_rows == {trainer.run}
     assert trainer.balance()[:-1] == above
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer
     assert (told["decision"], told["count"], told["held"]) == ("refused", 10**6, 0)
     assert told["spent"] + told["held"] + told["requested"] > told["limit"]
     assert told["noise_multiplier_that_fits"] > 60
-    assert changed(before, trainer.rows()) == {"replies", "audit_entries"}
+    assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     fitting = told["max_count_that_fits"]
     is_refused(trainer.reserve((LOUD, fitting + 1)), 403, "budget_exceeded")
     held = trainer.reserved((LOUD, fitting))
@@ -158,7 +158,7 @@ def test_a_plan_that_does_not_fit_leaves_no_run(trainer: Trainer) -> None:
     refused = trainer.post("runs", body, "k-1")
     told = is_refused(refused, 403, "budget_exceeded")
     assert set(told) >= MEMBERS
-    assert changed(before, trainer.rows()) == {"replies", "audit_entries"}
+    assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     assert [item["id"] for item in ledger.get("/v1/runs").json()["items"]] == [trainer.run]
     assert trainer.post("runs", body, "k-1").content == refused.content
     fitting = counted((LOUD, told["max_count_that_fits"]))

@@ -151,7 +151,7 @@ def test_a_list_is_admitted_or_refused_as_a_whole(home: House) -> None:
     before = home.rows()
     refused = _take(home, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining}]})
     assert (refused["decision"], refused["max_count_that_fits"]) == ("refused", remaining)
-    assert changed(before, home.rows()) == {"decisions", "step_events", "runs"}
+    assert changed(before, home.rows()) == {"decisions", "decision_events", "runs"}
     admitted = _take(home, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining - 1}]})
     assert (admitted["decision"], admitted["count"], admitted["steps_remaining"]) == ("admitted", remaining, 0)
 

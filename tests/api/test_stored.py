@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.persistence.database import ALL_TENANTS
-from app.persistence.tables import dp_events, event_curves
+from app.persistence.tables import dp_events, event_costs
 from tests.clocks import stand_at
 from tests.conftest import Ledger
 
@@ -21,7 +21,7 @@ def opened(ledger: Ledger) -> Ledger:
 
 def _prices(ledger: Ledger) -> int:
     with ledger.database.read(ALL_TENANTS) as tx:
-        return int(tx.execute(select(func.count()).select_from(event_curves)).scalar_one())
+        return int(tx.execute(select(func.count()).select_from(event_costs)).scalar_one())
 
 
 def _noises(count: int, start: float) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_a_tampered_default_event_is_not_charged(opened: Ledger) -> None:
     run = opened.run()
     with opened.database.write(ALL_TENANTS) as tx:
         row = tx.execute(select(dp_events)).one()
-        tx.execute(update(dp_events).values(canonical=row.canonical.replace("1.1", "700.0")))
+        tx.execute(update(dp_events).values(canonical_json=row.canonical_json.replace("1.1", "700.0")))
     for reply in (opened.post(f"/v1/runs/{run}/steps", {"count": 1000}), opened.get(f"/v1/runs/{run}")):
         assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
         assert "verify" in reply.json()["detail"]

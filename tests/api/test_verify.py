@@ -61,7 +61,7 @@ def test_an_organisation_sees_nothing_of_anothers_ledger(charged: Ledger) -> Non
     theirs = charged.http.post("/v1/verifications", headers=charged.headers("admin", "clinic")).json()
     assert (theirs["sound"], theirs["accounts"]) == (True, 0)
     with charged.database.read(ALL_TENANTS) as tx:
-        assert account(tx, "mimic").quarantine is None
+        assert account(tx, "mimic").quarantine_reason is None
     assert not charged.post("/v1/verifications", None, role="admin").json()["sound"]
 
 

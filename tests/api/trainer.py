@@ -13,7 +13,7 @@ from app.accounting.events import canonical, event_from_dict
 from app.ledger.accounts import Account
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, dp_events
-from app.persistence.tables import account_paths
+from app.persistence.tables import account_ancestors
 from app.service.verification import verify
 from tests.clocks import stand_at
 from tests.conftest import Ledger
@@ -79,14 +79,16 @@ class Trainer:
     def path(self) -> list[Account]:
         """The run's account and its ancestors as they are stored, root first."""
         with self.ledger.database.read(ALL_TENANTS) as tx:
-            owner = select(account_paths.c.organisation_id).where(account_paths.c.account_id == self.run).limit(1)
+            owner = (
+                select(account_ancestors.c.organisation_id).where(account_ancestors.c.account_id == self.run).limit(1)
+            )
             found = accounts.path_of(tx, str(tx.execute(owner).scalar_one()), self.run)
         return [record.account for record in found]
 
     def price(self, *items: tuple[dict[str, Any], int]) -> RdpCurve:
         """What step events cost by the ledger's own price list."""
         with self.ledger.database.read(ALL_TENANTS) as tx:
-            listed = {kept.canonical: kept.curve for kept in dp_events.list_all(tx)}
+            listed = {kept.canonical_json: kept.curve for kept in dp_events.list_all(tx)}
         total = RdpCurve.zero(self.path()[0].spent.values.size)
         for event, count in items:
             total = total + listed[canonical(event_from_dict(event))].times(count)

@@ -138,7 +138,7 @@ def test_an_account_whose_row_is_damaged_hides_no_other(ledger: Ledger) -> None:
     other = str(ledger.population("imaging")["id"])
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {}, "trainer").is_success
     with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, charged_since="[1")
+        set_account(tx, TEAM, uncompacted_charges="[1")
     cookie = signed_in(ledger, "admin")
     told = words(visit(ledger, "/", cookie))
     assert "1 over a limit, stopped or damaged" in told

@@ -118,7 +118,7 @@ def verify_fails(house: House, *steps: Block) -> None:
     look, stop, evidence, compare, checkpoint, who, mend, again, approve = steps
     run = house.run("changed by hand", 4)
     _typed(house, "epsilon-ledger checkpoint --org hospital > checkpoint.json")
-    _typed(house, "PGOPTIONS='-c epsilon_ledger.everyone=on' pg_dump --enable-row-security -Fc -f backup.dump")
+    _typed(house, "PGOPTIONS='-c epsilon_ledger.all_tenants=on' pg_dump --enable-row-security -Fc -f backup.dump")
     house.execute(f"UPDATE decisions SET epsilon = epsilon / 2 WHERE run_id = '{run}'")  # noqa: S608 - a test's own id
 
     told = house.type(look)

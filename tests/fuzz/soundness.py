@@ -10,7 +10,7 @@ from sqlalchemy import select
 from app.ledger.headroom import fits
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts
-from app.persistence.tables import account_paths, audit_entries, decisions
+from app.persistence.tables import account_ancestors, audit_entries, decisions
 
 PATIENCE_SECONDS = 900
 """A long fuzz has much to verify, and may run beside much else."""
@@ -41,7 +41,7 @@ def _past_limits(database: Database) -> Iterator[str]:
     """Accounts with more spent and held than their limit, but for what was reported, or lowered since."""
     with database.read(ALL_TENANTS) as tx:
         reported = select(decisions.c.run_id).where(decisions.c.outcome == "reported")
-        above = select(account_paths.c.ancestor_id).where(account_paths.c.account_id.in_(reported))
+        above = select(account_ancestors.c.ancestor_id).where(account_ancestors.c.account_id.in_(reported))
         changed = select(audit_entries.c.subject).where(audit_entries.c.action.like("%.limit_changed"))
         excused = {each for rows in (reported, above, changed) for each in tx.execute(rows).scalars()}
         damaged: list[str] = []

@@ -35,7 +35,7 @@ ENTRIES = st.builds(
     epsilon_limit=REAL,
     steps_remaining=st.none() | COUNT,
     binding_account_id=TEXT,
-    refusal=st.none() | TEXT,
+    refusal_details=st.none() | TEXT,
     created_at=st.integers(0, 2**52).map(lambda us: datetime(1970, 1, 2, tzinfo=UTC) + timedelta(microseconds=us)),
     actor=st.none() | TEXT,
     request_id=st.none() | TEXT,
@@ -58,7 +58,7 @@ ENTRY = DecisionEntry(
     epsilon_limit=3.0,
     steps_remaining=12,
     binding_account_id="bud_1",
-    refusal=None,
+    refusal_details=None,
     created_at=datetime(2026, 12, 1, 9, 30, tzinfo=UTC),
 )
 

@@ -55,7 +55,7 @@ CASES = (
         "                idempotent_responses.add(tx, call.organisation_id, identity.key, claim, call.now)\n"
         "                tx.exec_driver_sql('COMMIT')\n"
         "                tx.exec_driver_sql('BEGIN')\n"
-        "            claims = \"DELETE FROM replies WHERE body = '{}'\"\n"
+        "            claims = \"DELETE FROM idempotent_responses WHERE body = '{}'\"\n"
         "            try:\n"
         "                made = create(tx, ready)\n"
         "            except CostNotReadyError:\n"

@@ -150,7 +150,7 @@ def test_a_database_is_current_after_the_upgrade_only(database: Database) -> Non
         assert is_current(tx)
 
 
-@pytest.mark.parametrize("table", ["api_keys", "decisions", "step_events", "alembic_version"])
+@pytest.mark.parametrize("table", ["api_keys", "decisions", "decision_events", "alembic_version"])
 def test_an_upgrade_that_fails_leaves_nothing(database: Database, table: str) -> None:
     def fail(_: Connection, __: object, statement: str, *___: object) -> None:
         if re.search(rf"(CREATE TABLE|INSERT INTO) {table}\b", statement):

@@ -184,7 +184,9 @@ def test_what_a_transaction_was_about_ends_with_it(two: Two) -> None:
             assert tx.scalar(select(func.count()).select_from(organisations)) == 0
 
 
-@pytest.mark.parametrize("name", ["", "'", "org_1'; SET LOCAL epsilon_ledger.everyone = 'on", "a" * 41, "org 1", "ö"])
+@pytest.mark.parametrize(
+    "name", ["", "'", "org_1'; SET LOCAL epsilon_ledger.all_tenants = 'on", "a" * 41, "org 1", "ö"]
+)
 def test_nothing_but_an_id_gets_into_the_statement(two: Two, name: str) -> None:
     with pytest.raises(AssertionError, match="an organisation's id"):
         for_organisation("BEGIN", name)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from app.accounting.events import event_from_dict, fingerprint
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.tables import decisions, runs, step_events
+from app.persistence.tables import decision_events, decisions, runs
 from app.service.verification import verify
 
 CHARGED = {"admitted", "reported"}
@@ -137,7 +137,7 @@ def _read(journal: Journal, db: Database) -> tuple[list[_Kept], dict[str, int]]:
     with db.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(decisions).order_by(decisions.c.run_id, decisions.c.position)).all()
         items: dict[tuple[str, int], Items] = {}
-        for item in tx.execute(select(step_events).order_by(step_events.c.item)).mappings():
+        for item in tx.execute(select(decision_events).order_by(decision_events.c.item)).mappings():
             place = item["run_id"], item["position"]
             items[place] = (*items.get(place, ()), (item["event_fingerprint"], item["count"]))
         ends = {row.account_id: row.next_step for row in tx.execute(select(runs)) if row.account_id in journal.runs}

@@ -95,7 +95,7 @@ DUMPED = ("--enable-row-security", "--format=custom")
 
 
 def _tool(cluster: postgres.Cluster, name: str, *arguments: str) -> None:
-    environment = os.environ | {"PGPASSWORD": cluster.password, "PGOPTIONS": "-c epsilon_ledger.everyone=on"}
+    environment = os.environ | {"PGPASSWORD": cluster.password, "PGOPTIONS": "-c epsilon_ledger.all_tenants=on"}
     subprocess.run([binaries() / name, *arguments], env=environment, check=True, capture_output=True, timeout=120)
 
 

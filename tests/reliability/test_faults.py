@@ -82,7 +82,13 @@ def test_a_database_that_takes_no_writes_for_a_while_under_load(
 
 
 WRITES = (
-    *("INSERT INTO decisions", "INSERT INTO step_events", "INSERT INTO event_curves", "UPDATE runs", "UPDATE accounts"),
+    *(
+        "INSERT INTO decisions",
+        "INSERT INTO decision_events",
+        "INSERT INTO event_costs",
+        "UPDATE runs",
+        "UPDATE accounts",
+    ),
     "COMMIT",
 )
 
@@ -99,7 +105,7 @@ def test_whichever_write_of_a_charge_fails_nothing_of_it_remains(service: Servic
     service.check()
 
 
-@pytest.mark.parametrize("at", ["INSERT INTO accounts", "INSERT INTO runs", "INSERT INTO replies"])
+@pytest.mark.parametrize("at", ["INSERT INTO accounts", "INSERT INTO runs", "INSERT INTO idempotent_responses"])
 def test_whichever_write_of_a_registration_fails_nothing_of_it_remains(
     service: Service, trainer: Trainer, at: str
 ) -> None:

@@ -162,7 +162,7 @@ def zeroed(file: sqlite3.Connection, path: str) -> tuple[tuple[str, str], list[C
     owner, account = file.execute(asked, (path,)).fetchone()
     balance = (("organisation_id", owner), ("account_id", account))
     row = (("organisation_id", owner), ("id", account))
-    made = [Change("balances", balance, "spent", b""), Change("accounts", row, "charged_since", "{}")]
+    made = [Change("balances", balance, "spent_curve", b""), Change("accounts", row, "uncompacted_charges", "{}")]
     return (owner, account), made
 
 

@@ -159,7 +159,7 @@ class Reserver:
             steps_remaining=0 if outcome is DecisionOutcome.ADMITTED else None,
             binding_account_id=run.account_id,
             binding_account_path=path[-1].path,
-            refusal=None,
+            refusal_details=None,
             request_fingerprint="0" * 64,
             idempotency_key=None,
             reservation_id=reservation_id,

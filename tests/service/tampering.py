@@ -15,14 +15,14 @@ from app.persistence.tables import (
     accounts,
     attempts,
     balances,
+    decision_events,
     decisions,
     dp_events,
-    event_curves,
+    event_costs,
     metadata,
     reservation_items,
     reservations,
     runs,
-    step_events,
 )
 from tests import postgres
 from tests.persistence.dump import Dump
@@ -85,68 +85,68 @@ def set_balance(tx: Connection, path: str, **values: object) -> None:
     """Write an account's curves whole, and some of them as they are not."""
     found = balance(tx, path)
     whole = {
-        "spent": found.spent.to_bytes(),
-        "held": found.held.to_bytes(),
+        "spent_curve": found.spent.to_bytes(),
+        "held_curve": found.held.to_bytes(),
         "spent_delta": found.spent.delta,
         "held_delta": found.held.delta,
     }
-    set_account(tx, path, charged_since="{}")
+    set_account(tx, path, uncompacted_charges="{}")
     tx.execute(update(balances).where(balances.c.account_id == found.id).values(whole | values))
 
 
 def shift_curve(tx: Connection, path: str, units: int, column: str = "spent") -> None:
     curve = getattr(balance(tx, path), column).values.copy()
     curve[3] += units
-    set_balance(tx, path, **{column: curve.tobytes()})
+    set_balance(tx, path, **{f"{column}_curve": curve.tobytes()})
 
 
 def shift_since(tx: Connection, path: str, times: int) -> None:
     """Say of an event that it was charged more or less often."""
-    since = json.loads(account(tx, path).charged_since)
+    since = json.loads(account(tx, path).uncompacted_charges)
     charged = {event: [count + times, taken] for event, (count, taken) in since.items()}
     assert charged
-    set_account(tx, path, charged_since=json.dumps(charged))
+    set_account(tx, path, uncompacted_charges=json.dumps(charged))
 
 
 def shift_weights(tx: Connection, path: str) -> None:
-    weights = json.loads(account(tx, path).weights)
+    weights = json.loads(account(tx, path).filter_weights)
     weights["indices"] = [index + 1 for index in weights["indices"]]
-    set_account(tx, path, weights=json.dumps(weights))
+    set_account(tx, path, filter_weights=json.dumps(weights))
 
 
 def swell_weights(tx: Connection, path: str) -> None:
-    weights = json.loads(account(tx, path).weights)
+    weights = json.loads(account(tx, path).filter_weights)
     weights["deltas"] = [delta * 1.1 for delta in weights["deltas"]]
-    set_account(tx, path, weights=json.dumps(weights))
+    set_account(tx, path, filter_weights=json.dumps(weights))
 
 
 def swap_weights(tx: Connection, path: str, index: float) -> None:
     """Put the whole of the weights at one place of the grid."""
-    weights = json.loads(account(tx, path).weights)
-    changed = {"indices": [index], "deltas": weights["deltas"][:1], "createReservation": weights["createReservation"]}
-    set_account(tx, path, weights=json.dumps(changed))
+    weights = json.loads(account(tx, path).filter_weights)
+    changed = {"indices": [index], "deltas": weights["deltas"][:1], "reserve": weights["reserve"]}
+    set_account(tx, path, filter_weights=json.dumps(changed))
 
 
 def thin_reserve(tx: Connection, path: str) -> None:
     """Keep less of delta for mechanisms with a delta of their own."""
-    weights = json.loads(account(tx, path).weights)
-    set_account(tx, path, weights=json.dumps(weights | {"createReservation": weights["createReservation"] / 2}))
+    weights = json.loads(account(tx, path).filter_weights)
+    set_account(tx, path, filter_weights=json.dumps(weights | {"reserve": weights["reserve"] / 2}))
 
 
 def renoise(tx: Connection, old: str, new: str) -> None:
     for row in tx.execute(select(dp_events)).all():
-        if f":{old}" in row.canonical:
-            text = row.canonical.replace(f":{old}", f":{new}")
-            tx.execute(update(dp_events).where(dp_events.c.fingerprint == row.fingerprint).values(canonical=text))
+        if f":{old}" in row.canonical_json:
+            text = row.canonical_json.replace(f":{old}", f":{new}")
+            tx.execute(update(dp_events).where(dp_events.c.fingerprint == row.fingerprint).values(canonical_json=text))
             return
     raise AssertionError(old)
 
 
 def reprice(tx: Connection, factor: float) -> None:
-    for row in tx.execute(select(event_curves)).all():
+    for row in tx.execute(select(event_costs)).all():
         curve = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8")
-        where = event_curves.c.event_fingerprint == row.event_fingerprint
-        tx.execute(update(event_curves).where(where).values(curve=curve.tobytes()))
+        where = event_costs.c.event_fingerprint == row.event_fingerprint
+        tx.execute(update(event_costs).where(where).values(curve=curve.tobytes()))
 
 
 def run_of(tx: Connection, path: str = MODEL) -> str:
@@ -167,13 +167,13 @@ def set_decision(tx: Connection, position: int, **values: object) -> None:
 
 
 def set_item(tx: Connection, position: int = 1, **values: object) -> None:
-    where = (step_events.c.run_id == run_of(tx)) & (step_events.c.position == position)
-    assert tx.execute(update(step_events).where(where).values(values)).rowcount == 1
+    where = (decision_events.c.run_id == run_of(tx)) & (decision_events.c.position == position)
+    assert tx.execute(update(decision_events).where(where).values(values)).rowcount == 1
 
 
 def forget(tx: Connection, position: int) -> None:
     """Remove a decision, with its items."""
-    for table in (step_events, decisions):
+    for table in (decision_events, decisions):
         assert tx.execute(delete(table).where(table.c.run_id == run_of(tx), table.c.position == position)).rowcount > 0
 
 
@@ -187,7 +187,7 @@ def set_plan(tx: Connection, **values: object) -> None:
 
 
 def sampled_fingerprint(tx: Connection) -> str:
-    found = select(dp_events.c.fingerprint).where(dp_events.c.canonical.contains("poisson"))
+    found = select(dp_events.c.fingerprint).where(dp_events.c.canonical_json.contains("poisson"))
     return str(tx.execute(found).scalars().first())
 
 

@@ -99,7 +99,7 @@ FORGED: dict[str, tuple[Callable[[Connection], object], str]] = {
     "an epsilon": (lambda tx: set_account(tx, "mimic", epsilon_limit=9.0), "its limit is not the one"),
     "a revision": (lambda tx: set_account(tx, "mimic", limit_revision=1), "its limit is not the one"),
     "a filter": (lambda tx: set_account(tx, "mimic", filter="declared"), "it is not as it was opened: filter"),
-    "a plan": (lambda tx: set_account(tx, "mimic", planned="[]"), "planned_sha256"),
+    "a plan": (lambda tx: set_account(tx, "mimic", planned_events="[]"), "planned_sha256"),
     "a size": (lambda tx: tx.exec_driver_sql("UPDATE populations SET size = 10"), "it is not as it was opened: size"),
     "a unit": (
         lambda tx: tx.exec_driver_sql("UPDATE populations SET privacy_unit = 'visit'"),
@@ -165,7 +165,7 @@ OFFICE: dict[str, Callable[[Connection], object]] = {
     "a proposer": lambda tx: tx.execute(update(proposals).values(proposed_by="key_other")),
     "a decision": lambda tx: tx.execute(update(proposals).values(status="approved")),
     "what was proposed": lambda tx: tx.execute(
-        update(proposals).values(facts=func.replace(proposals.c.facts, "2.0", "9.0"))
+        update(proposals).values(payload=func.replace(proposals.c.payload, "2.0", "9.0"))
     ),
     "a proposal that was left out": lambda tx: tx.execute(delete(proposals)),
 }

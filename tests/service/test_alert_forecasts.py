@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import usage_snapshots
-from app.persistence.tables import account_readings, accounts, balances, reservations
+from app.persistence.tables import account_usage_snapshots, accounts, balances, reservations
 from app.service.alerts.forecasts import take_readings
 from app.service.maintenance import loop
 from app.service.maintenance.stale_reservations import tell_silent
@@ -38,12 +38,12 @@ def aged(ledger: Ledger, at: datetime) -> None:
 
 def read(ledger: Ledger) -> list[tuple[str, int, float]]:
     found = (
-        select(accounts.c.path, account_readings.c.day, account_readings.c.share)
-        .join(accounts, accounts.c.id == account_readings.c.account_id)
-        .order_by(account_readings.c.day, accounts.c.depth)
+        select(accounts.c.path, account_usage_snapshots.c.day, account_usage_snapshots.c.utilisation)
+        .join(accounts, accounts.c.id == account_usage_snapshots.c.account_id)
+        .order_by(account_usage_snapshots.c.day, accounts.c.depth)
     )
     with ledger.database.read(ALL_TENANTS) as tx:
-        return [(row.path, row.day, row.share) for row in tx.execute(found)]
+        return [(row.path, row.day, row.utilisation) for row in tx.execute(found)]
 
 
 def foreseen(ledger: Ledger) -> list[tuple[str, dict[str, Any]]]:

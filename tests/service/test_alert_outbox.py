@@ -34,11 +34,11 @@ def told(ledger: Ledger, kind: str | None = None) -> list[tuple[str, str, dict[s
     """Type, account's path and facts of every alert, in the order of their making."""
     with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(
-            select(alerts.c.type, accounts.c.path, alerts.c.facts)
+            select(alerts.c.type, accounts.c.path, alerts.c.payload)
             .join(accounts, accounts.c.id == alerts.c.account_id)
             .order_by(alerts.c.created_at, accounts.c.depth, alerts.c.id)
         ).all()
-    return [(row.type, row.path, json.loads(row.facts)) for row in rows if kind in {None, row.type}]
+    return [(row.type, row.path, json.loads(row.payload)) for row in rows if kind in {None, row.type}]
 
 
 def thresholds(ledger: Ledger) -> list[tuple[str, float]]:
@@ -186,7 +186,7 @@ def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, 
     with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(alerts).where(alerts.c.type == "account.threshold_reached")).all()
     ids = {each.id for run in runs for each in offices[0].path(run)}
-    found = [(row.account_id, json.loads(row.facts)["threshold"]) for row in rows if row.account_id in ids]
+    found = [(row.account_id, json.loads(row.payload)["threshold"]) for row in rows if row.account_id in ids]
     assert sorted(found) == sorted(reached)
 
 

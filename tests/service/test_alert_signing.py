@@ -61,7 +61,9 @@ def test_the_reference_library_refuses_what_was_changed(now: datetime, what: str
 def test_during_a_rotation_both_secrets_verify(now: datetime) -> None:
     old, new, body = new_secret(), new_secret(), message(_alert(now))
     until = now + timedelta(hours=1)
-    webhook = Webhook("whk_1", "https://x.example", (), None, new, now, previous_secret=old, previous_until=until)
+    webhook = Webhook(
+        "whk_1", "https://x.example", (), None, new, now, previous_secret=old, previous_secret_expires_at=until
+    )
     headers = signed_headers(webhook.secrets(now), "evt_1", int(now.timestamp()), body)
     assert headers["webhook-signature"].count("v1,") == 2
     assert _verified(old, headers, body) == _verified(new, headers, body)

@@ -18,8 +18,8 @@ LIMIT = {"epsilon": 1000.0, "delta": 1e-5}
 def _written(ledger: Ledger, run: str) -> tuple[dict[str, list[int]], bool]:
     """What is counted since the run's curve was written, and whether it ever was."""
     with ledger.database.read(ALL_TENANTS) as tx:
-        since = tx.execute(select(accounts.c.charged_since).where(accounts.c.id == run)).scalar_one()
-        spent = tx.execute(select(balances.c.spent).where(balances.c.account_id == run)).scalar_one()
+        since = tx.execute(select(accounts.c.uncompacted_charges).where(accounts.c.id == run)).scalar_one()
+        spent = tx.execute(select(balances.c.spent_curve).where(balances.c.account_id == run)).scalar_one()
     return json.loads(since), bool(spent)
 
 

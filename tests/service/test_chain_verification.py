@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from app.persistence.database import ALL_TENANTS
-from app.persistence.tables import decisions, runs, step_events
+from app.persistence.tables import decision_events, decisions, runs
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import MODEL, account, forget, run_of, set_decision, set_item, set_run, tampering
@@ -82,10 +82,10 @@ def test_a_changed_decision_is_the_first_bad_row(chained: Ledger, what: str) -> 
             .values(created_at=_moment(tx) + timedelta(microseconds=1))
         ),
         lambda tx: tx.execute(
-            update(step_events).where(step_events.c.position == 3, step_events.c.item == 1).values(count=2)
+            update(decision_events).where(decision_events.c.position == 3, decision_events.c.item == 1).values(count=2)
         ),
         lambda tx: tx.execute(
-            update(step_events).where(step_events.c.position == 3, step_events.c.item == 1).values(item=-1)
+            update(decision_events).where(decision_events.c.position == 3, decision_events.c.item == 1).values(item=-1)
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_removed_decision_is_missed(chained: Ledger, position: int) -> None:
 def test_a_removed_last_decision_is_missed_even_if_the_run_says_nothing_of_it(chained: Ledger) -> None:
     with tampering(chained.database) as tx:
         forget(tx, 4)
-        set_run(tx, decisions=4, next_step=10)
+        set_run(tx, decision_count=4, next_step=10)
     first = verify(chained.database).faults[0]
     assert (first.position, first.account_id) == (4, _run(chained))
     assert "decisions are missing" in first.detail
@@ -135,7 +135,7 @@ def test_a_chain_is_not_another_runs(chained: Ledger) -> None:
     other = chained.run(name="other")
     with tampering(chained.database) as tx:
         run = run_of(tx)
-        for table in (decisions, step_events):
+        for table in (decisions, decision_events):
             tx.execute(update(table).where(table.c.run_id == run).values(run_id=other))
         whole = tx.execute(select(runs).where(runs.c.account_id == run)).mappings().one()
         names = ("next_step", "decisions", "chain_head")
@@ -148,7 +148,7 @@ def test_items_that_do_not_fit_their_decision_are_named_although_the_hash_is_rig
     with tampering(chained.database) as tx:
         set_item(tx, 2, item=5)
     [problem] = verify(chained.database).problems
-    assert "step_events.item" in problem
+    assert "decision_events.item" in problem
     with tampering(chained.database) as tx:
         set_item(tx, 2, count=3)
     details = " ".join(verify(chained.database).problems)

@@ -86,18 +86,18 @@ def test_what_is_changed_is_found_or_documented(copies: Copies, table: str) -> N
 
 UNREADABLE = {
     "a kind of proposals": ("proposals", "kind", "x"),
-    "what was proposed": ("proposals", "facts", "{"),
+    "what was proposed": ("proposals", "payload", "{"),
     "a policy": ("accounts", "policy", "1"),
-    "a price's delta": ("event_curves", "curve_delta", -1),
-    "a relation": ("event_curves", "neighboring_relation", "replace_none"),
+    "a price's delta": ("event_costs", "curve_delta", -1),
+    "a relation": ("event_costs", "neighboring_relation", "replace_none"),
     "a population's relation": ("populations", "neighboring_relation", "replace_none"),
     "a key's end": ("api_keys", "expires_at", 1),
     "text that is none": ("organisations", "name", b"\xff\xfe"),
-    "a curve": ("balances", "held", "x"),
-    "a nest of brackets": ("accounts", "planned", "[" * 100_000),
+    "a curve": ("balances", "held_curve", "x"),
+    "a nest of brackets": ("accounts", "planned_events", "[" * 100_000),
     "an outcome's time": ("decisions", "created_at", "infinity"),
-    "a number of steps": ("step_events", "count", "many"),
-    "an alert": ("alerts", "facts", "[]"),
+    "a number of steps": ("decision_events", "count", "many"),
+    "an alert": ("alerts", "payload", "[]"),
 }
 
 

@@ -105,17 +105,17 @@ def test_verify_says_who_lifts_a_quarantine_and_does_not_lift_it(run: Run, spent
 
 def _quarantine(ledger: Ledger) -> str | None:
     with ledger.database.read(ALL_TENANTS) as tx:
-        found: str | None = account(tx, TEAM).quarantine
+        found: str | None = account(tx, TEAM).quarantine_reason
     return found
 
 
 BROKEN: dict[str, Callable[[Connection], object]] = {
-    "descriptions": lambda tx: tx.execute(update(dp_events).values(canonical="x")),
-    "weights": lambda tx: set_account(tx, TEAM, weights="x"),
+    "descriptions": lambda tx: tx.execute(update(dp_events).values(canonical_json="x")),
+    "weights": lambda tx: set_account(tx, TEAM, filter_weights="x"),
     "a grid": lambda tx: set_account(tx, TEAM, grid_version=9),
-    "curves": lambda tx: set_balance(tx, TEAM, spent=bytes(8), held=bytes(8)),
-    "a curve's length": lambda tx: set_balance(tx, TEAM, spent=b"x" * 7, held=b""),
-    "a curve's sign": lambda tx: tx.execute(update(balances).values(spent=np.full(400, -1).tobytes())),
+    "curves": lambda tx: set_balance(tx, TEAM, spent_curve=bytes(8), held_curve=bytes(8)),
+    "a curve's length": lambda tx: set_balance(tx, TEAM, spent_curve=b"x" * 7, held_curve=b""),
+    "a curve's sign": lambda tx: tx.execute(update(balances).values(spent_curve=np.full(400, -1).tobytes())),
 }
 
 

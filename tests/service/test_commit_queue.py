@@ -102,7 +102,7 @@ def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
     admitted, hopeless, refused, nothing = within(work, ledger.database)
     assert admitted.decision.admitted
     assert not hopeless.decision.admitted
-    assert json.loads(refused.decision.refusal)["noise_multiplier_that_fits"] > 60
+    assert json.loads(refused.decision.refusal_details)["noise_multiplier_that_fits"] > 60
     assert isinstance(nothing, NotFoundError)
     assert sound(ledger)
 
@@ -139,7 +139,7 @@ def test_poison_harms_only_who_brought_it(ledger: Ledger) -> None:
     office.group(request(run), request(sick))
     path = office.path(sick)[-1].path
     with tampering(ledger.database) as tx:
-        set_run(tx, path, decisions=0)
+        set_run(tx, path, decision_count=0)
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [request(run), request(sick), request(run), request("run_x", (LOUD, 1)), request(run)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, delete, update
 
-from app.persistence.tables import account_paths, accounts, attestations, run_budgets
+from app.persistence.tables import account_ancestors, accounts, partition_attestations, run_budgets
 from app.service.audit.export import export
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.verification import apply_quarantines, verify
@@ -41,29 +41,33 @@ def composed(ledger: Ledger) -> Ledger:
 
 
 def _forget_second(tx: Connection) -> None:
-    tx.execute(delete(run_budgets).where(run_budgets.c.place == 1))
+    tx.execute(delete(run_budgets).where(run_budgets.c.position == 1))
 
 
 def _forget_above_second(tx: Connection) -> None:
     clinic = tx.execute(accounts.select().where(accounts.c.path == "clinic")).one().id
     model = tx.execute(accounts.select().where(accounts.c.path == "group/south/both")).one().id
-    tx.execute(delete(account_paths).where(account_paths.c.account_id == model, account_paths.c.ancestor_id == clinic))
+    tx.execute(
+        delete(account_ancestors).where(
+            account_ancestors.c.account_id == model, account_ancestors.c.ancestor_id == clinic
+        )
+    )
 
 
 TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
-    "parts that are added up": (lambda tx: set_account(tx, "group", partitions_per_unit=None), "group ("),
-    "more parts that count": (lambda tx: set_account(tx, "group", partitions_per_unit=2), "group ("),
-    "a sum made parallel": (lambda tx: set_account(tx, "clinic", partitions_per_unit=1), "clinic ("),
-    "an attestation forgotten": (lambda tx: tx.execute(delete(attestations)), "nobody has attested"),
+    "parts that are added up": (lambda tx: set_account(tx, "group", max_partitions_per_unit=None), "group ("),
+    "more parts that count": (lambda tx: set_account(tx, "group", max_partitions_per_unit=2), "group ("),
+    "a sum made parallel": (lambda tx: set_account(tx, "clinic", max_partitions_per_unit=1), "clinic ("),
+    "an attestation forgotten": (lambda tx: tx.execute(delete(partition_attestations)), "nobody has attested"),
     "a second budget forgotten": (_forget_second, "group/south/both"),
     "an ancestor of it left out": (_forget_above_second, "group/south/both"),
     "a first budget that is another": (
-        lambda tx: tx.execute(update(run_budgets).values(place=9 - run_budgets.c.place)),
+        lambda tx: tx.execute(update(run_budgets).values(position=9 - run_budgets.c.position)),
         "the first budget that it charges",
     ),
-    "nothing spent by the whole": (lambda tx: set_balance(tx, "group", spent=b"", held=b""), "group ("),
-    "nothing held by the whole": (lambda tx: set_balance(tx, "group", held=b""), "group ("),
-    "nothing spent by a part": (lambda tx: set_balance(tx, "group/south", spent=b""), "group/south ("),
+    "nothing spent by the whole": (lambda tx: set_balance(tx, "group", spent_curve=b"", held_curve=b""), "group ("),
+    "nothing held by the whole": (lambda tx: set_balance(tx, "group", held_curve=b""), "group ("),
+    "nothing spent by a part": (lambda tx: set_balance(tx, "group/south", spent_curve=b""), "group/south ("),
 }
 
 
@@ -72,7 +76,7 @@ def test_what_was_tampered_with_is_named(composed: Ledger, what: str) -> None:
     assert verify(composed.database).problems == ()
     tamper, named = TAMPERINGS[what]
     if what == "nothing spent by a part":  # written as what was charged since, it would read as before
-        set_since = {"charged_since": "{}"}
+        set_since = {"uncompacted_charges": "{}"}
         with tampering(composed.database) as tx:
             set_account(tx, "group/south", **set_since)
     with tampering(composed.database) as tx:

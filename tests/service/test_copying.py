@@ -155,7 +155,7 @@ def test_what_is_charged_meanwhile_is_not_lost_unseen(
 
     def and_somebody_writes(*copied: Any) -> int:  # noqa: ANN401 - whatever is copied
         count = copy_table(*copied)
-        if copied[-1].name == "replies":
+        if copied[-1].name == "idempotent_responses":
             create_organisation(old, "clinic", NOW)
         return count
 

@@ -298,6 +298,6 @@ def test_two_populations_of_a_name_are_told_apart_by_their_organisation(charged:
 
 def test_a_row_that_cannot_be_read_is_not_exported(charged: Ledger) -> None:
     with tampering(charged.database) as tx:
-        set_account(tx, "mimic/icu-team", weights="x")
-    with pytest.raises(LedgerUnavailableError, match=r"accounts.weights .*mimic/icu-team.* cannot be read"):
+        set_account(tx, "mimic/icu-team", filter_weights="x")
+    with pytest.raises(LedgerUnavailableError, match=r"accounts.filter_weights .*mimic/icu-team.* cannot be read"):
         _export(charged, population="mimic")

@@ -146,7 +146,7 @@ def test_a_new_price_is_kept_once_for_a_group(ledger: Ledger) -> None:
     found = _decisions(office.group(*asked))
     assert [each.admitted for each in found] == [True, True, False, True]
     rows = dump(ledger.database)
-    assert len(rows["event_curves"]) == 2  # what was refused has no price
+    assert len(rows["event_costs"]) == 2  # what was refused has no price
     assert len(rows["dp_events"]) == 3
     assert sound(ledger)
 
@@ -175,7 +175,7 @@ def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> Non
     before = dump(ledger.database)
     for _ in range(2):
         _decisions(office.once(*[request(run, (event, 1)) for run in runs for event in events]))
-    assert "event_curves" not in changed(before, dump(ledger.database))
+    assert "event_costs" not in changed(before, dump(ledger.database))
     assert office.path(runs[0])[0].spent == office.path(runs[0])[1].spent
     assert sound(ledger)
 
@@ -207,7 +207,7 @@ def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path:
     office = Office(ledger)
     one = office.charged(request(run)) and office.path(run)[0].spent
     with tampering(ledger.database) as tx:
-        set_balance(tx, path, spent=one.times(9).to_bytes())
+        set_balance(tx, path, spent_curve=one.times(9).to_bytes())
         set_account(tx, path, **BEHIND[what](account(tx, path)))
     office.charged(request(run))
     spent = {each.path: each.spent for each in office.path(run)}
@@ -222,14 +222,14 @@ def test_an_account_in_doubt_refuses_whoever_touches_it(ledger: Ledger, path: st
     other, office = another(ledger, budget="mimic/other"), Office(ledger)
     office.group(request(run, key="k"), request(other))
     with tampering(ledger.database) as tx:
-        set_account(tx, path, quarantine="its balance is wrong")
+        set_account(tx, path, quarantine_reason="its balance is wrong")
     before = dump(ledger.database)
     outcomes = office.group(request(run), request(other), request(run, mode="report"), request(run, key="k"))
     stopped = [isinstance(outcome, AccountQuarantinedError) for outcome in outcomes]
     assert stopped == [True, path == "mimic", True, False]
     assert (changed(before, dump(ledger.database)) == set()) == (path == "mimic")
     with tampering(ledger.database) as tx:
-        set_account(tx, path, quarantine=None)
+        set_account(tx, path, quarantine_reason=None)
     assert _decisions(office.group(request(run), request(other)))[1].admitted
     assert sound(ledger)
 
@@ -241,7 +241,7 @@ def test_a_group_that_cannot_be_written_changes_nothing_and_is_not_remembered(le
     _decisions(office.group(request(run), request(other)))
     path = office.path(run)[-1].path
     with tampering(ledger.database) as tx:
-        set_run(tx, path, decisions=0)
+        set_run(tx, path, decision_count=0)
     before, remembered = dump(ledger.database), office.path(other)
     with pytest.raises(IntegrityError):
         office.group(request(other), request(run), request(other, (QUIET, 1)))

@@ -87,10 +87,10 @@ def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest
 
 Damage = Callable[[Connection], None]
 DAMAGES: dict[str, Damage] = {
-    "what was charged": lambda tx: set_account(tx, TEAM, charged_since="[1"),
-    "its curve": lambda tx: set_balance(tx, TEAM, spent=b"1234567"),
+    "what was charged": lambda tx: set_account(tx, TEAM, uncompacted_charges="[1"),
+    "its curve": lambda tx: set_balance(tx, TEAM, spent_curve=b"1234567"),
     "its weights": lambda tx: set_account(
-        tx, TEAM, weights='{"indices": [100000], "deltas": [1e-06], "createReservation": 0}'
+        tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "reserve": 0}'
     ),
     "its filter": lambda tx: set_account(tx, TEAM, filter="sieve"),
     "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
@@ -129,10 +129,10 @@ def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) ->
     ledger.budget()
     book = AccountStatusCache()
     with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, charged_since="[1")
+        set_account(tx, TEAM, uncompacted_charges="[1")
     assert standings_of(ledger, book)[TEAM].limit is None
     with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, charged_since="{}")
+        set_account(tx, TEAM, uncompacted_charges="{}")
     assert standings_of(ledger, book)[TEAM].words == "calm"
 
 

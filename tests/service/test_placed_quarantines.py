@@ -41,7 +41,7 @@ def acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
 
 def set_quarantine(ledger: Ledger, sentence: str | None) -> None:
     with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, quarantine=sentence)
+        set_account(tx, TEAM, quarantine_reason=sentence)
 
 
 def test_who_found_what_and_when_stands_in_the_audit_log(trainer: Trainer) -> None:
@@ -128,7 +128,7 @@ def test_an_account_is_stopped_although_the_end_of_the_chain_cannot_be_read(trai
     assert not verify(ledger.database).sound
     assert ledger.post("/v1/verifications", None, "auditor").status_code == 200
     with ledger.database.read(ALL_TENANTS) as tx:
-        assert account(tx, TEAM).quarantine is not None
+        assert account(tx, TEAM).quarantine_reason is not None
     is_refused(trainer.steps(), 409, "account_quarantined")
     shift(ledger, 1)
     with tampering(ledger.database) as tx:

@@ -72,8 +72,8 @@ def test_writes_stop_where_a_balance_is_not_proven_and_nowhere_else(charged: Led
     assert _step(charged, MODEL) == 409
     assert _step(charged, "mimic/other-team/model") == 200
     with charged.database.read(ALL_TENANTS) as tx:
-        assert account(tx, TEAM).quarantine.startswith(f"{TEAM} (bud_")
-        assert account(tx, "mimic").quarantine is None
+        assert account(tx, TEAM).quarantine_reason.startswith(f"{TEAM} (bud_")
+        assert account(tx, "mimic").quarantine_reason is None
 
 
 def test_no_verification_lets_writes_pass_again(charged: Ledger) -> None:
@@ -101,7 +101,7 @@ def test_a_broken_chain_stops_its_run_only(charged: Ledger) -> None:
     assert charged.post(f"/v1/runs/{run}/steps", {"count": 10**6}).status_code == 403
     other = charged.run(name="neighbour")
     with tampering(charged.database) as tx:
-        set_decision(tx, 1, refusal="{}")
+        set_decision(tx, 1, refusal_details="{}")
     _enforce(charged)
     assert _step(charged, MODEL) == 409
     assert charged.post(f"/v1/runs/{other}/steps", {}).status_code == 200
@@ -278,4 +278,4 @@ def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monke
             shift_curve(tx, path, -1)
     _enforce(charged)
     with charged.database.read(ALL_TENANTS) as tx:
-        assert all(account(tx, path).quarantine.startswith(f"{path} (") for path in ("mimic", TEAM, MODEL))
+        assert all(account(tx, path).quarantine_reason.startswith(f"{path} (") for path in ("mimic", TEAM, MODEL))

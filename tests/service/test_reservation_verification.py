@@ -110,13 +110,13 @@ def test_two_runs_may_hold_something_of_one_budget(reserved: Reserved) -> None:
 TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a population's held curve lowered": (lambda tx: shift_curve(tx, ALL, -1, "held"), ALL),
     "a budget's held curve raised": (lambda tx: shift_curve(tx, TEAM, 1, "held"), TEAM),
-    "a run's held curve emptied": (lambda tx: set_balance(tx, MODEL, held=b""), MODEL),
+    "a run's held curve emptied": (lambda tx: set_balance(tx, MODEL, held_curve=b""), MODEL),
     "a run's held delta raised": (lambda tx: set_balance(tx, MODEL, held_delta=1), MODEL),
-    "a reserved curve": (lambda tx: set_reservation(tx, reserved=whole(tx, MODEL)), MODEL),
+    "a reserved curve": (lambda tx: set_reservation(tx, reserved_curve=whole(tx, MODEL)), MODEL),
     "a reserved delta": (lambda tx: set_reservation(tx, reserved_delta=1), MODEL),
     "a plan made longer": (lambda tx: set_plan(tx, count=6), MODEL),
-    "more used of a plan than was charged": (lambda tx: set_plan(tx, used=3), MODEL),
-    "less used of a plan than was charged": (lambda tx: set_plan(tx, used=0), MODEL),
+    "more used of a plan than was charged": (lambda tx: set_plan(tx, authorized_count=3), MODEL),
+    "less used of a plan than was charged": (lambda tx: set_plan(tx, authorized_count=0), MODEL),
     "a plan of another event": (lambda tx: set_plan(tx, event_fingerprint=fingerprint(Gaussian(70.0))), MODEL),
     "a plan forgotten": (lambda tx: tx.execute(delete(reservation_items)), MODEL),
     "a reservation forgotten": (lambda tx: tx.execute(delete(reservations)), MODEL),
@@ -177,7 +177,7 @@ def lowered(ledger: Ledger) -> Trainer:
 
 def test_what_a_lowered_limit_has_withdrawn_is_proven(lowered: Trainer) -> None:
     with tampering(lowered.ledger.database) as tx:
-        set_plan(tx, withdrawn=0)
+        set_plan(tx, withdrawn_count=0)
     problems = verify(lowered.ledger.database).problems
     assert any(problem.endswith("is not what lowered limits have withdrawn.") for problem in problems)
     assert any(

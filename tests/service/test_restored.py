@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import delete
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.tables import event_curves
+from app.persistence.tables import event_costs
 from app.service.charging.requests import StepRequest
 from app.service.maintenance import loop
 from app.service.maintenance.loop import expire_reservations
@@ -49,7 +49,7 @@ def test_a_plan_whose_price_is_gone_is_an_error_and_no_endless_loop(ledger: Ledg
     trainer = Trainer(ledger, opened(ledger))
     trainer.reserved((LOUD_IN_JSON, 5))
     with tampering(ledger.database) as tx:
-        tx.execute(delete(event_curves))
+        tx.execute(delete(event_costs))
     body = {"steps_executed": 3} if how == "complete" else {}
     reply = ledger.post(f"/v1/runs/{trainer.run}/{how}", body)
     assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable"), reply.text
@@ -89,7 +89,7 @@ def test_a_page_of_those_that_cannot_be_ended_stands_before_nobody(
         trainer.reserved((LOUD_IN_JSON, 2), lease_seconds=60)
     own = ill.path()[-1]
     with tampering(ledger.database) as tx:
-        set_account(tx, own.path, quarantine="its balance is wrong")
+        set_account(tx, own.path, quarantine_reason="its balance is wrong")
     monkeypatch.setattr(loop, "PAGE", 1)
     now = moved(monkeypatch, seconds=61)
     assert [expire_reservations(ledger.database, now) for _ in range(2)] == [1, 0]
@@ -103,11 +103,11 @@ def test_what_is_reserved_beneath_an_account_in_doubt_is_not_released(ledger: Le
     assert trainer.steps().status_code == 200
     doubtful = trainer.path()[place]
     with tampering(ledger.database) as tx:
-        set_account(tx, doubtful.path, quarantine="its balance is wrong")
+        set_account(tx, doubtful.path, quarantine_reason="its balance is wrong")
     told = trainer.steps()
     assert (told.status_code, told.json()["code"], told.json()["account"]) == (409, "account_quarantined", doubtful.id)
     with tampering(ledger.database) as tx:
-        set_account(tx, doubtful.path, quarantine=None)
+        set_account(tx, doubtful.path, quarantine_reason=None)
     assert trainer.steps().json()["steps_remaining"] == 3
 
 

@@ -301,7 +301,9 @@ def test_without_a_provider_no_person_is_signed_in_any_more(
 
 
 @pytest.mark.parametrize("person", [False, True], ids=["key", "person"])
-@pytest.mark.parametrize("column", ["role", "actor", "scope_id", "thumbprint", "expires_at", "organisation_id"])
+@pytest.mark.parametrize(
+    "column", ["role", "actor", "scope_id", "oidc_key_thumbprint", "expires_at", "organisation_id"]
+)
 def test_a_row_that_was_changed_opens_nothing(
     ledger: Ledger, ring: Authenticator, column: str, *, person: bool
 ) -> None:
@@ -318,7 +320,7 @@ def test_a_row_that_was_changed_opens_nothing(
         "role": "admin",
         "actor": admin.actor,
         "scope_id": "bud_other",
-        "thumbprint": "other",
+        "oidc_key_thumbprint": "other",
         "expires_at": datetime.now(UTC) + timedelta(days=900),
         "organisation_id": stranger,
     }

@@ -17,7 +17,7 @@ from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.filters import Limit, adaptive_weights
 from app.persistence.repositories.balances import weights_text
 from app.persistence.repositories.dp_events import CostTable, StoredCost
-from app.persistence.tables import account_paths, attempts, balances, event_curves, populations, runs
+from app.persistence.tables import account_ancestors, attempts, balances, event_costs, populations, runs
 from app.service import verification
 from app.service.verification import report, verify
 from app.service.verification.event_costs import price_problem
@@ -86,12 +86,12 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a budget's curve lowered": (lambda tx: shift_curve(tx, TEAM, -1), TEAM),
     "a budget's curve raised": (lambda tx: shift_curve(tx, TEAM, 10**12), TEAM),
     "a population's curve lowered": (lambda tx: shift_curve(tx, ALL, -1), ALL),
-    "a population's curve emptied": (lambda tx: set_balance(tx, ALL, spent=bytes(8 * 1387)), ALL),
+    "a population's curve emptied": (lambda tx: set_balance(tx, ALL, spent_curve=bytes(8 * 1387)), ALL),
     "an idle run's curve raised": (lambda tx: shift_curve(tx, "mimic/declared/idle", 1), "mimic/declared/idle"),
     "what a run was charged since counted up": (lambda tx: shift_since(tx, MODEL, 1), MODEL),
     "what a population was charged since counted down": (lambda tx: shift_since(tx, ALL, -1), ALL),
-    "what a run was charged since forgotten": (lambda tx: set_account(tx, MODEL, charged_since="{}"), MODEL),
-    "what a run was charged since broken": (lambda tx: set_account(tx, MODEL, charged_since="[1]"), MODEL),
+    "what a run was charged since forgotten": (lambda tx: set_account(tx, MODEL, uncompacted_charges="{}"), MODEL),
+    "what a run was charged since broken": (lambda tx: set_account(tx, MODEL, uncompacted_charges="[1]"), MODEL),
     "a balance forgotten": (lambda tx: tx.execute(delete(balances)), ALL),
     "a charge's count lowered": (lambda tx: set_item(tx, count=1), MODEL),
     "a charge's count raised": (lambda tx: set_item(tx, count=3), MODEL),
@@ -106,27 +106,27 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a price halved": (lambda tx: reprice(tx, 2), "event "),
     "a price a little lower": (lambda tx: reprice(tx, 1.000001), "event "),
     "a price of nothing": (lambda tx: reprice(tx, 1e30), "event "),
-    "prices forgotten": (lambda tx: tx.execute(delete(event_curves)), MODEL),
+    "prices forgotten": (lambda tx: tx.execute(delete(event_costs)), MODEL),
     "prices under another relation": (
-        lambda tx: tx.execute(update(event_curves).values(neighboring_relation="replace_special")),
+        lambda tx: tx.execute(update(event_costs).values(neighboring_relation="replace_special")),
         MODEL,
     ),
     "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), MODEL),
     "the next step put forward": (lambda tx: set_run(tx, MODEL, next_step=10), MODEL),
     "an idle run's next step put forward": (lambda tx: set_run(tx, f"{ALL}/declared/idle", next_step=1), "idle"),
     "a decision's steps moved": (lambda tx: set_decision(tx, 1, step_count=3, next_step=7), MODEL),
-    "the number of decisions lowered": (lambda tx: set_run(tx, MODEL, decisions=1), MODEL),
+    "the number of decisions lowered": (lambda tx: set_run(tx, MODEL, decision_count=1), MODEL),
     "weights over delta": (lambda tx: swell_weights(tx, TEAM), TEAM),
     "a reserve that is no remainder": (lambda tx: thin_reserve(tx, TEAM), TEAM),
     "weights moved to other orders": (lambda tx: shift_weights(tx, TEAM), TEAM),
-    "weights forgotten": (lambda tx: set_account(tx, TEAM, weights=None), TEAM),
-    "weights broken": (lambda tx: set_account(tx, TEAM, weights="x"), TEAM),
+    "weights forgotten": (lambda tx: set_account(tx, TEAM, filter_weights=None), TEAM),
+    "weights broken": (lambda tx: set_account(tx, TEAM, filter_weights="x"), TEAM),
     "weights at an order that there is not": (lambda tx: swap_weights(tx, TEAM, 9999), TEAM),
     "weights at an order before the first": (lambda tx: swap_weights(tx, TEAM, -1), TEAM),
     "weights at half an order": (lambda tx: swap_weights(tx, TEAM, 7.5), TEAM),
     "an adaptive filter declared": (lambda tx: set_account(tx, TEAM, filter="declared"), TEAM),
     "an adaptive filter declared, and its weights forgotten": (
-        lambda tx: set_account(tx, TEAM, filter="declared", weights=None),
+        lambda tx: set_account(tx, TEAM, filter="declared", filter_weights=None),
         TEAM,
     ),
     "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=1.0001), TEAM),
@@ -138,17 +138,17 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a limit lowered below what is spent": (lambda tx: set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
     "a delta lowered below the weights": (lambda tx: set_account(tx, TEAM, delta_limit=1e-9), TEAM),
     "something held that nobody reserved": (
-        lambda tx: set_balance(tx, TEAM, held=whole(tx, TEAM)),
+        lambda tx: set_balance(tx, TEAM, held_curve=whole(tx, TEAM)),
         TEAM,
     ),
     "a delta spent that no charge took": (lambda tx: set_balance(tx, TEAM, spent_delta=1), TEAM),
     "a delta held that nobody reserved": (lambda tx: set_balance(tx, TEAM, held_delta=1), TEAM),
-    "a price with a delta": (lambda tx: tx.execute(update(event_curves).values(curve_delta=10**9)), "event "),
-    "a plan that has no price": (lambda tx: set_account(tx, ALL, planned=json.dumps(UNPRICED)), ALL),
+    "a price with a delta": (lambda tx: tx.execute(update(event_costs).values(curve_delta=10**9)), "event "),
+    "a plan that has no price": (lambda tx: set_account(tx, ALL, planned_events=json.dumps(UNPRICED)), ALL),
     "a curve with a negative value": (lambda tx: shift_curve(tx, TEAM, -(2**62)), TEAM),
-    "a curve of another length": (lambda tx: set_balance(tx, TEAM, spent=bytes(8), held=bytes(8)), TEAM),
+    "a curve of another length": (lambda tx: set_balance(tx, TEAM, spent_curve=bytes(8), held_curve=bytes(8)), TEAM),
     "a curve that is exhausted": (
-        lambda tx: set_balance(tx, ALL, spent=np.full(1387, EXHAUSTED).tobytes()),
+        lambda tx: set_balance(tx, ALL, spent_curve=np.full(1387, EXHAUSTED).tobytes()),
         ALL,
     ),
     "a grid that is not known": (lambda tx: set_account(tx, TEAM, grid_version=99), TEAM),
@@ -156,7 +156,9 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a run forgotten": (lambda tx: tx.execute(delete(runs)), MODEL),
     "an ancestor left out of what is charged": (
         lambda tx: tx.execute(
-            delete(account_paths).where(account_paths.c.account_id == run_of(tx), account_paths.c.depth == 0)
+            delete(account_ancestors).where(
+                account_ancestors.c.account_id == run_of(tx), account_ancestors.c.depth == 0
+            )
         ),
         MODEL,
     ),
@@ -252,12 +254,12 @@ def test_weights_of_an_earlier_rule_are_sound(charged: Ledger) -> None:
         row = account(tx, TEAM)
         workload = RdpCurve.from_bytes(
             tx.execute(
-                select(event_curves.c.curve).where(event_curves.c.event_fingerprint == sampled_fingerprint(tx))
+                select(event_costs.c.curve).where(event_costs.c.event_fingerprint == sampled_fingerprint(tx))
             ).scalar_one()
         )
         old = adaptive_weights(Limit(row.epsilon_limit, row.delta_limit), workload, row.grid_version, 1)
-        set_account(tx, TEAM, weights=weights_text(old))
-    assert json.loads(row.weights)["deltas"] != list(old.deltas)
+        set_account(tx, TEAM, filter_weights=weights_text(old))
+    assert json.loads(row.filter_weights)["deltas"] != list(old.deltas)
     assert verify(charged.database).sound
 
 

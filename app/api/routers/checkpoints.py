@@ -63,5 +63,5 @@ def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key
 def list_checkpoints(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """Checkpoints in the order of their making. Whoever could rewrite the ledger could rewrite these: keep copies."""
     found = checkpoints.list_checkpoints(call, after=decode_position(after, 0), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda checkpoint: str(checkpoint.acts))
+    shown, following = split_page(found, limit, lambda checkpoint: str(checkpoint.audit_length))
     return etag_response(request, CheckpointPage.of(list(shown), following))

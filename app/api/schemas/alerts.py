@@ -166,7 +166,7 @@ class Alert(Output):
             id=alert.id,
             type=alert.type,
             account=alert.account_id,
-            data=dict(alert.facts),
+            data=dict(alert.payload),
             created_at=alert.created_at,
         )
 
@@ -292,8 +292,8 @@ def _shown(webhook: DomainWebhook) -> dict[str, Any]:
         "url": webhook.url,
         "types": list(webhook.types),
         "account": webhook.account_id,
-        "previous_secret_until": webhook.previous_until,
+        "previous_secret_until": webhook.previous_secret_expires_at,
         "created_at": webhook.created_at,
         "disabled_at": webhook.disabled_at,
-        "disabled_because": webhook.disabled_because,
+        "disabled_because": webhook.disabled_reason,
     }

@@ -101,7 +101,7 @@ class DecisionPage(Page[Decision]):
 
 def _refusal(decided: Decided) -> dict[str, Any] | None:
     decision = decided.decision
-    if decision.refusal is None:
+    if decision.refusal_details is None:
         return None
     facts = refusal_facts(decision)
     return {"detail": refusal_text(facts, decision.binding_account_path, decision.step_count), **facts}

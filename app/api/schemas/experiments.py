@@ -186,7 +186,7 @@ class Experiment(Output):
             id=experiment.id,
             name=account.name,
             path=account.path,
-            charged=experiment.charged,
+            charged=experiment.charging_mode,
             account=account.id,
             budget=account.parent_id,
             population=account.population_id,
@@ -221,5 +221,5 @@ class ExperimentPage(Page[Experiment]):
 
 def sweep_refused(decision: Decision) -> ResponseOverride:
     """The reply to a sweep that does not fit."""
-    assert decision.refusal is not None, "a refusal has its numbers"
-    return not_made(json.loads(decision.refusal), decision.binding_account_id, decision.binding_account_path, 1)
+    assert decision.refusal_details is not None, "a refusal has its numbers"
+    return not_made(json.loads(decision.refusal_details), decision.binding_account_id, decision.binding_account_path, 1)

@@ -201,10 +201,10 @@ def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str
 
 def refusal_facts(decision: Decision) -> dict[str, Any]:
     """The numbers of a refusal."""
-    assert decision.refusal is not None, "a refusal has its numbers"
+    assert decision.refusal_details is not None, "a refusal has its numbers"
     # Refusals that were recorded by early schemas do not say what could not be: deltas of mechanisms, infinite losses.
     none = {"delta_requested": 0.0, "delta_left": 0.0, **json_finite(epsilon=0.0, spent=0.0, held=0.0)}
-    told: dict[str, Any] = json.loads(decision.refusal)
+    told: dict[str, Any] = json.loads(decision.refusal_details)
     return none | told
 
 

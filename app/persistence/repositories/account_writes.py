@@ -11,7 +11,7 @@ from app.ledger.lookalikes import name_skeleton
 from app.persistence.repositories import balances
 from app.persistence.repositories.accounts import Population, planned_text
 from app.persistence.repositories.organisations import policy_text
-from app.persistence.tables import account_paths, accounts, populations, run_budgets
+from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
 
 
 def add(
@@ -46,16 +46,16 @@ def add(
             epsilon_limit=account.limit and account.limit.epsilon,
             delta_limit=account.limit and account.limit.delta,
             filter=str(account.filter),
-            planned=planned_text(account.planned),
-            weights=balances.weights_text(account.weights),
+            planned_events=planned_text(account.planned),
+            filter_weights=balances.weights_text(account.weights),
             grid_version=account.grid_version,
             version=account.version,
             limit_revision=account.limit_revision,
-            partitions_per_unit=account.partitions_per_unit,
+            max_partitions_per_unit=account.partitions_per_unit,
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
             policy=policy_text(account.policy),
-            house_policy=policy_text(account.house_policy),
+            organisation_policy=policy_text(account.house_policy),
             policy_revision=account.policy_revision,
             created_at=now,
             updated_at=now,
@@ -73,7 +73,7 @@ def add(
             )
         )
     tx.execute(
-        insert(account_paths),
+        insert(account_ancestors),
         [
             {
                 "organisation_id": organisation_id,
@@ -89,8 +89,8 @@ def add(
         tx.execute(
             insert(run_budgets),
             [
-                {"organisation_id": organisation_id, "run_id": account.id, "place": place, "budget_id": budget.id}
-                for place, budget in charged
+                {"organisation_id": organisation_id, "run_id": account.id, "position": position, "budget_id": budget.id}
+                for position, budget in charged
             ],
         )
 
@@ -105,7 +105,7 @@ def set_limit(tx: Connection, organisation_id: str, account: Account, now: datet
             epsilon_limit=account.limit.epsilon,
             delta_limit=account.limit.delta,
             limit_revision=account.limit_revision,
-            weights=balances.weights_text(account.weights),
+            filter_weights=balances.weights_text(account.weights),
             version=account.version,
             updated_at=now,
         )
@@ -131,7 +131,7 @@ def set_policy(tx: Connection, organisation_id: str, account: Account, now: date
         .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
         .values(
             policy=policy_text(account.policy),
-            house_policy=policy_text(account.house_policy),
+            organisation_policy=policy_text(account.house_policy),
             policy_revision=account.policy_revision,
             version=account.version,
             updated_at=now,

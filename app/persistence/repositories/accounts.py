@@ -26,7 +26,7 @@ from app.persistence.repositories.dp_events import CostCache
 from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
 from app.persistence.repositories.organisations import read_policy
 from app.persistence.repositories.partial_indexes import NO_RUN
-from app.persistence.tables import account_paths, accounts, attestations, populations
+from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
 from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
 
@@ -88,7 +88,7 @@ class AccountRecord:
 _FACTS = (
     *balances.COLUMNS,
     *(populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size),
-    attestations.c.replaced_units,
+    partition_attestations.c.replacement_assumption,
 )
 _IN_POPULATION = (populations.c.organisation_id == accounts.c.organisation_id) & (
     populations.c.account_id == accounts.c.population_id
@@ -96,27 +96,27 @@ _IN_POPULATION = (populations.c.organisation_id == accounts.c.organisation_id) &
 _WITH_BALANCE = (kept_balances.c.organisation_id == accounts.c.organisation_id) & (
     kept_balances.c.account_id == accounts.c.id
 )
-_AS_ATTESTED = (attestations.c.organisation_id == accounts.c.organisation_id) & (
-    attestations.c.account_id == accounts.c.id
+_AS_ATTESTED = (partition_attestations.c.organisation_id == accounts.c.organisation_id) & (
+    partition_attestations.c.account_id == accounts.c.id
 )
 _RECORDS = (
     select(accounts, *_FACTS)
     .outerjoin(kept_balances, _WITH_BALANCE)
-    .outerjoin(attestations, _AS_ATTESTED)
+    .outerjoin(partition_attestations, _AS_ATTESTED)
     .join(populations, _IN_POPULATION)
 )
 
 _PATH = (
     _RECORDS.join(
-        account_paths,
-        (account_paths.c.organisation_id == accounts.c.organisation_id)
-        & (account_paths.c.ancestor_id == accounts.c.id),
+        account_ancestors,
+        (account_ancestors.c.organisation_id == accounts.c.organisation_id)
+        & (account_ancestors.c.ancestor_id == accounts.c.id),
     )
     .where(
         accounts.c.organisation_id == bindparam("of_organisation"),
-        account_paths.c.account_id == bindparam("of_account"),
+        account_ancestors.c.account_id == bindparam("of_account"),
     )
-    .order_by(account_paths.c.depth, account_paths.c.ancestor_id)
+    .order_by(account_ancestors.c.depth, account_ancestors.c.ancestor_id)
 )
 _MANY = _RECORDS.where(
     accounts.c.organisation_id == bindparam("of_organisation"),
@@ -247,7 +247,7 @@ def list_all(tx: Connection, organisation_id: str | None = None, report: Report 
     query = TolerantQuery(
         select(accounts, *_FACTS)
         .outerjoin(kept_balances, _WITH_BALANCE)
-        .outerjoin(attestations, _AS_ATTESTED)
+        .outerjoin(partition_attestations, _AS_ATTESTED)
         .outerjoin(populations, _IN_POPULATION)
         .where(true() if organisation_id is None else accounts.c.organisation_id == organisation_id)
         .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id),
@@ -328,23 +328,23 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         relation=relation,
         limit=_limit(row.epsilon_limit, row.delta_limit),
         filter=FilterKind(row.filter),
-        planned=read_planned(row.planned),
-        weights=_weights(row.weights),
+        planned=read_planned(row.planned_events),
+        weights=_weights(row.filter_weights),
         spent=spent,
         held=held,
         grid_version=row.grid_version,
         version=row.version,
         limit_revision=row.limit_revision,
-        partitions_per_unit=row.partitions_per_unit,
-        parts_lose_units=row.replaced_units == REMOVAL_IS_BOUNDED,
+        partitions_per_unit=row.max_partitions_per_unit,
+        parts_lose_units=row.replacement_assumption == REMOVAL_IS_BOUNDED,
         window=Window(row.opens_at, row.closes_at) if row.opens_at or row.closes_at else ALWAYS,
         policy=read_policy(row.policy),
-        house_policy=read_policy(row.house_policy),
+        house_policy=read_policy(row.organisation_policy),
         policy_revision=row.policy_revision,
     )
     population = Population(row.privacy_unit, relation, row.size)
     tells = read_alert_settings(row.alert_thresholds, row.forecast_days)
-    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine, since, tells)
+    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine_reason, since, tells)
 
 
 def planned_text(planned: tuple[StepEvent, ...]) -> str:
@@ -374,26 +374,26 @@ def _weights(text: str | None) -> FilterWeights | None:
     if text is None:
         return None
     stored = json.loads(text)
-    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["createReservation"])
+    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["reserve"])
 
 
 _CONTENTS: Final[Contents] = {
     accounts.c.kind: AccountKind,
     accounts.c.filter: FilterKind,
-    accounts.c.planned: read_planned,
-    accounts.c.weights: _weights,
+    accounts.c.planned_events: read_planned,
+    accounts.c.filter_weights: _weights,
     accounts.c.grid_version: orders,
     accounts.c.policy: read_policy,
-    accounts.c.house_policy: read_policy,
-    accounts.c.charged_since: balances.read_since,
+    accounts.c.organisation_policy: read_policy,
+    accounts.c.uncompacted_charges: balances.read_since,
     accounts.c.alert_thresholds: lambda thresholds: read_alert_settings(thresholds, 0),
-    kept_balances.c.spent: RdpCurve.from_bytes,
-    kept_balances.c.held: RdpCurve.from_bytes,
+    kept_balances.c.spent_curve: RdpCurve.from_bytes,
+    kept_balances.c.held_curve: RdpCurve.from_bytes,
     kept_balances.c.spent_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
     kept_balances.c.held_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
     populations.c.neighboring_relation: NeighboringRelation,
 }
 """How an audit reads what the types of the columns do not say."""
 
-_SPARE: Final = (accounts.c.policy, accounts.c.house_policy)
+_SPARE: Final = (accounts.c.policy, accounts.c.organisation_policy)
 """What no balance follows from."""

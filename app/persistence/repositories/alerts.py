@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from app.persistence.repositories import webhooks
 from app.persistence.repositories.locks import ids_above
-from app.persistence.tables import account_paths, alerts, deliveries
+from app.persistence.tables import account_ancestors, alerts, deliveries
 
 
 class AlertType(StrEnum):
@@ -44,16 +44,16 @@ class Alert:
         id: with its type prefix; a receiver knows a repetition by it.
         type: what it tells.
         account_id: of what; None for a test.
-        occasion: what makes it the same as one that was told before of that account.
-        facts: JSON members.
+        dedup_key: what makes it the same as one that was told before of that account.
+        payload: JSON members.
         created_at: in UTC.
     """
 
     id: str
     type: AlertType
     account_id: str | None
-    occasion: str
-    facts: Mapping[str, Any]
+    dedup_key: str
+    payload: Mapping[str, Any]
     created_at: datetime
 
 
@@ -122,8 +122,8 @@ def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: s
     if wanted.kind is not None:
         found = found.where(alerts.c.type == str(wanted.kind))
     if wanted.within is not None:
-        beneath = select(account_paths.c.account_id).where(
-            account_paths.c.organisation_id == organisation_id, account_paths.c.ancestor_id == wanted.within
+        beneath = select(account_ancestors.c.account_id).where(
+            account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == wanted.within
         )
         found = found.where(alerts.c.account_id.in_(beneath))
     if before is not None:
@@ -133,7 +133,7 @@ def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: s
 
 def read_alert(row: Row[Any]) -> Alert:
     """An alert from its row."""
-    return Alert(row.id, AlertType(row.type), row.account_id, row.occasion, json.loads(row.facts), row.created_at)
+    return Alert(row.id, AlertType(row.type), row.account_id, row.dedup_key, json.loads(row.payload), row.created_at)
 
 
 def _add_once(tx: Connection, organisation_id: str, alert: Alert) -> bool:
@@ -149,7 +149,7 @@ def _values(organisation_id: str, alert: Alert) -> dict[str, object]:
         "id": alert.id,
         "type": str(alert.type),
         "account_id": alert.account_id,
-        "occasion": alert.occasion,
-        "facts": json.dumps(alert.facts),
+        "dedup_key": alert.dedup_key,
+        "payload": json.dumps(alert.payload),
         "created_at": alert.created_at,
     }

@@ -28,9 +28,9 @@ MOST_EVENTS: Final = 16
 Since = Mapping[str, tuple[int, int]]
 """What was charged since the curves were written, by fingerprint: how often, and how often out of what was held."""
 
-COLUMNS = (balances.c.spent, balances.c.spent_delta, balances.c.held, balances.c.held_delta)
+COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 
-_CHARGED = BulkStatement(accounts, ["charged_since", "weights", "version", "updated_at"])
+_CHARGED = BulkStatement(accounts, ["uncompacted_charges", "filter_weights", "version", "updated_at"])
 _WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS])
 
 
@@ -70,11 +70,11 @@ def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpC
         LedgerUnavailableError: it has no balance; or an event was charged whose price is not in the ledger's list.
         ValueError: the row is no balance.
     """
-    if row.spent is None:
+    if row.spent_curve is None:
         raise LedgerUnavailableError(f"The balance of {row.path} is missing; nothing is charged without. Restore it.")
-    spent = _curve(row.spent, row.spent_delta, row.grid_version)
-    held = _curve(row.held, row.held_delta, row.grid_version)
-    since = read_since(row.charged_since)
+    spent = _curve(row.spent_curve, row.spent_delta, row.grid_version)
+    held = _curve(row.held_curve, row.held_delta, row.grid_version)
+    since = read_since(row.uncompacted_charges)
     if not since:
         return spent, held, since
     curves = book.find(tx, _prices_of(row), since)
@@ -103,7 +103,7 @@ def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> CostCache:
     book = CostCache(size=MOST_EVENTS * len(rows) + 1)
     wanted: dict[CostTable, set[str]] = {}
     for row in rows:
-        wanted.setdefault(_prices_of(row), set()).update(read_since(row.charged_since))
+        wanted.setdefault(_prices_of(row), set()).update(read_since(row.uncompacted_charges))
     for prices, fingerprints in wanted.items():
         book.find(tx, prices, fingerprints)
     return book
@@ -133,8 +133,8 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
             {
                 "organisation_id": organisation_id,
                 "id": account.id,
-                "charged_since": _since_text(since or {}),
-                "weights": weights_text(account.weights),
+                "uncompacted_charges": _since_text(since or {}),
+                "filter_weights": weights_text(account.weights),
                 "version": account.version,
                 "updated_at": now,
             }
@@ -164,7 +164,7 @@ def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
     """Frozen weights as values of JSON."""
     if weights is None:
         return None
-    return {"indices": weights.indices, "deltas": weights.deltas, "createReservation": weights.reserve}
+    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
 
 
 def read_since(text: str) -> Since:
@@ -177,9 +177,9 @@ def read_since(text: str) -> Since:
 
 def _values(account: Account) -> dict[str, bytes | int]:
     return {
-        "spent": _bytes(account.spent),
+        "spent_curve": _bytes(account.spent),
         "spent_delta": account.spent.delta,
-        "held": _bytes(account.held),
+        "held_curve": _bytes(account.held),
         "held_delta": account.held.delta,
     }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from app.persistence.repositories.locks import ids_beneath
-from app.persistence.tables import decisions, dp_events, event_curves, runs, step_events
+from app.persistence.tables import decision_events, decisions, dp_events, event_costs, runs
 
 CHARGED = ("admitted", "reported", "forfeited")
 
@@ -17,12 +17,12 @@ class Tally:
 
     Args:
         fingerprint: of the event.
-        canonical: its description, as JSON.
+        canonical_json: its description, as JSON.
         count: how often.
     """
 
     fingerprint: str
-    canonical: str
+    canonical_json: str
     count: int
 
 
@@ -38,26 +38,26 @@ def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int)
     Returns:
         The events; how many different ones there are; how many steps they all stand for.
     """
-    times = func.sum(step_events.c.count).label("times")
+    times = func.sum(decision_events.c.count).label("times")
     counted = (
-        select(step_events.c.event_fingerprint, times)
+        select(decision_events.c.event_fingerprint, times)
         .join(
             decisions,
-            (decisions.c.organisation_id == step_events.c.organisation_id)
-            & (decisions.c.run_id == step_events.c.run_id)
-            & (decisions.c.position == step_events.c.position),
+            (decisions.c.organisation_id == decision_events.c.organisation_id)
+            & (decisions.c.run_id == decision_events.c.run_id)
+            & (decisions.c.position == decision_events.c.position),
         )
         .where(
-            step_events.c.organisation_id == organisation_id,
-            step_events.c.run_id == run_id,
+            decision_events.c.organisation_id == organisation_id,
+            decision_events.c.run_id == run_id,
             decisions.c.outcome.in_(CHARGED),
         )
-        .group_by(step_events.c.event_fingerprint)
+        .group_by(decision_events.c.event_fingerprint)
         .subquery()
     )
     kinds, steps = tx.execute(select(func.count(), func.coalesce(func.sum(counted.c.times), 0))).one()
     named = (
-        select(counted.c.event_fingerprint, counted.c.times, dp_events.c.canonical)
+        select(counted.c.event_fingerprint, counted.c.times, dp_events.c.canonical_json)
         .join(
             dp_events,
             (dp_events.c.organisation_id == organisation_id) & (dp_events.c.fingerprint == counted.c.event_fingerprint),
@@ -65,7 +65,7 @@ def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int)
         .order_by(counted.c.times.desc(), counted.c.event_fingerprint)
         .limit(most)
     )
-    found = [Tally(row.event_fingerprint, row.canonical, int(row.times)) for row in tx.execute(named)]
+    found = [Tally(row.event_fingerprint, row.canonical_json, int(row.times)) for row in tx.execute(named)]
     return found, kinds, int(steps)
 
 
@@ -82,8 +82,8 @@ def outcomes(tx: Connection, organisation_id: str, run_id: str) -> dict[str, int
 def formula_versions(tx: Connection, organisation_id: str, fingerprints: Sequence[str]) -> list[int]:
     """The versions of the formulas by which events were priced."""
     found = (
-        select(event_curves.c.formula_version)
-        .where(event_curves.c.organisation_id == organisation_id, event_curves.c.event_fingerprint.in_(fingerprints))
+        select(event_costs.c.formula_version)
+        .where(event_costs.c.organisation_id == organisation_id, event_costs.c.event_fingerprint.in_(fingerprints))
         .distinct()
     )
     return sorted(tx.execute(found).scalars())
@@ -94,7 +94,7 @@ def runs_beneath(tx: Connection, organisation_id: str, account_id: str, most: in
     charged = (
         runs.c.organisation_id == organisation_id,
         runs.c.account_id.in_(ids_beneath(organisation_id, account_id)),
-        runs.c.decisions > 0,
+        runs.c.decision_count > 0,
     )
     count = tx.execute(select(func.count()).select_from(runs).where(*charged)).scalar_one()
     found = select(runs.c.account_id).where(*charged).order_by(runs.c.account_id.desc()).limit(most)

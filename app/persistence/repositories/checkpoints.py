@@ -16,15 +16,15 @@ class Checkpoint:
 
     Args:
         organisation_id: whose chain.
-        acts: how many acts there were.
-        head: the hash of the last of them.
+        audit_length: how many acts there were.
+        audit_head: the hash of the last of them.
         document: payload and signature, as JSON.
         created_at: in UTC.
     """
 
     organisation_id: str
-    acts: int
-    head: bytes
+    audit_length: int
+    audit_head: bytes
     document: str
     created_at: datetime
 
@@ -32,20 +32,20 @@ class Checkpoint:
 def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[str, int, bytes]]:
     """Runs that have decided something since they were tied to the chain: id, number of decisions, head."""
     found = (
-        select(runs.c.account_id, runs.c.decisions, runs.c.chain_head)
+        select(runs.c.account_id, runs.c.decision_count, runs.c.chain_head)
         .outerjoin(
             run_anchors,
             (run_anchors.c.organisation_id == runs.c.organisation_id) & (run_anchors.c.run_id == runs.c.account_id),
         )
         .where(
             runs.c.organisation_id == organisation_id,
-            runs.c.decisions > 0,
-            or_(run_anchors.c.decisions.is_(None), run_anchors.c.decisions != runs.c.decisions),
+            runs.c.decision_count > 0,
+            or_(run_anchors.c.decision_count.is_(None), run_anchors.c.decision_count != runs.c.decision_count),
         )
         .order_by(runs.c.account_id)
         .limit(most)
     )
-    return [(row.account_id, row.decisions, row.chain_head) for row in tx.execute(found)]
+    return [(row.account_id, row.decision_count, row.chain_head) for row in tx.execute(found)]
 
 
 def anchor(tx: Connection, organisation_id: str, anchored: Sequence[tuple[str, int, bytes]]) -> None:
@@ -53,7 +53,7 @@ def anchor(tx: Connection, organisation_id: str, anchored: Sequence[tuple[str, i
     ids = [run_id for run_id, _, _ in anchored]
     here = (run_anchors.c.organisation_id == organisation_id) & run_anchors.c.run_id.in_(ids)
     tx.execute(delete(run_anchors).where(here))
-    rows = [{"organisation_id": organisation_id, "run_id": run, "decisions": count} for run, count, _ in anchored]
+    rows = [{"organisation_id": organisation_id, "run_id": run, "decision_count": count} for run, count, _ in anchored]
     tx.execute(insert(run_anchors), rows)
 
 
@@ -65,14 +65,16 @@ def add(tx: Connection, checkpoint: Checkpoint) -> None:
 
 def page(tx: Connection, organisation_id: str, *, after: int, limit: int) -> list[Checkpoint]:
     """Checkpoints in the order of their making, those behind a number of acts only."""
-    found = select(checkpoints).where(checkpoints.c.organisation_id == organisation_id, checkpoints.c.acts > after)
-    return [Checkpoint(**row) for row in tx.execute(found.order_by(checkpoints.c.acts).limit(limit)).mappings()]
+    found = select(checkpoints).where(
+        checkpoints.c.organisation_id == organisation_id, checkpoints.c.audit_length > after
+    )
+    return [Checkpoint(**row) for row in tx.execute(found.order_by(checkpoints.c.audit_length).limit(limit)).mappings()]
 
 
 def latest(tx: Connection, organisation_id: str) -> Checkpoint | None:
     """The newest checkpoint."""
     found = select(checkpoints).where(checkpoints.c.organisation_id == organisation_id)
-    row = tx.execute(found.order_by(checkpoints.c.acts.desc()).limit(1)).mappings().one_or_none()
+    row = tx.execute(found.order_by(checkpoints.c.audit_length.desc()).limit(1)).mappings().one_or_none()
     return None if row is None else Checkpoint(**row)
 
 

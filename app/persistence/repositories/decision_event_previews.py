@@ -7,7 +7,7 @@ from sqlalchemy import Connection, func, select
 
 from app.ledger.accounts import StepEvent
 from app.persistence.repositories.dp_events import read_event
-from app.persistence.tables import dp_events, step_events
+from app.persistence.tables import decision_events, dp_events
 
 ROW_ROOM: Final = 400
 """Bytes for which an event is counted besides its description: room for four mebibytes is room for ten thousand events
@@ -32,18 +32,18 @@ def first_events(
     """
     share = room // max(1, len(positions))
     rows = tx.execute(
-        select(step_events.c.position, step_events.c.event_fingerprint, step_events.c.count.label("times"))
+        select(decision_events.c.position, decision_events.c.event_fingerprint, decision_events.c.count.label("times"))
         .where(
-            step_events.c.organisation_id == organisation_id,
-            step_events.c.run_id == run_id,
-            step_events.c.position.in_(positions),
-            step_events.c.item < share // ROW_ROOM,
+            decision_events.c.organisation_id == organisation_id,
+            decision_events.c.run_id == run_id,
+            decision_events.c.position.in_(positions),
+            decision_events.c.item < share // ROW_ROOM,
         )
-        .order_by(step_events.c.position, step_events.c.item)
+        .order_by(decision_events.c.position, decision_events.c.item)
     ).all()
     known = dp_events.c.organisation_id == organisation_id
     asked = {row.event_fingerprint for row in rows}
-    lengths = select(dp_events.c.fingerprint, func.length(dp_events.c.canonical).label("size"))
+    lengths = select(dp_events.c.fingerprint, func.length(dp_events.c.canonical_json).label("size"))
     lengths = lengths.where(known, dp_events.c.fingerprint.in_(asked))
     sizes = {row.fingerprint: row.size for row in tx.execute(lengths)}
     left = dict.fromkeys(positions, share)
@@ -53,8 +53,8 @@ def first_events(
         if left[row.position] >= 0:
             fitting.append(row)
     shown = {row.event_fingerprint for row in fitting}
-    texts = select(dp_events.c.fingerprint, dp_events.c.canonical).where(known, dp_events.c.fingerprint.in_(shown))
-    events = {row.fingerprint: read_event(row.canonical, row.fingerprint) for row in tx.execute(texts)}
+    texts = select(dp_events.c.fingerprint, dp_events.c.canonical_json).where(known, dp_events.c.fingerprint.in_(shown))
+    events = {row.fingerprint: read_event(row.canonical_json, row.fingerprint) for row in tx.execute(texts)}
     steps: dict[int, list[StepEvent]] = {position: [] for position in positions}
     for row in fitting:
         steps[row.position].append(StepEvent(events[row.event_fingerprint], row.times))

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Select, and_, or_, select
 
 from app.persistence.repositories.decisions import Decision, DecisionOutcome, read_decision
 from app.persistence.repositories.partial_indexes import NOT_ADMITTED
-from app.persistence.tables import account_paths, accounts, decisions
+from app.persistence.tables import account_ancestors, accounts, decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,11 @@ def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
         found = found.where(decisions.c.run_id == wanted.run_id)
     if wanted.beneath is not None:
         found = found.where(
-            select(account_paths.c.depth)
+            select(account_ancestors.c.depth)
             .where(
-                account_paths.c.organisation_id == decisions.c.organisation_id,
-                account_paths.c.account_id == decisions.c.run_id,
-                account_paths.c.ancestor_id == wanted.beneath,
+                account_ancestors.c.organisation_id == decisions.c.organisation_id,
+                account_ancestors.c.account_id == decisions.c.run_id,
+                account_ancestors.c.ancestor_id == wanted.beneath,
             )
             .exists()
         )

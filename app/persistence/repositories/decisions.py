@@ -15,7 +15,7 @@ from app.ledger.hash_chain import Actor, DecisionEntry, entry_hash
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.decision_event_previews import first_events
 from app.persistence.repositories.dp_events import read_event
-from app.persistence.tables import accounts, decisions, dp_events, step_events
+from app.persistence.tables import accounts, decision_events, decisions, dp_events
 
 
 class DecisionOutcome(StrEnum):
@@ -44,7 +44,7 @@ class Decision:
         steps_remaining: further repetitions of the last event; None if refused.
         binding_account_id: the account that leaves the fewest.
         binding_account_path: its path of names.
-        refusal: the numbers of a refusal, JSON; None if admitted.
+        refusal_details: the numbers of a refusal, JSON; None if admitted.
         reservation_id: which the steps were taken out of; None if out of the accounts.
         opens_attempt: whether these are the attempt's first steps.
         request_fingerprint: sha256 (hex) of what was asked.
@@ -66,7 +66,7 @@ class Decision:
     steps_remaining: int | None
     binding_account_id: str
     binding_account_path: str
-    refusal: str | None
+    refusal_details: str | None
     request_fingerprint: str
     idempotency_key: str | None
     reservation_id: str | None
@@ -115,7 +115,7 @@ def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
         epsilon_limit=decision.reading.epsilon_limit,
         steps_remaining=decision.steps_remaining,
         binding_account_id=decision.binding_account_id,
-        refusal=decision.refusal,
+        refusal_details=decision.refusal_details,
         created_at=decision.created_at,
         actor=decision.asker.actor if decision.asker else None,
         request_id=decision.asker.request_id if decision.asker else None,
@@ -134,7 +134,7 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
 _ADDED = BulkStatement(decisions)
-_ADDED_ITEMS = BulkStatement(step_events)
+_ADDED_ITEMS = BulkStatement(decision_events)
 
 
 def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
@@ -176,7 +176,7 @@ def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
         "epsilon_limit": decision.reading.epsilon_limit,
         "steps_remaining": decision.steps_remaining,
         "binding_account_id": decision.binding_account_id,
-        "refusal": decision.refusal,
+        "refusal_details": decision.refusal_details,
         "reservation_id": decision.reservation_id,
         "entry_hash": decision.entry_hash,
         "created_at": decision.created_at,
@@ -231,26 +231,26 @@ def _events(
 ) -> dict[int, tuple[StepEvent, ...]]:
     found = (
         select(
-            step_events.c.position,
-            step_events.c.count.label("times"),
-            dp_events.c.canonical,
+            decision_events.c.position,
+            decision_events.c.count.label("times"),
+            dp_events.c.canonical_json,
             dp_events.c.fingerprint,
         )
         .join(
             dp_events,
-            (dp_events.c.organisation_id == step_events.c.organisation_id)
-            & (dp_events.c.fingerprint == step_events.c.event_fingerprint),
+            (dp_events.c.organisation_id == decision_events.c.organisation_id)
+            & (dp_events.c.fingerprint == decision_events.c.event_fingerprint),
         )
         .where(
-            step_events.c.organisation_id == organisation_id,
-            step_events.c.run_id == run_id,
-            step_events.c.position.in_(positions),
+            decision_events.c.organisation_id == organisation_id,
+            decision_events.c.run_id == run_id,
+            decision_events.c.position.in_(positions),
         )
-        .order_by(step_events.c.position, step_events.c.item)
+        .order_by(decision_events.c.position, decision_events.c.item)
     )
     events: dict[int, list[StepEvent]] = {}
     for row in tx.execute(found):
-        step = StepEvent(read_event(row.canonical, row.fingerprint), row.times)
+        step = StepEvent(read_event(row.canonical_json, row.fingerprint), row.times)
         events.setdefault(row.position, []).append(step)
     return {position: tuple(steps) for position, steps in events.items()}
 
@@ -270,7 +270,7 @@ def read_decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         steps_remaining=row.steps_remaining,
         binding_account_id=row.binding_account_id,
         binding_account_path=row.binding_account_path,
-        refusal=row.refusal,
+        refusal_details=row.refusal_details,
         request_fingerprint=row.request_fingerprint,
         idempotency_key=row.idempotency_key,
         reservation_id=row.reservation_id,

@@ -20,7 +20,7 @@ from app.accounting.orders import orders
 from app.accounting.rdp import FORMULA_VERSION
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.lru_cache import LruCache
-from app.persistence.tables import dp_events, event_curves
+from app.persistence.tables import dp_events, event_costs
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 
@@ -44,7 +44,7 @@ class StoredCost:
     """A row of the price list, as it is kept."""
 
     fingerprint: str
-    canonical: bytes
+    canonical_json: bytes
     prices: CostTable
     curve: RdpCurve
     formula_version: int
@@ -73,11 +73,11 @@ def read_event(description: str, key: str) -> DpEvent:
 
 
 # Built once: every group of commands asks it.
-_PRICED = select(event_curves.c.event_fingerprint).where(
-    event_curves.c.organisation_id == bindparam("of_organisation"),
-    event_curves.c.neighboring_relation == bindparam("of_relation"),
-    event_curves.c.grid_version == bindparam("of_grid"),
-    event_curves.c.event_fingerprint.in_(bindparam("of_events", expanding=True)),
+_PRICED = select(event_costs.c.event_fingerprint).where(
+    event_costs.c.organisation_id == bindparam("of_organisation"),
+    event_costs.c.neighboring_relation == bindparam("of_relation"),
+    event_costs.c.grid_version == bindparam("of_grid"),
+    event_costs.c.event_fingerprint.in_(bindparam("of_events", expanding=True)),
 )
 
 
@@ -113,11 +113,11 @@ class CostCache:
 
 def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
     """The curves of those events that have a price, by fingerprint."""
-    found = select(event_curves.c.event_fingerprint, event_curves.c.curve, event_curves.c.curve_delta).where(
-        event_curves.c.organisation_id == prices.organisation_id,
-        event_curves.c.neighboring_relation == str(prices.relation),
-        event_curves.c.grid_version == prices.grid_version,
-        event_curves.c.event_fingerprint.in_(set(fingerprints)),
+    found = select(event_costs.c.event_fingerprint, event_costs.c.curve, event_costs.c.curve_delta).where(
+        event_costs.c.organisation_id == prices.organisation_id,
+        event_costs.c.neighboring_relation == str(prices.relation),
+        event_costs.c.grid_version == prices.grid_version,
+        event_costs.c.event_fingerprint.in_(set(fingerprints)),
     )
     return {row.event_fingerprint: RdpCurve.from_bytes(row.curve, row.curve_delta) for row in tx.execute(found)}
 
@@ -139,7 +139,7 @@ def add_curves(tx: Connection, prices: CostTable, curves: Mapping[DpEvent, RdpCu
     """Append prices of events that have none."""
     remember(tx, prices.organisation_id, curves)
     tx.execute(
-        insert(event_curves),
+        insert(event_costs),
         [
             {
                 "organisation_id": prices.organisation_id,
@@ -165,7 +165,10 @@ def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) ->
     if new:
         tx.execute(
             insert(dp_events),
-            [{"organisation_id": organisation_id, "fingerprint": key, "canonical": wanted[key]} for key in sorted(new)],
+            [
+                {"organisation_id": organisation_id, "fingerprint": key, "canonical_json": wanted[key]}
+                for key in sorted(new)
+            ],
         )
 
 
@@ -175,25 +178,25 @@ def descriptions(
     """Every event that an organisation, or each, has used: whose, its fingerprint and its canonical description."""
     theirs = true() if organisation_id is None else dp_events.c.organisation_id == organisation_id
     for row in TolerantQuery(select(dp_events).where(theirs)).rows(tx, report):
-        yield row.organisation_id, row.fingerprint, row.canonical.encode()
+        yield row.organisation_id, row.fingerprint, row.canonical_json.encode()
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredCost]:
     """Every price of an organisation, or of all; damaged cells are reported."""
-    theirs = true() if organisation_id is None else event_curves.c.organisation_id == organisation_id
+    theirs = true() if organisation_id is None else event_costs.c.organisation_id == organisation_id
     query = TolerantQuery(
-        select(event_curves, dp_events.c.canonical)
+        select(event_costs, dp_events.c.canonical_json)
         .join(
             dp_events,
-            (dp_events.c.organisation_id == event_curves.c.organisation_id)
-            & (dp_events.c.fingerprint == event_curves.c.event_fingerprint),
+            (dp_events.c.organisation_id == event_costs.c.organisation_id)
+            & (dp_events.c.fingerprint == event_costs.c.event_fingerprint),
         )
         .where(theirs),
         {
-            event_curves.c.neighboring_relation: NeighboringRelation,
-            event_curves.c.grid_version: orders,
-            event_curves.c.curve: RdpCurve.from_bytes,
-            event_curves.c.curve_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
+            event_costs.c.neighboring_relation: NeighboringRelation,
+            event_costs.c.grid_version: orders,
+            event_costs.c.curve: RdpCurve.from_bytes,
+            event_costs.c.curve_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
         },
     )
     return query.objects(tx, _stored, report)
@@ -202,7 +205,7 @@ def list_all(tx: Connection, organisation_id: str | None = None, report: Report 
 def _stored(row: Row[Any]) -> StoredCost:
     return StoredCost(
         row.event_fingerprint,
-        row.canonical.encode(),
+        row.canonical_json.encode(),
         CostTable(row.organisation_id, NeighboringRelation(row.neighboring_relation), row.grid_version),
         RdpCurve.from_bytes(row.curve, row.curve_delta),
         row.formula_version,

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, func, insert, select
 
 from app.ledger.experiments import ChargingMode
 from app.persistence.repositories.locks import ids_beneath
-from app.persistence.tables import account_paths, experiments, run_budgets
+from app.persistence.tables import account_ancestors, experiments, run_budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +18,20 @@ class Experiment:
     Args:
         id: with its type prefix.
         account_id: the budget beneath which its runs lie, or the one run that pays for all trials.
-        charged: how it is paid for.
+        charging_mode: how it is paid for.
         created_by: an actor.
         created_at: in UTC.
     """
 
     id: str
     account_id: str
-    charged: ChargingMode
+    charging_mode: ChargingMode
     created_by: str
     created_at: datetime
 
     def facts(self) -> dict[str, object]:
         """What the organisation's chain keeps of it."""
-        return {"account": self.account_id, "charged": str(self.charged)}
+        return {"account": self.account_id, "charged": str(self.charging_mode)}
 
 
 _COLUMNS = [column for column in experiments.c if column is not experiments.c.organisation_id]
@@ -41,7 +41,9 @@ def add(tx: Connection, organisation_id: str, experiment: Experiment) -> None:
     """Append an experiment."""
     values = {column.name: getattr(experiment, column.name) for column in _COLUMNS}
     tx.execute(
-        insert(experiments).values(organisation_id=organisation_id, **values | {"charged": str(experiment.charged)})
+        insert(experiments).values(
+            organisation_id=organisation_id, **values | {"charging_mode": str(experiment.charging_mode)}
+        )
     )
 
 
@@ -73,8 +75,8 @@ def page(
 
 def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experiment]:
     """The experiments to which an account belongs: itself, and those above it."""
-    on_path = select(account_paths.c.ancestor_id).where(
-        account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id
+    on_path = select(account_ancestors.c.ancestor_id).where(
+        account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
     )
     found = select(*_COLUMNS).where(
         experiments.c.organisation_id == organisation_id, experiments.c.account_id.in_(on_path)
@@ -99,4 +101,4 @@ def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dic
 
 
 def _experiment(row: Row[Any]) -> Experiment:
-    return Experiment(row.id, row.account_id, ChargingMode(row.charged), row.created_by, row.created_at)
+    return Experiment(row.id, row.account_id, ChargingMode(row.charging_mode), row.created_by, row.created_at)

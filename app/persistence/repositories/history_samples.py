@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import CTE, Connection, Select, Table, and_, case, func, literal, select
 
 from app.persistence.repositories.decisions import DecisionOutcome
-from app.persistence.tables import account_paths, accounts, decisions, runs, step_events
+from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, runs
 
 CHARGED: Final = (DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED, DecisionOutcome.FORFEITED)
 
@@ -46,9 +46,9 @@ class ChargedRun:
 
 def parts_beneath(tx: Connection, organisation_id: str, account_id: str) -> list[ChargedRun]:
     """Every run beneath an account that was told something, each with one of the account's children above it."""
-    down, up = account_paths.alias("down"), account_paths.alias("up")
+    down, up = account_ancestors.alias("down"), account_ancestors.alias("up")
     found = (
-        select(runs.c.account_id, func.min(accounts.c.id), runs.c.decisions)
+        select(runs.c.account_id, func.min(accounts.c.id), runs.c.decision_count)
         .select_from(down)
         .join(runs, and_(runs.c.organisation_id == down.c.organisation_id, runs.c.account_id == down.c.account_id))
         .join(up, and_(up.c.organisation_id == down.c.organisation_id, up.c.account_id == down.c.account_id))
@@ -60,9 +60,9 @@ def parts_beneath(tx: Connection, organisation_id: str, account_id: str) -> list
             down.c.organisation_id == organisation_id,
             down.c.ancestor_id == account_id,
             accounts.c.parent_id == account_id,
-            runs.c.decisions > 0,
+            runs.c.decision_count > 0,
         )
-        .group_by(runs.c.account_id, runs.c.decisions)
+        .group_by(runs.c.account_id, runs.c.decision_count)
         .order_by(runs.c.account_id)
     )
     return [ChargedRun(*row) for row in tx.execute(found)]
@@ -93,9 +93,16 @@ def events_of(
     Returns:
         By run and position: fingerprints and counts.
     """
-    columns = (step_events.c.run_id, step_events.c.position, step_events.c.event_fingerprint, step_events.c.count)
+    columns = (
+        decision_events.c.run_id,
+        decision_events.c.position,
+        decision_events.c.event_fingerprint,
+        decision_events.c.count,
+    )
     rows = tx.execute(
-        _spread(select(*columns), organisation_id, account_id, each, step_events).where(step_events.c.item < most)
+        _spread(select(*columns), organisation_id, account_id, each, decision_events).where(
+            decision_events.c.item < most
+        )
     )
     found: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for run_id, position, fingerprint, count in rows:
@@ -108,17 +115,19 @@ def _spread(
 ) -> Select[Any]:
     """Rows at evenly spread positions of every run beneath an account; each is found by its primary key."""
     numbers = _numbers(each)
-    place = case((runs.c.decisions <= each, numbers.c.i), else_=(numbers.c.i + 1) * runs.c.decisions // each - 1)
+    place = case(
+        (runs.c.decision_count <= each, numbers.c.i), else_=(numbers.c.i + 1) * runs.c.decision_count // each - 1
+    )
     return (
-        wanted.select_from(account_paths)
+        wanted.select_from(account_ancestors)
         .join(
             runs,
             and_(
-                runs.c.organisation_id == account_paths.c.organisation_id,
-                runs.c.account_id == account_paths.c.account_id,
+                runs.c.organisation_id == account_ancestors.c.organisation_id,
+                runs.c.account_id == account_ancestors.c.account_id,
             ),
         )
-        .join(numbers, numbers.c.i < runs.c.decisions)
+        .join(numbers, numbers.c.i < runs.c.decision_count)
         .join(
             of,
             and_(
@@ -127,7 +136,7 @@ def _spread(
                 of.c.position == place,
             ),
         )
-        .where(account_paths.c.organisation_id == organisation_id, account_paths.c.ancestor_id == account_id)
+        .where(account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == account_id)
     )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, insert, select, text
 
 from app.persistence.database import writes
-from app.persistence.tables import replies
+from app.persistence.tables import idempotent_responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,17 @@ class Reply:
 
 def find(tx: Connection, organisation_id: str, idempotency_key: str) -> Reply | None:
     """The reply that this key has pinned."""
-    found = select(replies).where(
-        replies.c.organisation_id == organisation_id, replies.c.idempotency_key == idempotency_key
+    found = select(idempotent_responses).where(
+        idempotent_responses.c.organisation_id == organisation_id,
+        idempotent_responses.c.idempotency_key == idempotency_key,
     )
     row = tx.execute(found).one_or_none()
     return None if row is None else Reply(row.request_fingerprint, row.body, row.status)
 
 
-_KNOWN = select(replies.c.idempotency_key).where(
-    replies.c.organisation_id == bindparam("of_organisation"),
-    replies.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
+_KNOWN = select(idempotent_responses.c.idempotency_key).where(
+    idempotent_responses.c.organisation_id == bindparam("of_organisation"),
+    idempotent_responses.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
 
 
@@ -59,7 +60,7 @@ def lock_keys(tx: Connection, organisation_id: str, idempotency_keys: Iterable[s
 def add(tx: Connection, organisation_id: str, idempotency_key: str, reply: Reply, now: datetime) -> None:
     """Pin a reply to a key, for ever."""
     tx.execute(
-        insert(replies).values(
+        insert(idempotent_responses).values(
             organisation_id=organisation_id,
             idempotency_key=idempotency_key,
             request_fingerprint=reply.request_fingerprint,

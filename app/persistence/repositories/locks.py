@@ -8,26 +8,27 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from app.ledger.accounts import AccountKind
 from app.persistence.database import writes
-from app.persistence.tables import account_paths, accounts
+from app.persistence.tables import account_ancestors, accounts
 
 # Statements of the hot path are built once: building one costs as much as executing it.
 _PATHS = (
-    select(account_paths.c.account_id, account_paths.c.ancestor_id)
+    select(account_ancestors.c.account_id, account_ancestors.c.ancestor_id)
     .join(
         accounts,
-        (accounts.c.organisation_id == account_paths.c.organisation_id) & (accounts.c.id == account_paths.c.account_id),
+        (accounts.c.organisation_id == account_ancestors.c.organisation_id)
+        & (accounts.c.id == account_ancestors.c.account_id),
     )
     .where(
-        account_paths.c.organisation_id == bindparam("of_organisation"),
-        account_paths.c.account_id.in_(bindparam("of_runs", expanding=True)),
+        account_ancestors.c.organisation_id == bindparam("of_organisation"),
+        account_ancestors.c.account_id.in_(bindparam("of_runs", expanding=True)),
         accounts.c.kind == str(AccountKind.RUN),
     )
-    .order_by(account_paths.c.account_id, account_paths.c.depth, account_paths.c.ancestor_id)
+    .order_by(account_ancestors.c.account_id, account_ancestors.c.depth, account_ancestors.c.ancestor_id)
 )
 
 # Ordered by depth and id: the one global lock order (ADR 0003).
 _SEEN = (
-    select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine)
+    select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason)
     .where(
         accounts.c.organisation_id == bindparam("of_organisation"),
         accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
@@ -37,12 +38,12 @@ _SEEN = (
 # Against writers, and not against the foreign keys that point to the rows (FOR NO KEY UPDATE).
 _LOCKED = _SEEN.with_for_update(key_share=True)
 
-_SEEN_BENEATH = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine).where(
+_SEEN_BENEATH = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason).where(
     accounts.c.organisation_id == bindparam("of_organisation"),
     accounts.c.parent_id.in_(bindparam("of_accounts", expanding=True)),
 )
 
-_GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine, accounts.c.limit_revision).where(
+_GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine_reason, accounts.c.limit_revision).where(
     accounts.c.organisation_id == bindparam("of_organisation"),
     accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
 )
@@ -70,7 +71,7 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
     """Lock accounts until a writer's transaction ends, in the one global order; a reader only looks at them."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
-        Seen(row.id, row.version, row.updated_at, row.quarantine)
+        Seen(row.id, row.version, row.updated_at, row.quarantine_reason)
         for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
     ]
 
@@ -78,7 +79,9 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
 def seen_beneath(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
     """What lies directly beneath accounts that the caller has locked, unlocked: whoever charges it locks them, too."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [Seen(row.id, row.version, row.updated_at, row.quarantine) for row in tx.execute(_SEEN_BENEATH, asked)]
+    return [
+        Seen(row.id, row.version, row.updated_at, row.quarantine_reason) for row in tx.execute(_SEEN_BENEATH, asked)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +98,21 @@ def glance(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> 
     """Look at accounts; nothing is locked."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
-        Glance(row.id, row.path, row.quarantine is not None, row.limit_revision) for row in tx.execute(_GLANCED, asked)
+        Glance(row.id, row.path, row.quarantine_reason is not None, row.limit_revision)
+        for row in tx.execute(_GLANCED, asked)
     ]
 
 
 def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
     """The ids of an account and of its ancestors, by depth and id; none if there is no such account."""
-    found = select(account_paths.c.ancestor_id).where(
-        account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id
+    found = select(account_ancestors.c.ancestor_id).where(
+        account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
     )
-    return list(tx.execute(found.order_by(account_paths.c.depth, account_paths.c.ancestor_id)).scalars())
+    return list(tx.execute(found.order_by(account_ancestors.c.depth, account_ancestors.c.ancestor_id)).scalars())
 
 
 def ids_beneath(organisation_id: str, account_id: str) -> Select[tuple[str]]:
     """The ids of an account and of everything beneath it, to be part of another statement."""
-    return select(account_paths.c.account_id).where(
-        account_paths.c.organisation_id == organisation_id, account_paths.c.ancestor_id == account_id
+    return select(account_ancestors.c.account_id).where(
+        account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == account_id
     )

@@ -67,7 +67,7 @@ class Heads:
 
 def quarantined(tx: Connection) -> int:
     """How many accounts are quarantined."""
-    found = select(func.count()).select_from(accounts).where(accounts.c.quarantine.is_not(None))
+    found = select(func.count()).select_from(accounts).where(accounts.c.quarantine_reason.is_not(None))
     return int(tx.execute(found).scalar_one())
 
 
@@ -88,14 +88,14 @@ def backlog(tx: Connection) -> Backlog:
     waiting = tx.execute(pending).one()
     off = webhooks.c.disabled_at.is_not(None)
     disabled = tx.execute(select(func.count()).select_from(webhooks).where(off)).scalar_one()
-    fails = select(func.count()).select_from(webhooks).where(~off, webhooks.c.failures > 0)
+    fails = select(func.count()).select_from(webhooks).where(~off, webhooks.c.consecutive_failures > 0)
     return Backlog(waiting.number, waiting.oldest, disabled, tx.execute(fails).scalar_one())
 
 
 def signing(tx: Connection) -> Signing:
     """How far the history of all organisations is signed."""
     signed = (
-        select(checkpoints.c.organisation_id, func.max(checkpoints.c.acts).label("acts"))
+        select(checkpoints.c.organisation_id, func.max(checkpoints.c.audit_length).label("audit_length"))
         .group_by(checkpoints.c.organisation_id)
         .subquery()
     )
@@ -106,11 +106,11 @@ def signing(tx: Connection) -> Signing:
         .outerjoin(signed, signed.c.organisation_id == organisations.c.id)
         .join(
             audit_entries,
-            (owner == organisations.c.id) & (audit_entries.c.position == func.coalesce(signed.c.acts, 0)),
+            (owner == organisations.c.id) & (audit_entries.c.position == func.coalesce(signed.c.audit_length, 0)),
         )
     )
     here = (run_anchors.c.organisation_id == runs.c.organisation_id) & (run_anchors.c.run_id == runs.c.account_id)
-    anchored = func.coalesce(run_anchors.c.decisions, 0)
+    anchored = func.coalesce(run_anchors.c.decision_count, 0)
     decision = (
         select(func.min(decisions.c.created_at))
         .select_from(runs)
@@ -121,7 +121,7 @@ def signing(tx: Connection) -> Signing:
             & (decisions.c.run_id == runs.c.account_id)
             & (decisions.c.position == anchored),
         )
-        .where(runs.c.decisions > anchored)
+        .where(runs.c.decision_count > anchored)
     )
     moments = [tx.execute(each).scalar() for each in (act, decision)]
     latest = tx.execute(select(func.max(checkpoints.c.created_at))).scalar()
@@ -133,9 +133,9 @@ def heads(tx: Connection) -> Heads:
     last = (
         (decisions.c.organisation_id == runs.c.organisation_id)
         & (decisions.c.run_id == runs.c.account_id)
-        & (decisions.c.position == runs.c.decisions - 1)
+        & (decisions.c.position == runs.c.decision_count - 1)
     )
-    begun = (runs.c.decisions > 0) & runs.c.status.not_in(sorted(map(str, TERMINAL)))
+    begun = (runs.c.decision_count > 0) & runs.c.status.not_in(sorted(map(str, TERMINAL)))
     wrong = (
         select(func.count())
         .select_from(runs)
@@ -143,7 +143,7 @@ def heads(tx: Connection) -> Heads:
         .where(begun, or_(decisions.c.entry_hash.is_(None), decisions.c.entry_hash != runs.c.chain_head))
     )
     newest = (
-        select(checkpoints.c.organisation_id, func.max(checkpoints.c.acts).label("acts"))
+        select(checkpoints.c.organisation_id, func.max(checkpoints.c.audit_length).label("audit_length"))
         .group_by(checkpoints.c.organisation_id)
         .subquery()
     )
@@ -152,14 +152,15 @@ def heads(tx: Connection) -> Heads:
         .select_from(newest)
         .join(
             checkpoints,
-            (checkpoints.c.organisation_id == newest.c.organisation_id) & (checkpoints.c.acts == newest.c.acts),
+            (checkpoints.c.organisation_id == newest.c.organisation_id)
+            & (checkpoints.c.audit_length == newest.c.audit_length),
         )
         .outerjoin(
             audit_entries,
             (audit_entries.c.organisation_id == newest.c.organisation_id)
-            & (audit_entries.c.position == newest.c.acts - 1),
+            & (audit_entries.c.position == newest.c.audit_length - 1),
         )
-        .where(or_(audit_entries.c.entry_hash.is_(None), audit_entries.c.entry_hash != checkpoints.c.head))
+        .where(or_(audit_entries.c.entry_hash.is_(None), audit_entries.c.entry_hash != checkpoints.c.audit_head))
     )
     count = tx.execute(select(func.count()).select_from(runs).where(begun)).scalar_one()
     return Heads(count, tx.execute(wrong).scalar_one(), tx.execute(forked).scalar_one())

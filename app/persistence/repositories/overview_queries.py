@@ -13,8 +13,8 @@ from app.persistence.repositories.locks import ids_beneath
 from app.persistence.repositories.partial_indexes import NO_RUN
 from app.persistence.repositories.usage_snapshots import Reading
 from app.persistence.tables import (
-    account_paths,
-    account_readings,
+    account_ancestors,
+    account_usage_snapshots,
     accounts,
     attempts,
     audit_entries,
@@ -63,7 +63,7 @@ def outlines(tx: Connection, organisation_id: str | None, *, beneath: str | None
     """Every population and budget of an organisation, or of all, or those on or beneath one; those above first."""
     found = select(
         *(accounts.c.organisation_id, accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
-        *(accounts.c.version, accounts.c.updated_at, accounts.c.quarantine),
+        *(accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason),
     ).where(NO_RUN)
     if organisation_id is not None:
         found = found.where(accounts.c.organisation_id == organisation_id)
@@ -117,19 +117,19 @@ def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> 
             func.sum(accounts.c.version),
             func.max(accounts.c.updated_at),
             func.sum(accounts.c.limit_revision + accounts.c.policy_revision),
-            func.count(accounts.c.quarantine),
+            func.count(accounts.c.quarantine_reason),
         )
-        .select_from(account_paths)
+        .select_from(account_ancestors)
         .join(
             accounts,
             and_(
-                accounts.c.organisation_id == account_paths.c.organisation_id,
-                accounts.c.id == account_paths.c.ancestor_id,
+                accounts.c.organisation_id == account_ancestors.c.organisation_id,
+                accounts.c.id == account_ancestors.c.ancestor_id,
             ),
         )
-        .where(account_paths.c.organisation_id == organisation_id, account_paths.c.account_id == account_id)
+        .where(account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id)
     )
-    own = select(runs.c.status, runs.c.decisions, runs.c.attempt, runs.c.reservation_id).where(
+    own = select(runs.c.status, runs.c.decision_count, runs.c.attempt, runs.c.reservation_id).where(
         runs.c.organisation_id == organisation_id, runs.c.account_id == account_id
     )
     row, run = tx.execute(above).one(), tx.execute(own).one_or_none()
@@ -175,27 +175,35 @@ def readings_before(
 ) -> dict[str, Reading]:
     """Of each account the last reading up to a moment, or else its first one at all."""
     mine = and_(
-        account_readings.c.organisation_id == organisation_id, account_readings.c.account_id.in_(list(account_ids))
+        account_usage_snapshots.c.organisation_id == organisation_id,
+        account_usage_snapshots.c.account_id.in_(list(account_ids)),
     )
     before = (
-        select(account_readings.c.account_id, func.max(account_readings.c.day).label("day"))
-        .where(mine, account_readings.c.read_at <= moment)
-        .group_by(account_readings.c.account_id)
+        select(account_usage_snapshots.c.account_id, func.max(account_usage_snapshots.c.day).label("day"))
+        .where(mine, account_usage_snapshots.c.recorded_at <= moment)
+        .group_by(account_usage_snapshots.c.account_id)
         .subquery()
     )
     first = (
-        select(account_readings.c.account_id, func.min(account_readings.c.day).label("day"))
+        select(account_usage_snapshots.c.account_id, func.min(account_usage_snapshots.c.day).label("day"))
         .where(mine)
-        .group_by(account_readings.c.account_id)
+        .group_by(account_usage_snapshots.c.account_id)
         .subquery()
     )
     found: dict[str, Reading] = {}
     for days in (first, before):
-        chosen = select(account_readings.c.account_id, account_readings.c.share, account_readings.c.read_at).join(
-            days, and_(days.c.account_id == account_readings.c.account_id, days.c.day == account_readings.c.day)
+        chosen = select(
+            account_usage_snapshots.c.account_id,
+            account_usage_snapshots.c.utilisation,
+            account_usage_snapshots.c.recorded_at,
+        ).join(
+            days,
+            and_(
+                days.c.account_id == account_usage_snapshots.c.account_id, days.c.day == account_usage_snapshots.c.day
+            ),
         )
-        rows = tx.execute(chosen.where(account_readings.c.organisation_id == organisation_id))
-        found |= {row.account_id: Reading(row.share, row.read_at) for row in rows}
+        rows = tx.execute(chosen.where(account_usage_snapshots.c.organisation_id == organisation_id))
+        found |= {row.account_id: Reading(row.utilisation, row.recorded_at) for row in rows}
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from app.persistence.tables import account_paths, accounts, attestations, blocks
+from app.persistence.tables import account_ancestors, accounts, data_blocks, partition_attestations
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 
@@ -46,11 +46,11 @@ class Block:
 def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestation) -> None:
     """Keep why an account's children are disjoint parts."""
     tx.execute(
-        insert(attestations).values(
+        insert(partition_attestations).values(
             organisation_id=organisation_id,
             account_id=account_id,
             attestation=said.text,
-            replaced_units=said.replaced_units,
+            replacement_assumption=said.replaced_units,
             attested_by=said.attested_by,
             attested_at=said.attested_at,
         )
@@ -60,7 +60,7 @@ def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestat
 def add_block(tx: Connection, organisation_id: str, account_id: str, block: Block) -> None:
     """Keep which data a budget stands for."""
     tx.execute(
-        insert(blocks).values(
+        insert(data_blocks).values(
             organisation_id=organisation_id,
             account_id=account_id,
             data_from=block.data_from,
@@ -72,15 +72,18 @@ def add_block(tx: Connection, organisation_id: str, account_id: str, block: Bloc
 
 def attested(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Attestation]:
     """Why the children of those accounts that are parallel are disjoint."""
-    found = select(attestations).where(
-        attestations.c.organisation_id == organisation_id, attestations.c.account_id.in_(account_ids)
+    found = select(partition_attestations).where(
+        partition_attestations.c.organisation_id == organisation_id,
+        partition_attestations.c.account_id.in_(account_ids),
     )
     return {row.account_id: _attestation(row) for row in tx.execute(found)}
 
 
 def blocks_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Block]:
     """Which data those accounts that are blocks stand for."""
-    found = select(blocks).where(blocks.c.organisation_id == organisation_id, blocks.c.account_id.in_(account_ids))
+    found = select(data_blocks).where(
+        data_blocks.c.organisation_id == organisation_id, data_blocks.c.account_id.in_(account_ids)
+    )
     return {row.account_id: _block(row) for row in tx.execute(found)}
 
 
@@ -91,10 +94,10 @@ def list_all(
 
     Damaged cells are reported.
     """
-    said, data = select(attestations), select(blocks)
+    said, data = select(partition_attestations), select(data_blocks)
     if organisation_id is not None:
-        said = said.where(attestations.c.organisation_id == organisation_id)
-        data = data.where(blocks.c.organisation_id == organisation_id)
+        said = said.where(partition_attestations.c.organisation_id == organisation_id)
+        data = data.where(data_blocks.c.organisation_id == organisation_id)
     return (
         {(row.organisation_id, row.account_id): _attestation(row) for row in TolerantQuery(said).rows(tx, report)},
         {(row.organisation_id, row.account_id): _block(row) for row in TolerantQuery(data).rows(tx, report)},
@@ -102,7 +105,7 @@ def list_all(
 
 
 def _attestation(row: Row[Any]) -> Attestation:
-    return Attestation(row.attestation, row.replaced_units, row.attested_by, row.attested_at)
+    return Attestation(row.attestation, row.replacement_assumption, row.attested_by, row.attested_at)
 
 
 def _block(row: Row[Any]) -> Block:
@@ -120,35 +123,35 @@ def topmost_parallel(tx: Connection, organisation_id: str, account_ids: Iterable
     Returns:
         Ids by the id of the account above; none for an account without such.
     """
-    higher, upper, lower = accounts.alias("higher"), account_paths.alias("upper"), account_paths.alias("lower")
+    higher, upper, lower = accounts.alias("higher"), account_ancestors.alias("upper"), account_ancestors.alias("lower")
     covered = (
         select(higher.c.id)
         .join(upper, (upper.c.organisation_id == higher.c.organisation_id) & (upper.c.account_id == higher.c.id))
         .join(lower, (lower.c.organisation_id == higher.c.organisation_id) & (lower.c.ancestor_id == higher.c.id))
         .where(
             higher.c.organisation_id == organisation_id,
-            higher.c.partitions_per_unit.is_not(None),
-            upper.c.ancestor_id == account_paths.c.ancestor_id,
-            lower.c.account_id == account_paths.c.account_id,
-            higher.c.id != account_paths.c.account_id,
+            higher.c.max_partitions_per_unit.is_not(None),
+            upper.c.ancestor_id == account_ancestors.c.ancestor_id,
+            lower.c.account_id == account_ancestors.c.account_id,
+            higher.c.id != account_ancestors.c.account_id,
         )
-        .correlate(account_paths)
+        .correlate(account_ancestors)
         .exists()
     )
     found = (
-        select(account_paths.c.ancestor_id, account_paths.c.account_id)
+        select(account_ancestors.c.ancestor_id, account_ancestors.c.account_id)
         .join(
             accounts,
-            (accounts.c.organisation_id == account_paths.c.organisation_id)
-            & (accounts.c.id == account_paths.c.account_id),
+            (accounts.c.organisation_id == account_ancestors.c.organisation_id)
+            & (accounts.c.id == account_ancestors.c.account_id),
         )
         .where(
-            account_paths.c.organisation_id == organisation_id,
-            account_paths.c.ancestor_id.in_(list(account_ids)),
-            accounts.c.partitions_per_unit.is_not(None),
+            account_ancestors.c.organisation_id == organisation_id,
+            account_ancestors.c.ancestor_id.in_(list(account_ids)),
+            accounts.c.max_partitions_per_unit.is_not(None),
             ~covered,
         )
-        .order_by(account_paths.c.account_id)
+        .order_by(account_ancestors.c.account_id)
     )
     beneath: dict[str, list[str]] = {}
     for above, below in tx.execute(found):

@@ -41,7 +41,7 @@ class Proposal:
         id: with its type prefix.
         kind: what is proposed.
         account_id: of what; None: of the organisation itself.
-        facts: the proposal itself, as canonical JSON.
+        payload: the proposal itself, as canonical JSON.
         status: open, or what was decided.
         reason: the proposer's.
         proposed_by: an actor.
@@ -54,7 +54,7 @@ class Proposal:
     id: str
     kind: ProposalKind
     account_id: str | None
-    facts: str
+    payload: str
     status: ProposalStatus
     reason: str
     proposed_by: str
@@ -66,7 +66,7 @@ class Proposal:
     @property
     def proposed(self) -> Any:  # noqa: ANN401 - each kind has facts of its own
         """What it would do, as it was proposed."""
-        return json.loads(self.facts)
+        return json.loads(self.payload)
 
     @property
     def subject(self) -> str:

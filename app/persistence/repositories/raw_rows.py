@@ -11,15 +11,15 @@ from app.ledger.hash_chain import DecisionEntry
 from app.persistence.repositories.locks import lock
 from app.persistence.repositories.runs import read_deviations
 from app.persistence.tables import (
-    account_paths,
+    account_ancestors,
     accounts,
     attempts,
+    decision_events,
     decisions,
     reservation_items,
     reservations,
     run_budgets,
     runs,
-    step_events,
 )
 from app.persistence.tolerant import Contents, DamagedCell, Report, TolerantQuery, refuse
 
@@ -62,7 +62,7 @@ class StoredRun:
         status: as it is kept.
         attempt: the current one.
         next_step: the number of the first step not yet taken.
-        decisions: how many it says that it has.
+        decision_count: how many it says that it has.
         chain_head: the hash of the last one.
         reservation_id: the active one.
         event: the fingerprint of its default event.
@@ -76,7 +76,7 @@ class StoredRun:
     status: str
     attempt: int
     next_step: int
-    decisions: int
+    decision_count: int
     chain_head: bytes
     reservation_id: str | None
     event: str | None
@@ -116,7 +116,7 @@ class StoredReservation:
 _PLAIN = (
     *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
     *("first_step", "step_count", "requested_count", "reservation_id", "epsilon", "delta", "epsilon_limit"),
-    *("steps_remaining", "binding_account_id", "refusal", "created_at", "actor", "request_id"),
+    *("steps_remaining", "binding_account_id", "refusal_details", "created_at", "actor", "request_id"),
 )
 _ENTRIES = TolerantQuery(
     select(
@@ -125,32 +125,32 @@ _ENTRIES = TolerantQuery(
         decisions.c.next_step,
         decisions.c.follows_step,
         decisions.c.opens_step,
-        step_events.c.item,
-        step_events.c.event_fingerprint,
-        step_events.c.count.label("times"),
+        decision_events.c.item,
+        decision_events.c.event_fingerprint,
+        decision_events.c.count.label("times"),
     )
     .outerjoin(
-        step_events,
-        (step_events.c.organisation_id == decisions.c.organisation_id)
-        & (step_events.c.run_id == decisions.c.run_id)
-        & (step_events.c.position == decisions.c.position),
+        decision_events,
+        (decision_events.c.organisation_id == decisions.c.organisation_id)
+        & (decision_events.c.run_id == decisions.c.run_id)
+        & (decision_events.c.position == decisions.c.position),
     )
     .where(
         decisions.c.organisation_id == bindparam("of_organisation"),
         decisions.c.run_id == bindparam("of_run"),
     )
-    .order_by(decisions.c.position, step_events.c.item)
+    .order_by(decisions.c.position, decision_events.c.item)
     .execution_options(yield_per=PAGE),
-    optional=[step_events],
+    optional=[decision_events],
 )
 
 
 # Each cell is looked at but the curve, which is read when its plan is.
 _RESERVATIONS = select(
-    *(column for column in reservations.c if column.name not in {"reserved", "reserved_delta"})
+    *(column for column in reservations.c if column.name not in {"reserved_curve", "reserved_delta"})
 ).order_by(*reservations.primary_key)
 _RESERVED = TolerantQuery(
-    select(reservations.c.id, reservations.c.run_id, reservations.c.reserved, reservations.c.reserved_delta)
+    select(reservations.c.id, reservations.c.run_id, reservations.c.reserved_curve, reservations.c.reserved_delta)
     .where(
         reservations.c.organisation_id == bindparam("of_organisation"), reservations.c.id == bindparam("of_reservation")
     )
@@ -180,7 +180,7 @@ def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = 
             items = []
         open_row = head
         if row.event_fingerprint is not None:
-            _count_on(report, step_events, "item", row, len(items))
+            _count_on(report, decision_events, "item", row, len(items))
             items.append((row.event_fingerprint, row.times))
     if open_row is not None:
         yield _entry(open_row, items)
@@ -195,8 +195,8 @@ def _entry(row: tuple[object, ...], items: list[tuple[str, int]]) -> StoredEntry
 
 def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[str]:
     """The fingerprints of all events in a run's decisions."""
-    found = select(step_events.c.event_fingerprint).where(
-        step_events.c.organisation_id == organisation_id, step_events.c.run_id == run_id
+    found = select(decision_events.c.event_fingerprint).where(
+        decision_events.c.organisation_id == organisation_id, decision_events.c.run_id == run_id
     )
     return set(tx.execute(found.distinct()).scalars())
 
@@ -210,7 +210,7 @@ def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report
             row.status,
             row.attempt,
             row.next_step,
-            row.decisions,
+            row.decision_count,
             row.chain_head,
             row.reservation_id,
             row.event_fingerprint,
@@ -258,15 +258,15 @@ def reserved(
 ) -> tuple[bytes, int] | None:
     """What a reservation has set aside: the bytes of its curve, and its delta; None: it cannot be read."""
     asked = {"of_organisation": organisation_id, "of_reservation": reservation_id}
-    found = [(row.reserved, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)]  # read to its end
+    found = [(row.reserved_curve, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)]  # read to its end
     return found[0] if found else None
 
 
 def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[Ancestor]]:
     """The accounts that a charge to an account touches, by depth and id, itself last, as the paths' table has them."""
     found: dict[Key, list[Ancestor]] = {}
-    order = (*list(account_paths.primary_key)[:2], account_paths.c.depth, account_paths.c.ancestor_id)
-    in_order = select(account_paths).where(_of(account_paths, organisation_id)).order_by(*order)
+    order = (*list(account_ancestors.primary_key)[:2], account_ancestors.c.depth, account_ancestors.c.ancestor_id)
+    in_order = select(account_ancestors).where(_of(account_ancestors, organisation_id)).order_by(*order)
     for row in TolerantQuery(in_order).rows(tx, report):
         found.setdefault((row.organisation_id, row.account_id), []).append((row.ancestor_id, row.depth))
     return found
@@ -279,17 +279,17 @@ def charged_budgets(
     found: dict[Key, list[str]] = {}
     for row in _all(run_budgets, organisation_id).rows(tx, report):
         budgets = found.setdefault((row.organisation_id, row.run_id), [])
-        _count_on(report, run_budgets, "place", row, len(budgets))
+        _count_on(report, run_budgets, "position", row, len(budgets))
         budgets.append(row.budget_id)
     return found
 
 
 def quarantined(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, str]:
     """Why writes are stopped, for each account where they are; damaged cells are reported."""
-    found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine).where(
-        accounts.c.quarantine.is_not(None), _of(accounts, organisation_id)
+    found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine_reason).where(
+        accounts.c.quarantine_reason.is_not(None), _of(accounts, organisation_id)
     )
-    return {(row.organisation_id, row.id): row.quarantine for row in TolerantQuery(found).rows(tx, report)}
+    return {(row.organisation_id, row.id): row.quarantine_reason for row in TolerantQuery(found).rows(tx, report)}
 
 
 def set_quarantine(
@@ -312,7 +312,7 @@ def set_quarantine(
         tx.execute(
             update(accounts)
             .where(here)
-            .values(quarantine=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
+            .values(quarantine_reason=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
             [{"of_account": each.id, "sentence": sentences[each.id]} for each in seen],
         )
     return {each.id: each.quarantine for each in seen}

@@ -12,15 +12,15 @@ from app.ledger.permissions import Role
 from app.persistence.repositories.organisations import read_policy
 from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables import (
-    account_readings,
+    account_usage_snapshots,
     alerts,
     api_keys,
     attempts,
     deliveries,
     experiments,
+    idempotent_responses,
     organisations,
     proposals,
-    replies,
     run_anchors,
     sessions,
     webhooks,
@@ -30,19 +30,19 @@ from app.persistence.tolerant import Contents, Report, TolerantQuery, json_objec
 RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
 """Tables whose rows are made and changed by what the audit log holds."""
 
-UNPROVEN: Final = (account_readings, alerts, deliveries, replies)
+UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_responses)
 """Tables of which nothing is proven but that they can be read; docs/explanation/verification.md says why."""
 
 _CONTENTS: Final[Contents] = {
     api_keys.c.role: Role,
-    experiments.c.charged: ChargingMode,
+    experiments.c.charging_mode: ChargingMode,
     organisations.c.policy: read_policy,
     proposals.c.kind: ProposalKind,
     proposals.c.status: ProposalStatus,
-    proposals.c.facts: json_object,
+    proposals.c.payload: json_object,
     sessions.c.role: Role,
     webhooks.c.types: json.loads,
-    alerts.c.facts: json_object,
+    alerts.c.payload: json_object,
 }
 
 

@@ -14,14 +14,18 @@ from app.ledger.reservations import Reservation, ReservationStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.partial_indexes import ACTIVE
-from app.persistence.tables import account_paths, accounts, dp_events, reservation_items, reservations
+from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations
 
 # Every step under a reservation reads its row; only an audit reads the curve, which follows from the plan.
 _RESERVATIONS = select(
-    *(column for column in reservations.c if column not in {reservations.c.reserved, reservations.c.reserved_delta})
+    *(
+        column
+        for column in reservations.c
+        if column not in {reservations.c.reserved_curve, reservations.c.reserved_delta}
+    )
 )
-_USED = BulkStatement(reservation_items, ["used"])
-_WITHDRAWN = BulkStatement(reservation_items, ["withdrawn"])
+_USED = BulkStatement(reservation_items, ["authorized_count"])
+_WITHDRAWN = BulkStatement(reservation_items, ["withdrawn_count"])
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
@@ -42,7 +46,7 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved
             run_id=reservation.run_id,
             attempt=reservation.attempt,
             status=str(reservation.status),
-            reserved=reserved.to_bytes(),
+            reserved_curve=reserved.to_bytes(),
             reserved_delta=reserved.delta,
             lease_seconds=reservation.lease_seconds,
             expires_at=reservation.expires_at,
@@ -58,7 +62,7 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved
                 "item": place,
                 "event_fingerprint": fingerprint(item.event),
                 "count": item.count,
-                "used": item.used,
+                "authorized_count": item.used,
             }
             for place, item in enumerate(reservation.items)
         ],
@@ -164,11 +168,11 @@ def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[
     found = (
         select(reservations.c.run_id, reservations.c.id)
         .join(
-            account_paths,
-            (account_paths.c.organisation_id == reservations.c.organisation_id)
-            & (account_paths.c.account_id == reservations.c.run_id),
+            account_ancestors,
+            (account_ancestors.c.organisation_id == reservations.c.organisation_id)
+            & (account_ancestors.c.account_id == reservations.c.run_id),
         )
-        .where(reservations.c.organisation_id == organisation_id, ACTIVE, account_paths.c.ancestor_id == account_id)
+        .where(reservations.c.organisation_id == organisation_id, ACTIVE, account_ancestors.c.ancestor_id == account_id)
         .order_by(reservations.c.created_at, reservations.c.id)
     )
     return [(row.run_id, row.id) for row in tx.execute(found)]
@@ -189,12 +193,14 @@ def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: 
         How often each event was planned, used or not.
     """
     found = (
-        select(dp_events.c.canonical, dp_events.c.fingerprint, func.sum(reservation_items.c.count).label("planned"))
+        select(
+            dp_events.c.canonical_json, dp_events.c.fingerprint, func.sum(reservation_items.c.count).label("planned")
+        )
         .select_from(reservations)
         .join(
-            account_paths,
-            (account_paths.c.organisation_id == reservations.c.organisation_id)
-            & (account_paths.c.account_id == reservations.c.run_id),
+            account_ancestors,
+            (account_ancestors.c.organisation_id == reservations.c.organisation_id)
+            & (account_ancestors.c.account_id == reservations.c.run_id),
         )
         .join(
             reservation_items,
@@ -210,17 +216,17 @@ def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: 
             reservations.c.organisation_id == organisation_id,
             ACTIVE,
             reservations.c.id != but,
-            account_paths.c.ancestor_id == account_id,
+            account_ancestors.c.ancestor_id == account_id,
             ~_through_parts(organisation_id, account_id),
         )
-        .group_by(dp_events.c.canonical, dp_events.c.fingerprint)
+        .group_by(dp_events.c.canonical_json, dp_events.c.fingerprint)
     )
-    return [(read_event(row.canonical, row.fingerprint), int(row.planned)) for row in tx.execute(found)]
+    return [(read_event(row.canonical_json, row.fingerprint), int(row.planned)) for row in tx.execute(found)]
 
 
 def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]:
     """Whether a parallel account lies between a reservation's run and an account above it."""
-    above_run, above_parts = account_paths.alias("above_run"), account_paths.alias("above_parts")
+    above_run, above_parts = account_ancestors.alias("above_run"), account_ancestors.alias("above_parts")
     between = (
         select(above_run.c.ancestor_id)
         .join(
@@ -236,7 +242,7 @@ def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]
             above_run.c.organisation_id == organisation_id,
             above_run.c.account_id == reservations.c.run_id,
             above_parts.c.ancestor_id == account_id,
-            accounts.c.partitions_per_unit.is_not(None),
+            accounts.c.max_partitions_per_unit.is_not(None),
         )
     )
     return between.correlate(reservations).exists()
@@ -249,7 +255,7 @@ def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterabl
             "organisation_id": organisation_id,
             "reservation_id": reservation.id,
             "item": place,
-            "used": reservation.items[place].used,
+            "authorized_count": reservation.items[place].used,
         }
         for organisation_id, reservation, places in changed
         for place in places
@@ -267,7 +273,7 @@ def save_withdrawn(tx: Connection, organisation_id: str, changed: Sequence[Reser
                 "organisation_id": organisation_id,
                 "reservation_id": reservation.id,
                 "item": place,
-                "withdrawn": item.withdrawn,
+                "withdrawn_count": item.withdrawn,
             }
             for reservation in changed
             for place, item in enumerate(reservation.items)
@@ -315,9 +321,9 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
         select(
             reservation_items.c.reservation_id,
             reservation_items.c.count.label("planned"),
-            reservation_items.c.used,
-            reservation_items.c.withdrawn,
-            dp_events.c.canonical,
+            reservation_items.c.authorized_count,
+            reservation_items.c.withdrawn_count,
+            dp_events.c.canonical_json,
             dp_events.c.fingerprint,
         )
         .join(
@@ -333,7 +339,9 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
     )
     plans: dict[str, list[PlannedItem]] = {}
     for row in tx.execute(found):
-        item = PlannedItem(read_event(row.canonical, row.fingerprint), row.planned, row.used, row.withdrawn)
+        item = PlannedItem(
+            read_event(row.canonical_json, row.fingerprint), row.planned, row.authorized_count, row.withdrawn_count
+        )
         plans.setdefault(row.reservation_id, []).append(item)
     return {reservation_id: tuple(items) for reservation_id, items in plans.items()}
 

@@ -19,7 +19,7 @@ from app.persistence.repositories.locks import ids_beneath
 from app.persistence.tables import attempts, dp_events, run_budgets, runs
 
 _RUNS = (
-    select(runs, attempts.c.first_step.label("attempt_first_step"), dp_events.c.canonical)
+    select(runs, attempts.c.first_step.label("attempt_first_step"), dp_events.c.canonical_json)
     .join(
         attempts,
         (attempts.c.organisation_id == runs.c.organisation_id)
@@ -37,7 +37,7 @@ _MANY = _RUNS.where(
     runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
 )
 _SAVED = BulkStatement(
-    runs, ["status", "attempt", "next_step", "decisions", "chain_head", "reservation_id", "deviations"]
+    runs, ["status", "attempt", "next_step", "decision_count", "chain_head", "reservation_id", "deviations"]
 )
 
 
@@ -53,7 +53,7 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
             event_fingerprint=run.event and fingerprint(run.event),
             attempt=run.attempt,
             next_step=run.next_step,
-            decisions=run.decisions,
+            decision_count=run.decisions,
             chain_head=run.chain_head,
             reservation_id=run.reservation_id,
             declared_steps=run.declared_steps,
@@ -129,7 +129,7 @@ def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
                 "status": str(run.status),
                 "attempt": run.attempt,
                 "next_step": run.next_step,
-                "decisions": run.decisions,
+                "decision_count": run.decisions,
                 "chain_head": run.chain_head,
                 "reservation_id": run.reservation_id,
                 "deviations": _deviations_text(run.deviations),
@@ -147,10 +147,10 @@ def _run(row: Row[Any]) -> Run:
     return Run(
         account_id=row.account_id,
         status=RunStatus(row.status),
-        event=None if row.canonical is None else read_event(row.canonical, row.event_fingerprint),
+        event=None if row.canonical_json is None else read_event(row.canonical_json, row.event_fingerprint),
         attempt=row.attempt,
         next_step=row.next_step,
-        decisions=row.decisions,
+        decisions=row.decision_count,
         chain_head=row.chain_head,
         reservation_id=row.reservation_id,
         attempt_first_step=row.attempt_first_step,

@@ -20,7 +20,7 @@ class SessionRecord:
         actor: the key by which somebody signed in, or "oidc:" and a person's subject.
         role: a person's, as the provider said; None: it is a key, which has its own.
         scope: of a person, the account on or beneath which they may; None: everywhere, or it is a key.
-        thumbprint: of the provider's key that vouched for a person; None: it is a key of this ledger.
+        oidc_key_thumbprint: of the provider's key that vouched for a person; None: it is a key of this ledger.
         created_at: in UTC.
         expires_at: from when on it opens nothing.
     """
@@ -31,7 +31,7 @@ class SessionRecord:
     actor: str
     role: str | None
     scope: str | None
-    thumbprint: str | None
+    oidc_key_thumbprint: str | None
     created_at: datetime
     expires_at: datetime
 
@@ -51,7 +51,7 @@ def add(tx: Connection, session: SessionRecord) -> None:
             actor=session.actor,
             role=session.role,
             scope_id=session.scope,
-            thumbprint=session.thumbprint,
+            oidc_key_thumbprint=session.oidc_key_thumbprint,
             created_at=session.created_at,
             expires_at=session.expires_at,
         )
@@ -71,7 +71,7 @@ def find_many(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRe
             row.actor,
             row.role,
             row.scope_id,
-            row.thumbprint,
+            row.oidc_key_thumbprint,
             row.created_at,
             row.expires_at,
         )

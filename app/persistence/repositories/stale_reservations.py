@@ -28,7 +28,7 @@ def silent(tx: Connection, now: datetime, share: float, limit: int) -> list[tupl
         alerts.c.organisation_id == reservations.c.organisation_id,
         alerts.c.account_id == reservations.c.run_id,
         alerts.c.type == str(AlertType.SILENT),
-        alerts.c.occasion == reservations.c.id,
+        alerts.c.dedup_key == reservations.c.id,
     )
     lease = reservations.c.lease_seconds
     found = (

@@ -73,7 +73,7 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
             decisions,
             (decisions.c.organisation_id == runs.c.organisation_id)
             & (decisions.c.run_id == runs.c.account_id)
-            & (decisions.c.position == runs.c.decisions - 1),
+            & (decisions.c.position == runs.c.decision_count - 1),
         )
         .where(
             accounts.c.organisation_id == organisation_id,
@@ -89,7 +89,7 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
 
 
 _BUDGET: Final = accounts.alias("budget")
-_LAST_READ: Final = case((runs.c.decisions == 0, 0.0), else_=decisions.c.epsilon)
+_LAST_READ: Final = case((runs.c.decision_count == 0, 0.0), else_=decisions.c.epsilon)
 
 
 def _of_budgets(organisation_id: str, value: ColumnElement[float]) -> ScalarSelect[float]:

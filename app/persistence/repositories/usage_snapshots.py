@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from app.persistence.repositories.partial_indexes import NO_RUN
 from app.persistence.repositories.sql_time import seconds
-from app.persistence.tables import account_readings, accounts
+from app.persistence.tables import account_usage_snapshots, accounts
 
 SECONDS_A_DAY: Final = 86_400
 COMMIT_SECONDS: Final = 60
@@ -20,8 +20,8 @@ COMMIT_SECONDS: Final = 60
 class Reading:
     """How far an account had used its limit, and when."""
 
-    share: float
-    read_at: datetime
+    utilisation: float
+    recorded_at: datetime
 
 
 def unread(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, str]]:
@@ -36,10 +36,10 @@ def unread(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, st
         Ids of organisation and account.
     """
     last = (
-        select(func.max(account_readings.c.read_at))
+        select(func.max(account_usage_snapshots.c.recorded_at))
         .where(
-            account_readings.c.organisation_id == accounts.c.organisation_id,
-            account_readings.c.account_id == accounts.c.id,
+            account_usage_snapshots.c.organisation_id == accounts.c.organisation_id,
+            account_usage_snapshots.c.account_id == accounts.c.id,
         )
         .scalar_subquery()
     )
@@ -58,25 +58,32 @@ def put(tx: Connection, organisation_id: str, account_id: str, reading: Reading)
     values = {
         "organisation_id": organisation_id,
         "account_id": account_id,
-        "day": int(reading.read_at.timestamp()) // SECONDS_A_DAY,
-        "share": reading.share,
-        "read_at": reading.read_at,
+        "day": int(reading.recorded_at.timestamp()) // SECONDS_A_DAY,
+        "utilisation": reading.utilisation,
+        "recorded_at": reading.recorded_at,
     }
     dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
-    into = dialect.insert(account_readings).values(values)
+    into = dialect.insert(account_usage_snapshots).values(values)
     tx.execute(
         into.on_conflict_do_update(
-            index_elements=list(account_readings.primary_key),
-            set_={"share": into.excluded.share, "read_at": into.excluded.read_at},
+            index_elements=list(account_usage_snapshots.primary_key),
+            set_={"utilisation": into.excluded.utilisation, "recorded_at": into.excluded.recorded_at},
         )
     )
 
 
 def newest_before(tx: Connection, organisation_id: str, account_id: str, moment: datetime) -> Reading | None:
     """An account's last reading up to a moment; the first one at all if there is none."""
-    mine = select(account_readings.c.share, account_readings.c.read_at).where(
-        account_readings.c.organisation_id == organisation_id, account_readings.c.account_id == account_id
+    mine = select(account_usage_snapshots.c.utilisation, account_usage_snapshots.c.recorded_at).where(
+        account_usage_snapshots.c.organisation_id == organisation_id, account_usage_snapshots.c.account_id == account_id
     )
-    before = mine.where(account_readings.c.read_at <= moment).order_by(account_readings.c.day.desc()).limit(1)
-    row = tx.execute(before).one_or_none() or tx.execute(mine.order_by(account_readings.c.day).limit(1)).one_or_none()
-    return None if row is None else Reading(row.share, row.read_at)
+    before = (
+        mine.where(account_usage_snapshots.c.recorded_at <= moment)
+        .order_by(account_usage_snapshots.c.day.desc())
+        .limit(1)
+    )
+    row = (
+        tx.execute(before).one_or_none()
+        or tx.execute(mine.order_by(account_usage_snapshots.c.day).limit(1)).one_or_none()
+    )
+    return None if row is None else Reading(row.utilisation, row.recorded_at)

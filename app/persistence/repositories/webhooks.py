@@ -22,10 +22,10 @@ class Webhook:
         account_id: only what is about this account, or lies beneath it; None: about all.
         secret: alerts are signed with it; never shown after its making.
         previous_secret: alerts are signed with it, too, for a while after another took its place.
-        previous_until: for how long.
+        previous_secret_expires_at: for how long.
         created_at: in UTC.
         disabled_at: since when nothing is sent; None: alerts are.
-        disabled_because: why not.
+        disabled_reason: why not.
     """
 
     id: str
@@ -35,9 +35,9 @@ class Webhook:
     secret: str
     created_at: datetime
     previous_secret: str | None = None
-    previous_until: datetime | None = None
+    previous_secret_expires_at: datetime | None = None
     disabled_at: datetime | None = None
-    disabled_because: str | None = None
+    disabled_reason: str | None = None
 
     def wants(self, kind: str, above: Collection[str]) -> bool:
         """Whether it is told of alerts of a kind about an account that lies, with itself, on this path."""
@@ -45,7 +45,11 @@ class Webhook:
 
     def secrets(self, now: datetime) -> tuple[str, ...]:
         """The secrets with which something is signed now, the newest first."""
-        if self.previous_secret is None or self.previous_until is None or now >= self.previous_until:
+        if (
+            self.previous_secret is None
+            or self.previous_secret_expires_at is None
+            or now >= self.previous_secret_expires_at
+        ):
             return (self.secret,)
         return (self.secret, self.previous_secret)
 
@@ -61,7 +65,7 @@ def add(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
             account_id=webhook.account_id,
             secret=webhook.secret,
             created_at=webhook.created_at,
-            failures=0,
+            consecutive_failures=0,
         )
     )
 
@@ -95,7 +99,9 @@ def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None
     """Write a webhook's secrets."""
     tx.execute(
         _this(organisation_id, webhook.id).values(
-            secret=webhook.secret, previous_secret=webhook.previous_secret, previous_until=webhook.previous_until
+            secret=webhook.secret,
+            previous_secret=webhook.previous_secret,
+            previous_secret_expires_at=webhook.previous_secret_expires_at,
         )
     )
 
@@ -103,21 +109,26 @@ def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None
 def disable(tx: Connection, organisation_id: str, webhook_id: str, why: str, now: datetime) -> None:
     """Send nothing to a webhook any more; the first reason stays."""
     this = _this(organisation_id, webhook_id).where(webhooks.c.disabled_at.is_(None))
-    tx.execute(this.values(disabled_at=now, disabled_because=why))
+    tx.execute(this.values(disabled_at=now, disabled_reason=why))
 
 
 def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
     """Write that a webhook acknowledged something, if it had failed before."""
-    tx.execute(_this(organisation_id, webhook_id).where(webhooks.c.failures > 0).values(failures=0, failing_since=None))
+    tx.execute(
+        _this(organisation_id, webhook_id)
+        .where(webhooks.c.consecutive_failures > 0)
+        .values(consecutive_failures=0, failing_since=None)
+    )
 
 
 def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: datetime) -> tuple[int, datetime]:
     """Write that an attempt failed; returns how many did since the last success, and since when."""
     failed = _this(organisation_id, webhook_id).values(
-        failures=webhooks.c.failures + 1, failing_since=func.coalesce(webhooks.c.failing_since, now)
+        consecutive_failures=webhooks.c.consecutive_failures + 1,
+        failing_since=func.coalesce(webhooks.c.failing_since, now),
     )
-    row = tx.execute(failed.returning(webhooks.c.failures, webhooks.c.failing_since)).one()
-    return row.failures, row.failing_since
+    row = tx.execute(failed.returning(webhooks.c.consecutive_failures, webhooks.c.failing_since)).one()
+    return row.consecutive_failures, row.failing_since
 
 
 def read_webhook(row: Row[Any]) -> Webhook:
@@ -130,9 +141,9 @@ def read_webhook(row: Row[Any]) -> Webhook:
         secret=row.secret,
         created_at=row.created_at,
         previous_secret=row.previous_secret,
-        previous_until=row.previous_until,
+        previous_secret_expires_at=row.previous_secret_expires_at,
         disabled_at=row.disabled_at,
-        disabled_because=row.disabled_because,
+        disabled_reason=row.disabled_reason,
     )
 
 

@@ -4,30 +4,30 @@ The organisation's id leads every key, so that organisations can be placed on se
 """
 
 from app.persistence.tables.accounts import (
-    account_paths,
+    account_ancestors,
     accounts,
     api_keys,
-    attestations,
     balances,
-    blocks,
+    data_blocks,
     experiments,
+    idempotent_responses,
     organisations,
+    partition_attestations,
     populations,
-    replies,
     run_budgets,
 )
-from app.persistence.tables.alerts import MAX_URL_LENGTH, account_readings, alerts, deliveries, webhooks
+from app.persistence.tables.alerts import MAX_URL_LENGTH, account_usage_snapshots, alerts, deliveries, webhooks
 from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, metadata
 from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors, sessions
 from app.persistence.tables.runs import (
     attempts,
+    decision_events,
     decisions,
     dp_events,
-    event_curves,
+    event_costs,
     reservation_items,
     reservations,
     runs,
-    step_events,
 )
 
 __all__ = [
@@ -35,33 +35,33 @@ __all__ = [
     "KEY_LENGTH",
     "MAX_URL_LENGTH",
     "REQUEST_ID_LENGTH",
-    "account_paths",
-    "account_readings",
+    "account_ancestors",
+    "account_usage_snapshots",
     "accounts",
     "alerts",
     "api_keys",
     "attempts",
-    "attestations",
     "audit_entries",
     "balances",
-    "blocks",
     "checkpoints",
+    "data_blocks",
+    "decision_events",
     "decisions",
     "deliveries",
     "dp_events",
-    "event_curves",
+    "event_costs",
     "experiments",
+    "idempotent_responses",
     "metadata",
     "organisations",
+    "partition_attestations",
     "populations",
     "proposals",
-    "replies",
     "reservation_items",
     "reservations",
     "run_anchors",
     "run_budgets",
     "runs",
     "sessions",
-    "step_events",
     "webhooks",
 ]

@@ -36,8 +36,8 @@ organisations = Table(
     Column("policy", Text),
     Column("policy_revision", Integer, nullable=False, server_default="0"),
     Column("created_at", UtcDateTime, nullable=False),
-    CheckConstraint("name <> ''", name="name_given"),
-    CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
+    CheckConstraint("name <> ''", name="name_not_empty"),
+    CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),
 )
 
 api_keys = Table(
@@ -80,19 +80,19 @@ accounts = Table(
     Column("epsilon_limit", Float(53)),
     Column("delta_limit", Float(53)),
     Column("filter", String(16), nullable=False),
-    Column("planned", Text, nullable=False),
-    Column("weights", Text),
+    Column("planned_events", Text, nullable=False),
+    Column("filter_weights", Text),
     Column("grid_version", Integer, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("limit_revision", Integer, nullable=False, server_default="0"),
     Column("policy", Text),
-    Column("house_policy", Text),
+    Column("organisation_policy", Text),
     Column("policy_revision", Integer, nullable=False, server_default="0"),
-    Column("charged_since", Text, nullable=False, server_default="{}"),
-    Column("quarantine", Text),
+    Column("uncompacted_charges", Text, nullable=False, server_default="{}"),
+    Column("quarantine_reason", Text),
     Column("alert_thresholds", Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
     Column("forecast_days", Integer, nullable=False, server_default="30"),
-    Column("partitions_per_unit", Integer),
+    Column("max_partitions_per_unit", Integer),
     Column("opens_at", UtcDateTime),
     Column("closes_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
@@ -102,32 +102,34 @@ accounts = Table(
     foreign_key("accounts", parent_id="id"),
     foreign_key("accounts", population_id="id"),
     CheckConstraint("kind IN ('population', 'budget', 'run')", name="kind_known"),
-    CheckConstraint("name <> ''", name="name_given"),
-    CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_compared"),
+    CheckConstraint("name <> ''", name="name_not_empty"),
+    CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_skeleton_unless_run"),
     CheckConstraint(
         "(kind = 'population') = (parent_id IS NULL) AND (kind = 'population') = (depth = 0) AND depth >= 0",
         name="population_is_root",
     ),
-    CheckConstraint("kind <> 'population' OR population_id = id", name="population_is_its_own"),
-    CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name="limit_unless_run"),
-    CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name="limit_whole"),
+    CheckConstraint("kind <> 'population' OR population_id = id", name="population_refers_to_itself"),
+    CheckConstraint("kind = 'run' OR epsilon_limit IS NOT NULL", name="limit_required_unless_run"),
+    CheckConstraint("(epsilon_limit IS NULL) = (delta_limit IS NULL)", name="limit_complete"),
     CheckConstraint(
         "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
         name="limit_in_range",
     ),
     CheckConstraint("filter IN ('adaptive', 'declared')", name="filter_known"),
-    CheckConstraint("filter = 'adaptive' OR weights IS NULL", name="weights_only_if_adaptive"),
-    CheckConstraint("version >= 0", name="version_counts"),
-    CheckConstraint("limit_revision >= 0", name="limit_revision_counts"),
-    CheckConstraint("policy_revision >= 0", name="policy_revision_counts"),
-    CheckConstraint("kind <> 'run' OR policy IS NULL", name="policy_above_runs"),
-    CheckConstraint("kind = 'population' OR house_policy IS NULL", name="house_policy_of_populations"),
-    CheckConstraint("quarantine <> ''", name="quarantine_said"),
-    CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_said"),
-    CheckConstraint("forecast_days >= 0", name="forecast_days_count"),
-    CheckConstraint("partitions_per_unit >= 1", name="partitions_count"),
-    CheckConstraint("kind <> 'run' OR partitions_per_unit IS NULL", name="runs_have_no_parts"),
-    CheckConstraint("closes_at > opens_at", name="window_holds_a_moment"),
+    CheckConstraint("filter = 'adaptive' OR filter_weights IS NULL", name="filter_weights_only_if_adaptive"),
+    CheckConstraint("version >= 0", name="version_nonnegative"),
+    CheckConstraint("limit_revision >= 0", name="limit_revision_nonnegative"),
+    CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),
+    CheckConstraint("kind <> 'run' OR policy IS NULL", name="policy_not_on_runs"),
+    CheckConstraint(
+        "kind = 'population' OR organisation_policy IS NULL", name="organisation_policy_only_on_populations"
+    ),
+    CheckConstraint("quarantine_reason <> ''", name="quarantine_reason_not_empty"),
+    CheckConstraint("alert_thresholds <> ''", name="alert_thresholds_not_empty"),
+    CheckConstraint("forecast_days >= 0", name="forecast_days_nonnegative"),
+    CheckConstraint("max_partitions_per_unit >= 1", name="max_partitions_per_unit_positive"),
+    CheckConstraint("kind <> 'run' OR max_partitions_per_unit IS NULL", name="partitions_not_on_runs"),
+    CheckConstraint("closes_at > opens_at", name="window_order"),
     partial_index("uq_accounts_path", "organisation_id", "path", where="kind != 'run'", unique=True),
     partial_index(
         "uq_accounts_population_skeleton", "organisation_id", "name_skeleton", where="kind = 'population'", unique=True
@@ -148,22 +150,23 @@ balances = Table(
     metadata,
     id_column("organisation_id"),
     id_column("account_id"),
-    Column("spent", LargeBinary, nullable=False),
-    Column("held", LargeBinary, nullable=False),
+    Column("spent_curve", LargeBinary, nullable=False),
+    Column("held_curve", LargeBinary, nullable=False),
     Column("spent_delta", BigInteger, nullable=False),
     Column("held_delta", BigInteger, nullable=False),
     PrimaryKeyConstraint("organisation_id", "account_id"),
     foreign_key("accounts", account_id="id"),
     CheckConstraint(
-        "length(spent) % 8 = 0 AND length(held) % 8 = 0 AND (length(spent) = 0 OR length(held) IN (0, length(spent)))",
-        name="curves_whole",
+        "length(spent_curve) % 8 = 0 AND length(held_curve) % 8 = 0"
+        " AND (length(spent_curve) = 0 OR length(held_curve) IN (0, length(spent_curve)))",
+        name="curve_lengths",
     ),
-    CheckConstraint("spent_delta >= 0", name="spent_delta_counts"),
-    CheckConstraint("held_delta >= 0", name="held_delta_counts"),
+    CheckConstraint("spent_delta >= 0", name="spent_delta_nonnegative"),
+    CheckConstraint("held_delta >= 0", name="held_delta_nonnegative"),
 )
 
-account_paths = Table(
-    "account_paths",
+account_ancestors = Table(
+    "account_ancestors",
     metadata,
     id_column("organisation_id"),
     id_column("account_id"),
@@ -173,7 +176,7 @@ account_paths = Table(
     UniqueConstraint("organisation_id", "ancestor_id", "account_id"),
     foreign_key("accounts", account_id="id"),
     foreign_key("accounts", ancestor_id="id"),
-    CheckConstraint("depth >= 0", name="depth_counts"),
+    CheckConstraint("depth >= 0", name="depth_nonnegative"),
 )
 
 run_budgets = Table(
@@ -181,32 +184,34 @@ run_budgets = Table(
     metadata,
     id_column("organisation_id"),
     id_column("run_id"),
-    Column("place", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
     id_column("budget_id"),
-    PrimaryKeyConstraint("organisation_id", "run_id", "place"),
+    PrimaryKeyConstraint("organisation_id", "run_id", "position"),
     UniqueConstraint("organisation_id", "budget_id", "run_id"),
     foreign_key("accounts", run_id="id"),
     foreign_key("accounts", budget_id="id"),
-    CheckConstraint("place >= 0", name="place_counts"),
+    CheckConstraint("position >= 0", name="position_nonnegative"),
 )
 
-attestations = Table(
-    "attestations",
+partition_attestations = Table(
+    "partition_attestations",
     metadata,
     id_column("organisation_id"),
     id_column("account_id"),
     Column("attestation", Text, nullable=False),
-    Column("replaced_units", String(32)),
+    Column("replacement_assumption", String(32)),
     Column("attested_by", String(KEY_LENGTH), nullable=False),
     Column("attested_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "account_id"),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("attestation <> ''", name="attestation_given"),
-    CheckConstraint("replaced_units IN ('stay_in_their_parts', 'removal_is_bounded')", name="replaced_units_known"),
+    CheckConstraint("attestation <> ''", name="attestation_not_empty"),
+    CheckConstraint(
+        "replacement_assumption IN ('stay_in_their_parts', 'removal_is_bounded')", name="replacement_assumption_known"
+    ),
 )
 
-blocks = Table(
-    "blocks",
+data_blocks = Table(
+    "data_blocks",
     metadata,
     id_column("organisation_id"),
     id_column("account_id"),
@@ -215,8 +220,8 @@ blocks = Table(
     Column("label", String(MAX_NAME_LENGTH)),
     PrimaryKeyConstraint("organisation_id", "account_id"),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("data_to > data_from", name="block_holds_a_moment"),
-    CheckConstraint("label <> ''", name="label_given"),
+    CheckConstraint("data_to > data_from", name="data_range_order"),
+    CheckConstraint("label <> ''", name="label_not_empty"),
 )
 
 experiments = Table(
@@ -225,13 +230,13 @@ experiments = Table(
     id_column("organisation_id"),
     id_column("id"),
     id_column("account_id"),
-    Column("charged", String(32), nullable=False),
+    Column("charging_mode", String(32), nullable=False),
     Column("created_by", String(ACTOR_LENGTH), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("organisation_id", "account_id"),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("charged IN ('each_run', 'repeat_and_select')", name="charged_known"),
+    CheckConstraint("charging_mode IN ('each_run', 'repeat_and_select')", name="charging_mode_known"),
 )
 
 populations = Table(
@@ -244,16 +249,16 @@ populations = Table(
     Column("size", BigInteger),
     PrimaryKeyConstraint("organisation_id", "account_id"),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("privacy_unit <> ''", name="privacy_unit_given"),
+    CheckConstraint("privacy_unit <> ''", name="privacy_unit_not_empty"),
     CheckConstraint(
         "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')",
-        name="relation_known",
+        name="neighboring_relation_known",
     ),
-    CheckConstraint("size > 0", name="size_counts"),
+    CheckConstraint("size > 0", name="size_positive"),
 )
 
-replies = Table(
-    "replies",
+idempotent_responses = Table(
+    "idempotent_responses",
     metadata,
     id_column("organisation_id"),
     Column("idempotency_key", String(KEY_LENGTH), nullable=False),

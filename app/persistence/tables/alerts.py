@@ -35,20 +35,25 @@ webhooks = Table(
     id_column("account_id", nullable=True),
     Column("secret", String(KEY_LENGTH), nullable=False),
     Column("previous_secret", String(KEY_LENGTH)),
-    Column("previous_until", UtcDateTime),
+    Column("previous_secret_expires_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
     Column("disabled_at", UtcDateTime),
-    Column("disabled_because", Text),
-    Column("failures", Integer, nullable=False),
+    Column("disabled_reason", Text),
+    Column("consecutive_failures", Integer, nullable=False),
     Column("failing_since", UtcDateTime),
     PrimaryKeyConstraint("organisation_id", "id"),
     organisation_foreign_key(),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("url <> ''", name="url_given"),
-    CheckConstraint("secret <> ''", name="secret_given"),
-    CheckConstraint("(previous_secret IS NULL) = (previous_until IS NULL)", name="previous_whole"),
-    CheckConstraint("(disabled_at IS NULL) = (disabled_because IS NULL)", name="disabled_whole"),
-    CheckConstraint("failures >= 0 AND (failures = 0) = (failing_since IS NULL)", name="failures_whole"),
+    CheckConstraint("url <> ''", name="url_not_empty"),
+    CheckConstraint("secret <> ''", name="secret_not_empty"),
+    CheckConstraint(
+        "(previous_secret IS NULL) = (previous_secret_expires_at IS NULL)", name="previous_secret_complete"
+    ),
+    CheckConstraint("(disabled_at IS NULL) = (disabled_reason IS NULL)", name="disabled_complete"),
+    CheckConstraint(
+        "consecutive_failures >= 0 AND (consecutive_failures = 0) = (failing_since IS NULL)",
+        name="consecutive_failures_consistent",
+    ),
 )
 
 alerts = Table(
@@ -58,14 +63,14 @@ alerts = Table(
     id_column("id"),
     Column("type", String(40), nullable=False),
     id_column("account_id", nullable=True),
-    Column("occasion", String(KEY_LENGTH), nullable=False),
-    Column("facts", Text, nullable=False),
+    Column("dedup_key", String(KEY_LENGTH), nullable=False),
+    Column("payload", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "id"),
-    UniqueConstraint("organisation_id", "account_id", "type", "occasion"),
+    UniqueConstraint("organisation_id", "account_id", "type", "dedup_key"),
     organisation_foreign_key(),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="about_an_account"),
+    CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="account_unless_test"),
 )
 
 deliveries = Table(
@@ -88,21 +93,21 @@ deliveries = Table(
     foreign_key("webhooks", webhook_id="id"),
     foreign_key("alerts", alert_id="id"),
     CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name="status_known"),
-    CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_once"),
-    CheckConstraint("attempts >= 0", name="attempts_count"),
+    CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_at_if_delivered"),
+    CheckConstraint("attempts >= 0", name="attempts_nonnegative"),
     partial_index("ix_deliveries_pending", "organisation_id", "next_attempt_at", where="status = 'pending'"),
 )
 
-account_readings = Table(
-    "account_readings",
+account_usage_snapshots = Table(
+    "account_usage_snapshots",
     metadata,
     id_column("organisation_id"),
     id_column("account_id"),
     Column("day", Integer, nullable=False),
-    Column("share", Float(53), nullable=False),
-    Column("read_at", UtcDateTime, nullable=False),
+    Column("utilisation", Float(53), nullable=False),
+    Column("recorded_at", UtcDateTime, nullable=False),
     PrimaryKeyConstraint("organisation_id", "account_id", "day"),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("share >= 0", name="share_counts"),
-    CheckConstraint("day >= 0", name="day_counts"),
+    CheckConstraint("utilisation >= 0", name="utilisation_nonnegative"),
+    CheckConstraint("day >= 0", name="day_nonnegative"),
 )

@@ -32,14 +32,14 @@ dp_events = Table(
     metadata,
     id_column("organisation_id"),
     Column("fingerprint", String(64), nullable=False),
-    Column("canonical", Text, nullable=False),
+    Column("canonical_json", Text, nullable=False),
     PrimaryKeyConstraint("organisation_id", "fingerprint"),
     organisation_foreign_key(),
     CheckConstraint("length(fingerprint) = 64", name="fingerprint_is_sha256"),
 )
 
-event_curves = Table(
-    "event_curves",
+event_costs = Table(
+    "event_costs",
     metadata,
     id_column("organisation_id"),
     Column("event_fingerprint", String(64), nullable=False),
@@ -51,11 +51,12 @@ event_curves = Table(
     PrimaryKeyConstraint("organisation_id", "event_fingerprint", "neighboring_relation", "grid_version"),
     foreign_key("dp_events", event_fingerprint="fingerprint"),
     CheckConstraint(
-        "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')", name="relation_known"
+        "neighboring_relation IN ('add_or_remove_one', 'replace_one', 'replace_special')",
+        name="neighboring_relation_known",
     ),
-    CheckConstraint("length(curve) > 0 AND length(curve) % 8 = 0", name="curve_whole"),
-    CheckConstraint("curve_delta >= 0", name="curve_delta_counts"),
-    CheckConstraint("formula_version >= 1", name="formula_version_counts"),
+    CheckConstraint("length(curve) > 0 AND length(curve) % 8 = 0", name="curve_length"),
+    CheckConstraint("curve_delta >= 0", name="curve_delta_nonnegative"),
+    CheckConstraint("formula_version >= 1", name="formula_version_positive"),
 )
 
 runs = Table(
@@ -67,7 +68,7 @@ runs = Table(
     Column("event_fingerprint", String(64)),
     Column("attempt", Integer, nullable=False),
     Column("next_step", BigInteger, nullable=False),
-    Column("decisions", BigInteger, nullable=False),
+    Column("decision_count", BigInteger, nullable=False),
     Column("chain_head", LargeBinary(32), nullable=False),
     id_column("reservation_id", nullable=True),
     Column("declared_steps", BigInteger),
@@ -82,13 +83,13 @@ runs = Table(
     CheckConstraint(
         "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
     ),
-    CheckConstraint("status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_has_not_begun"),
-    CheckConstraint("declared_steps >= 1", name="declared_steps_count"),
-    CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_count"),
+    CheckConstraint("status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_not_started"),
+    CheckConstraint("declared_steps >= 1", name="declared_steps_positive"),
+    CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_positive"),
     CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
-    CheckConstraint("attempt >= 1", name="attempt_counts"),
-    CheckConstraint("next_step >= 0", name="next_step_counts"),
-    CheckConstraint("decisions >= 0", name="decisions_count"),
+    CheckConstraint("attempt >= 1", name="attempt_positive"),
+    CheckConstraint("next_step >= 0", name="next_step_nonnegative"),
+    CheckConstraint("decision_count >= 0", name="decision_count_nonnegative"),
 )
 
 attempts = Table(
@@ -102,8 +103,8 @@ attempts = Table(
     PrimaryKeyConstraint("organisation_id", "run_id", "attempt"),
     UniqueConstraint("organisation_id", "run_id", "attempt", "first_step"),
     foreign_key("runs", run_id="account_id"),
-    CheckConstraint("attempt >= 1", name="attempt_counts"),
-    CheckConstraint("first_step >= 0", name="first_step_counts"),
+    CheckConstraint("attempt >= 1", name="attempt_positive"),
+    CheckConstraint("first_step >= 0", name="first_step_nonnegative"),
 )
 
 reservations = Table(
@@ -114,7 +115,7 @@ reservations = Table(
     id_column("run_id"),
     Column("attempt", Integer, nullable=False),
     Column("status", String(16), nullable=False),
-    Column("reserved", LargeBinary, nullable=False),
+    Column("reserved_curve", LargeBinary, nullable=False),
     Column("reserved_delta", BigInteger, nullable=False),
     Column("lease_seconds", Integer, nullable=False),
     Column("expires_at", UtcDateTime, nullable=False),
@@ -125,12 +126,12 @@ reservations = Table(
     UniqueConstraint("organisation_id", "run_id", "id"),
     foreign_key("attempts", run_id="run_id", attempt="attempt"),
     CheckConstraint("status IN ('active', 'committed', 'voided', 'forfeited')", name="status_known"),
-    CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_once"),
-    CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="attested_if_committed"),
-    CheckConstraint("steps_executed >= 0", name="steps_executed_count"),
-    CheckConstraint("length(reserved) > 0 AND length(reserved) % 8 = 0", name="curve_whole"),
-    CheckConstraint("reserved_delta >= 0", name="reserved_delta_counts"),
-    CheckConstraint("lease_seconds >= 1", name="lease_counts"),
+    CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_at_unless_active"),
+    CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="steps_executed_if_committed"),
+    CheckConstraint("steps_executed >= 0", name="steps_executed_nonnegative"),
+    CheckConstraint("length(reserved_curve) > 0 AND length(reserved_curve) % 8 = 0", name="curve_length"),
+    CheckConstraint("reserved_delta >= 0", name="reserved_delta_nonnegative"),
+    CheckConstraint("lease_seconds >= 1", name="lease_seconds_positive"),
     partial_index("uq_reservations_active", "organisation_id", "run_id", where="status = 'active'", unique=True),
 )
 
@@ -142,16 +143,16 @@ reservation_items = Table(
     Column("item", Integer, nullable=False),
     Column("event_fingerprint", String(64), nullable=False),
     Column("count", BigInteger, nullable=False),
-    Column("withdrawn", BigInteger, nullable=False, server_default="0"),
-    Column("used", BigInteger, nullable=False),
+    Column("withdrawn_count", BigInteger, nullable=False, server_default="0"),
+    Column("authorized_count", BigInteger, nullable=False),
     PrimaryKeyConstraint("organisation_id", "reservation_id", "item"),
     UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
     foreign_key("reservations", reservation_id="id"),
     foreign_key("dp_events", event_fingerprint="fingerprint"),
-    CheckConstraint("item >= 0", name="item_counts"),
+    CheckConstraint("item >= 0", name="item_nonnegative"),
     CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
-    CheckConstraint("used >= 0 AND used <= count", name="used_in_range"),
-    CheckConstraint("withdrawn >= 0 AND withdrawn <= count", name="withdrawn_in_range"),
+    CheckConstraint("authorized_count >= 0 AND authorized_count <= count", name="authorized_count_in_range"),
+    CheckConstraint("withdrawn_count >= 0 AND withdrawn_count <= count", name="withdrawn_count_in_range"),
 )
 
 decisions = Table(
@@ -176,7 +177,7 @@ decisions = Table(
     Column("epsilon_limit", Float(53), nullable=False),
     Column("steps_remaining", BigInteger),
     id_column("binding_account_id"),
-    Column("refusal", Text),
+    Column("refusal_details", Text),
     Column("entry_hash", LargeBinary(32), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("actor", String(ACTOR_LENGTH)),
@@ -189,18 +190,19 @@ decisions = Table(
     foreign_key("decisions", run_id="run_id", attempt="attempt", follows_step="next_step", name="fk_decisions_follows"),
     foreign_key("attempts", run_id="run_id", attempt="attempt", opens_step="first_step", name="fk_decisions_opens"),
     foreign_key("reservations", run_id="run_id", reservation_id="id", name="fk_decisions_reservation"),
-    CheckConstraint("position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counts"),
-    CheckConstraint("requested_count >= step_count", name="requested_count_covers"),
-    CheckConstraint("steps_remaining >= 0", name="steps_remaining_count"),
+    CheckConstraint("position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counters_in_range"),
+    CheckConstraint("requested_count >= step_count", name="requested_count_at_least_step_count"),
+    CheckConstraint("steps_remaining >= 0", name="steps_remaining_nonnegative"),
     CheckConstraint(
         "(outcome IN ('admitted', 'reported') AND next_step IS NOT NULL AND next_step = first_step + step_count"
         " AND (follows_step IS NULL) <> (opens_step IS NULL) AND COALESCE(follows_step, opens_step) = first_step"
-        " AND refusal IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
+        " AND refusal_details IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
         " OR (outcome = 'refused' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-        " AND refusal IS NOT NULL AND steps_remaining IS NULL)"
+        " AND refusal_details IS NOT NULL AND steps_remaining IS NULL)"
         " OR (outcome = 'forfeited' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-        " AND refusal IS NULL AND steps_remaining IS NULL AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
-        name="outcome_whole",
+        " AND refusal_details IS NULL AND steps_remaining IS NULL"
+        " AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
+        name="outcome_consistent",
     ),
     CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
     CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
@@ -221,8 +223,8 @@ decisions = Table(
     ),
 )
 
-step_events = Table(
-    "step_events",
+decision_events = Table(
+    "decision_events",
     metadata,
     id_column("organisation_id"),
     id_column("run_id"),
@@ -233,6 +235,6 @@ step_events = Table(
     PrimaryKeyConstraint("organisation_id", "run_id", "position", "item"),
     foreign_key("decisions", run_id="run_id", position="position"),
     foreign_key("dp_events", event_fingerprint="fingerprint"),
-    CheckConstraint("item >= 0", name="item_counts"),
+    CheckConstraint("item >= 0", name="item_nonnegative"),
     CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
 )

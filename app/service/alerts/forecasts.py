@@ -80,11 +80,11 @@ def expected(share: float, base: Reading | None, now: datetime) -> Outlook:
         base: the earlier reading; None: nothing is known.
         now: in UTC.
     """
-    if base is None or now - base.read_at < REST:  # the pace of a few seconds says nothing of a month
+    if base is None or now - base.recorded_at < REST:  # the pace of a few seconds says nothing of a month
         return Outlook(Forecast(share, None, None), None, None)
-    found = forecast(share, base.share, (now - base.read_at) / timedelta(days=1))
+    found = forecast(share, base.utilisation, (now - base.recorded_at) / timedelta(days=1))
     at = None if found.days_left is None else now + timedelta(days=found.days_left)
-    return Outlook(found, base.read_at, at)
+    return Outlook(found, base.recorded_at, at)
 
 
 def take_readings(db: Database, now: datetime) -> int:

@@ -21,7 +21,7 @@ def new_secret() -> str:
 
 def message(alert: Alert) -> bytes:
     """An alert as it is sent; the same bytes each time."""
-    content = {"type": str(alert.type), "timestamp": alert.created_at.isoformat(), "data": alert.facts}
+    content = {"type": str(alert.type), "timestamp": alert.created_at.isoformat(), "data": alert.payload}
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 

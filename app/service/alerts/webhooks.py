@@ -184,7 +184,7 @@ def rotate_secret(
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         before = _enabled(tx, call, webhook_id)
         until = call.now + timedelta(seconds=overlap_seconds)
-        rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_until=until)
+        rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
         webhooks.save_secrets(tx, call.organisation_id, rotated)
         said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
         call.record(tx, AuditEvent("webhook.secret_rotated", webhook_id, after=said))
@@ -294,6 +294,6 @@ def _found(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
 
 def _enabled(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
     found = _found(tx, call, webhook_id)
-    if found.disabled_because is not None:
-        raise WebhookConflictError(f"The webhook is disabled. {found.disabled_because} Make a new one.")
+    if found.disabled_reason is not None:
+        raise WebhookConflictError(f"The webhook is disabled. {found.disabled_reason} Make a new one.")
     return found

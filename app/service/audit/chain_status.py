@@ -44,7 +44,7 @@ def read_health(call: RequestContext) -> ChainHealth:
     return ChainHealth(
         length=length,
         head=head.hex(),
-        signed=None if last is None else last.acts,
+        signed=None if last is None else last.audit_length,
         signed_at=None if last is None else last.created_at,
         stopped=stopped,
         paths=found,

@@ -96,7 +96,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
         checkpoints.anchor(tx, organisation_id, moved)
     count, head = audit_entries.head(tx, organisation_id)
     last = checkpoints.latest(tx, organisation_id)
-    if last is not None and last.acts == count:
+    if last is not None and last.audit_length == count:
         signed_by = json.loads(last.document)["signature"]["key_id"]
         if signed_by == signer.key_id:
             return last
@@ -150,7 +150,7 @@ def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int
                 return sign(tx, owner, signer, SERVICE, now)
 
         made = db.retried(work)
-        if last is None or made.acts != last.acts:
+        if last is None or made.audit_length != last.audit_length:
             signed += 1
             _logger.info("Checkpoint: %s", json.dumps(json.loads(made.document)))
     return signed

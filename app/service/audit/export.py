@@ -261,7 +261,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "attempt": run.attempt,
         "attempts": [{"attempt": number, "first_step": run.attempts[number]} for number in sorted(run.attempts)],
         "next_step": run.next_step,
-        "decisions": run.decisions,
+        "decisions": run.decision_count,
         "chain_head": run.chain_head.hex(),
         "reservation": run.reservation_id,
     }

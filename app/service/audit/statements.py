@@ -114,7 +114,7 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
             },
             "protected": _protected(path),
             "mechanisms": [
-                {"event": json.loads(tally.canonical), "fingerprint": tally.fingerprint, "count": tally.count}
+                {"event": json.loads(tally.canonical_json), "fingerprint": tally.fingerprint, "count": tally.count}
                 for tally in events
             ],
             "mechanisms_in_all": kinds,
@@ -250,8 +250,8 @@ def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Col
             "id": record.experiment.id,
             "path": record.account.account.path,
             "runs": record.runs,
-            "charged": str(record.experiment.charged),
-            "choice": CHOICES[record.experiment.charged] if _is_paid(record, charged) else NOT_CHARGED,
+            "charged": str(record.experiment.charging_mode),
+            "choice": CHOICES[record.experiment.charging_mode] if _is_paid(record, charged) else NOT_CHARGED,
             **json_finite(epsilon=record.reading.epsilon),
             "delta": record.reading.delta,
             "epsilon_limit": record.reading.epsilon_limit,

@@ -272,10 +272,10 @@ class Authenticator:
         if cookie is None:
             return _Known(authenticate(db, credential, now, placement), asked, asked)
         found = sessions.authenticate(db, cookie, now, placement)
-        if not self._vouched_for(found.session.thumbprint):
+        if not self._vouched_for(found.session.oidc_key_thumbprint):
             raise AuthenticationError(sessions.ENDED)
         known = _Known(found.caller, asked, asked)
-        known.session, known.thumbprint = found.session, found.session.thumbprint
+        known.session, known.thumbprint = found.session, found.session.oidc_key_thumbprint
         return known
 
     def _vouched_for(self, thumbprint: str | None) -> bool:

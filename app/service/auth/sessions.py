@@ -82,7 +82,7 @@ def open_session(
         actor=caller.actor,
         role=str(caller.role) if person else None,
         scope=caller.scope if person else None,
-        thumbprint=thumbprint,
+        oidc_key_thumbprint=thumbprint,
         created_at=now,
         expires_at=ends,
     )
@@ -197,7 +197,14 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
 
 def _bound_hash(secret: str, session: SessionRecord) -> bytes:
     """The hash of a cookie's secret together with whom and what it opens: no change of a row opens anything else."""
-    bound = (session.id, session.organisation_id, session.actor, session.role, session.scope, session.thumbprint)
+    bound = (
+        session.id,
+        session.organisation_id,
+        session.actor,
+        session.role,
+        session.scope,
+        session.oidc_key_thumbprint,
+    )
     times = (session.created_at.isoformat(), session.expires_at.isoformat())
     return secret_hash(f"{secret} {canonical([*bound, *times])}")
 
@@ -207,7 +214,7 @@ def _facts(session: SessionRecord) -> dict[str, object]:
     return {
         "role": session.role,
         "scope": session.scope,
-        "thumbprint": session.thumbprint,
+        "thumbprint": session.oidc_key_thumbprint,
         "secret_sha256": digest(session.secret_hash),
         "expires_at": session.expires_at.isoformat(),
     }

@@ -265,7 +265,7 @@ def _decision(
         steps_remaining=remaining,
         binding_account_id=outcome.binding.id,
         binding_account_path=outcome.binding.path,
-        refusal=facts,
+        refusal_details=facts,
         request_fingerprint=asked,
         idempotency_key=request.idempotency_key,
         reservation_id=None,

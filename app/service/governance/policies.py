@@ -180,7 +180,7 @@ def _propose(tx: Connection, call: RequestContext, before: PolicyRecord, request
     account = None if before.of_organisation else before.subject
     facts = {"policy": facts_of(request.policy), "revision": before.revision}
     for waiting in open_proposals(tx, call, account, {ProposalKind.POLICY}, limit=1):
-        if (waiting.facts, waiting.proposed_by) == (canonical(facts), call.principal.actor):
+        if (waiting.payload, waiting.proposed_by) == (canonical(facts), call.principal.actor):
             return waiting
     require_none_open(tx, call, account, {ProposalKind.POLICY})
     was = {"policy": facts_of(before.policy), "revision": before.revision}

@@ -43,7 +43,7 @@ def propose(
         id=new_id("prp", call.now),
         kind=kind,
         account_id=account_id,
-        facts=canonical(facts),
+        payload=canonical(facts),
         status=ProposalStatus.OPEN,
         reason=reason,
         proposed_by=call.principal.actor,

@@ -210,7 +210,7 @@ def _decision(
         steps_remaining=remaining,
         binding_account_id=binding.id,
         binding_account_path=binding.path,
-        refusal=None,
+        refusal_details=None,
         request_fingerprint=hashlib.sha256(asked.encode()).hexdigest(),
         idempotency_key=None,
         reservation_id=ended.id,

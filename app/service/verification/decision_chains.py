@@ -126,9 +126,9 @@ def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: Decisi
     if walk.governing is not None:
         walk.governing.limits.add((entry.epsilon_limit, entry.delta))
     binding = audit.balances.get((key[0], entry.binding_account_id))
-    if binding is not None and entry.refusal is not None:
+    if binding is not None and entry.refusal_details is not None:
         with suppress(KeyError, TypeError, ValueError):  # its text is proven, whatever it says
-            facts = json.loads(entry.refusal)
+            facts = json.loads(entry.refusal_details)
             binding.limits.add((float(facts["epsilon_limit"]), float(facts["delta"])))
     walk.epsilon = entry.epsilon
     if entry.outcome == "reported" and entry.steps_remaining is None:
@@ -216,8 +216,8 @@ def _check_end(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk
     tied = max(audit.anchors(key), default=0)
     if tied > walk.decisions:
         audit.add(key, f"{walk.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
-    if walk.decisions != run.decisions:
-        audit.add(key, f"{walk.decisions} decisions are kept, but {run.decisions} were made.")
+    if walk.decisions != run.decision_count:
+        audit.add(key, f"{walk.decisions} decisions are kept, but {run.decision_count} were made.")
     if sorted(run.attempts) != list(range(1, len(run.attempts) + 1)) or len(run.attempts) != run.attempt:
         audit.add(key, f"its attempts are {sorted(run.attempts)}, but its current one is {run.attempt}.")
     for attempt in sorted(one for one in run.attempts if one > walk.attempt):

@@ -49,7 +49,7 @@ def price_problem(stored: StoredCost) -> str | None:
         return f"its price is of the formulas {stored.formula_version}, of which this version knows nothing."
     relation, grid_version = stored.prices.relation, stored.prices.grid_version
     try:
-        fresh = event_curve(event_from_canonical(stored.canonical), relation, grid_version)
+        fresh = event_curve(event_from_canonical(stored.canonical_json), relation, grid_version)
     except DAMAGED as error:
         return f"under {relation} and grid {grid_version} it cannot be priced: {error}"
     same_grid = fresh.values.shape == stored.curve.values.shape
@@ -58,7 +58,7 @@ def price_problem(stored: StoredCost) -> str | None:
         for now, kept in ((fresh.values, stored.curve.values), (fresh.delta, stored.curve.delta))
     ):
         return None
-    return f"its price under {relation} and grid {grid_version} is not what {stored.canonical.decode()} costs."
+    return f"its price under {relation} and grid {grid_version} is not what {stored.canonical_json.decode()} costs."
 
 
 def _agree(fresh: ArrayLike, stored: ArrayLike, *, exactly: bool) -> bool:

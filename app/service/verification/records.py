@@ -132,7 +132,7 @@ def _proposal(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> Non
         entry.subject,
         kind=entry.action.partition(".")[0],
         account_id=after["account"],
-        facts=canonical({name: value for name, value in after.items() if name != "account"}),
+        payload=canonical({name: value for name, value in after.items() if name != "account"}),
         status=str(ProposalStatus.OPEN),
         reason=entry.reason,
         proposed_by=entry.actor,
@@ -149,7 +149,7 @@ def _experiment(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> N
         "experiments",
         entry.subject,
         account_id=after["account"],
-        charged=after["charged"],
+        charging_mode=after["charged"],
         created_by=entry.actor,
         created_at=entry.created_at,
     )
@@ -165,10 +165,10 @@ def _webhook(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None
         account_id=after["account"],
         secret=after["secret_sha256"],
         previous_secret=None,
-        previous_until=None,
+        previous_secret_expires_at=None,
         created_at=entry.created_at,
         disabled_at=None,
-        disabled_because=None,
+        disabled_reason=None,
     )
 
 
@@ -178,13 +178,13 @@ def _webhook_secret(said: Records, entry: AuditEntry, after: Mapping[str, Any]) 
         "webhooks",
         entry.subject,
         previous_secret=said["webhooks"][entry.subject]["secret"],
-        previous_until=entry.created_at + timedelta(seconds=after["overlap_seconds"]),
+        previous_secret_expires_at=entry.created_at + timedelta(seconds=after["overlap_seconds"]),
         secret=after["secret_sha256"],
     )
 
 
 def _webhook_disabled(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    _row(said, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_because=entry.reason)
+    _row(said, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason)
 
 
 def _session(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
@@ -196,7 +196,7 @@ def _session(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None
         actor=entry.actor,
         role=after["role"],
         scope_id=after["scope"],
-        thumbprint=after["thumbprint"],
+        oidc_key_thumbprint=after["thumbprint"],
         created_at=entry.created_at,
         expires_at=_moment(after["expires_at"]),
     )
@@ -208,7 +208,7 @@ def _session_ended(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> No
 
 def _anchors(said: Records, _: AuditEntry, after: Mapping[str, Any]) -> None:
     for run_id, (decisions, _head) in after["runs"].items():
-        _row(said, "run_anchors", run_id, decisions=decisions)
+        _row(said, "run_anchors", run_id, decision_count=decisions)
 
 
 def _run(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:

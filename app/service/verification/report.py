@@ -21,8 +21,10 @@ PRICES_AT_ONCE = 500
 
 STOPPING: Final = {
     "accounts": "id",
-    **dict.fromkeys(("account_paths", "attestations", "balances", "blocks", "populations", "runs"), "account_id"),
-    **dict.fromkeys(("attempts", "decisions", "reservations", "run_budgets", "step_events"), "run_id"),
+    **dict.fromkeys(
+        ("account_ancestors", "partition_attestations", "balances", "data_blocks", "populations", "runs"), "account_id"
+    ),
+    **dict.fromkeys(("attempts", "decisions", "reservations", "run_budgets", "decision_events"), "run_id"),
 }
 """By table, the column that names the account that nothing proves if the row cannot be read."""
 

@@ -52,8 +52,8 @@ def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> Tru
 
 def kept_witness(checkpoint: Checkpoint) -> TrustedCheckpoint:
     """What a checkpoint that the ledger keeps says, by the row and not by its signature."""
-    name = f"the checkpoint after {checkpoint.acts} acts"
-    return TrustedCheckpoint(checkpoint.organisation_id, checkpoint.acts, checkpoint.head.hex(), name)
+    name = f"the checkpoint after {checkpoint.audit_length} acts"
+    return TrustedCheckpoint(checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex(), name)
 
 
 def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCheckpoint]) -> Iterator[tuple[str, str]]:
@@ -82,12 +82,12 @@ def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCh
 
 def document_fault(checkpoint: Checkpoint) -> str | None:
     """What is wrong with a checkpoint's row; None: nothing. Its signature is for whoever has the public key."""
-    name = f"the checkpoint after {checkpoint.acts} acts"
+    name = f"the checkpoint after {checkpoint.audit_length} acts"
     try:
         document = json.loads(checkpoint.document)
         payload = document["payload"]
         said = (payload["organisation"], payload["acts"], payload["head"])
-        if said != (checkpoint.organisation_id, checkpoint.acts, checkpoint.head.hex()):
+        if said != (checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex()):
             return f"{name} is not the one that its document says."
         if payload["created_at"] != checkpoint.created_at.isoformat(timespec="microseconds"):
             return f"{name} was not made when its document says."
