@@ -15,15 +15,12 @@ from sqlalchemy.exc import OperationalError
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.schema import alembic_config, is_current, upgrade
-from app.persistence.tables import (
-    metadata,
-)
+from app.persistence.tables import metadata
 from app.service.auth.authentication import authenticate, create_organisation
 from app.service.governance.api_keys import create_key
 from tests.conftest import command_line
 from tests.persistence.dump import dump
-
-NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
+from tests.persistence.shape import shape_of
 
 
 @pytest.fixture
@@ -45,37 +42,6 @@ def _tables(database: Database) -> set[str]:
         return set(inspect(tx).get_table_names())
 
 
-def _shape(tx: Connection) -> dict[str, object]:
-    """Columns and constraints of every table, CHECKs included, which `alembic check` does not compare."""
-    found = inspect(tx)
-    shape: dict[str, object] = {}
-    for table in sorted(metadata.tables):
-        checks = {
-            str(check["name"]): re.sub(r"[\s()]+", "", str(check["sqltext"]))
-            for check in found.get_check_constraints(table)
-        }
-        shape[table] = (
-            sorted((column["name"], str(column["type"]), column["nullable"]) for column in found.get_columns(table)),
-            sorted(found.get_pk_constraint(table)["constrained_columns"]),
-            sorted(
-                (
-                    str(key["name"]),
-                    tuple(key["constrained_columns"]),
-                    key["referred_table"],
-                    tuple(key["referred_columns"]),
-                )
-                for key in found.get_foreign_keys(table)
-            ),
-            sorted((str(key["name"]), tuple(key["column_names"])) for key in found.get_unique_constraints(table)),
-            sorted(
-                (str(key["name"]), tuple(map(str, key["column_names"])), key["unique"])
-                for key in found.get_indexes(table)
-            ),
-            checks,
-        )
-    return shape
-
-
 def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
     upgrade(database)
     with database.write(ALL_TENANTS) as tx:
@@ -87,9 +53,9 @@ def test_the_migrations_make_every_constraint_of_the_tables(database: Database, 
     direct = Database(f"sqlite:///{tmp_path / 'direct.db'}")
     with direct.write(ALL_TENANTS) as tx:
         metadata.create_all(tx)
-        wanted = _shape(tx)
+        wanted = shape_of(tx)
     with database.read(ALL_TENANTS) as tx:
-        assert _shape(tx) == wanted
+        assert shape_of(tx) == wanted
     direct.dispose()
     assert {table: bool(shape) for table, shape in wanted.items()} == dict.fromkeys(metadata.tables, True)
 
