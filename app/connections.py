@@ -87,7 +87,7 @@ class BoundedConnection(HttpToolsProtocol):
         if in_head and self._in_head and messages == self._messages and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse("head_too_large", f"A request's line and headers hold at most {MOST_HEAD_BYTES} bytes.")
+                self._refuse("headers_too_large", f"A request's line and headers hold at most {MOST_HEAD_BYTES} bytes.")
 
     def on_message_begin(self) -> None:
         """Begin to read a head."""

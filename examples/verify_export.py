@@ -28,7 +28,7 @@ Curve = tuple[list[int], int]
 
 STEPS_TAKEN = {"admitted", "reported"}
 CHARGED = STEPS_TAKEN | {"forfeited"}
-OPENINGS = {"population.created", "budget.created", "run.registered", "account.adopted"}
+OPENINGS = {"population.created", "budget.created", "run.created", "account.adopted"}
 """Acts that open an account."""
 FORMAT = 2
 

@@ -31,10 +31,10 @@ class UnsupportedEventError(AccountingError):
 class PlanTooExpensiveError(AccountingError):
     """A request asks for more work than one may make; the message says what is cheaper."""
 
-    code: ClassVar[str] = "plan_too_expensive"
+    code: ClassVar[str] = "computation_limit_exceeded"
 
 
 class UnknownGridVersionError(AccountingError):
     """The grid of orders with this version does not exist."""
 
-    code: ClassVar[str] = "unknown_grid_version"
+    code: ClassVar[str] = "unsupported_order_grid"

@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import Request, Response
 
-from app.ledger.errors import ForeignPageError
+from app.ledger.errors import CsrfError
 from app.service.auth import sessions
 
 COOKIE: Final = "epsilon_ledger_session"
@@ -52,7 +52,7 @@ def credential_of(request: Request) -> str | None:
         As the ring of keys takes it; None: nothing.
 
     Raises:
-        ForeignPageError: a browser's request would change something, and no page of this service has made it.
+        CsrfError: a browser's request would change something, and no page of this service has made it.
     """
     header = request.headers.get("authorization")
     if header is not None:
@@ -75,10 +75,10 @@ def require_token(cookie: str, shown: str) -> None:
     """Refuse a request that does not show what only our own pages know.
 
     Raises:
-        ForeignPageError: it is so.
+        CsrfError: it is so.
     """
     if not hmac.compare_digest(sessions.csrf_token(cookie).encode(), shown.encode()):
-        raise ForeignPageError(
+        raise CsrfError(
             f"A browser's session was sent without the right {TOKEN_HEADER}: reload the page, or send an API key."
         )
 
@@ -94,7 +94,7 @@ def require_own_page(request: Request, *, alone: bool = False) -> None:
         alone: whether nothing else shows it, as the CSRF token of a session does: then the browser has to say it.
 
     Raises:
-        ForeignPageError: the browser says that it is another site's, or does not say that it is not.
+        CsrfError: the browser says that it is another site's, or does not say that it is not.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
@@ -102,11 +102,11 @@ def require_own_page(request: Request, *, alone: bool = False) -> None:
     elif origin is not None:
         own = origin in {request.app.state.public_url, f"{request.url.scheme}://{request.url.netloc}"}
     elif alone:
-        raise ForeignPageError(
+        raise CsrfError(
             "The request has neither Sec-Fetch-Site nor Origin, so no page of this service has made it: sign in with a "
             "current browser; programs send their key with each request."
         )
     else:
         own = True
     if not own:
-        raise ForeignPageError("The request was made by a page of another site.")
+        raise CsrfError("The request was made by a page of another site.")

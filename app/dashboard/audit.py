@@ -53,7 +53,7 @@ async def show_audit(request: Request, visit: Visiting, verify: bool = False) ->
 
 
 def _shown(request: Request, visit: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
-    visit.call.require_permission(Permission.AUDIT)
+    visit.call.require_permission(Permission.AUDIT_READ)
     known: Verifications = request.app.state.verifications
     whole = visit.call.principal.scope is None
     last = known.last(visit.call.organisation_id) if whole else None
@@ -80,7 +80,7 @@ def _shown(request: Request, visit: PageContext, verified_now: bool) -> Response
         health=read_health(visit.call) if whole else None,
         last=last,
         verified_now=verified_now,
-        may_verify=whole and visit.may(Permission.VERIFY),
+        may_verify=whole and visit.may(Permission.LEDGER_VERIFY),
         values=filters,
         faults=faults,
         found=[describe_event(kept, paths) for kept in shown],

@@ -20,5 +20,5 @@ def show_overview(request: Request, visit: Visiting, find: Annotated[str, Query(
     if unchanged is not None:
         return unchanged
     seen = read_overview(visit.call, request.app.state.standings, wanted=find)
-    opens = visit.may(Permission.TREE) and visit.call.principal.scope is None
+    opens = visit.may(Permission.ACCOUNT_MANAGE) and visit.call.principal.scope is None
     return visit.show("overview.html", tag=tag, seen=seen, find=find, opens=opens, relations=RELATIONS)

@@ -40,14 +40,14 @@ POLICY: Final = (
 """Content-Security-Policy of pages: nothing inline, and nothing from other hosts."""
 
 NAV_ITEMS: Final = (
-    ("Overview", "/", Permission.READ),
-    ("Planner", "/planner", Permission.READ),
-    ("Decisions", "/decisions", Permission.READ),
-    ("Audit", "/audit", Permission.AUDIT),
-    ("Approvals", "/approvals", Permission.READ),
-    ("Policies", "/policies", Permission.READ),
-    ("Keys", "/keys", Permission.KEYS),
-    ("Webhooks", "/webhooks", Permission.WEBHOOKS),
+    ("Overview", "/", Permission.LEDGER_READ),
+    ("Planner", "/planner", Permission.LEDGER_READ),
+    ("Decisions", "/decisions", Permission.LEDGER_READ),
+    ("Audit", "/audit", Permission.AUDIT_READ),
+    ("Approvals", "/approvals", Permission.LEDGER_READ),
+    ("Policies", "/policies", Permission.LEDGER_READ),
+    ("Keys", "/keys", Permission.KEY_MANAGE),
+    ("Webhooks", "/webhooks", Permission.WEBHOOK_MANAGE),
 )
 """Name, address, and what one must be allowed to, for each page that everybody may turn to."""
 

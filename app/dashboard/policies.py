@@ -54,7 +54,7 @@ def show_policies(request: Request, visit: Visiting, account: Annotated[str, Que
         fault=fault,
         ruled=ruled,
         words=WORDS,
-        may=visit.may(Permission.POLICY) and (on_account or visit.call.principal.scope is None),
+        may=visit.may(Permission.POLICY_MANAGE) and (on_account or visit.call.principal.scope is None),
         mechanisms=LEAVES,
         relations=list(map(str, NeighboringRelation)),
         paths=account_paths(request, visit),

@@ -23,8 +23,8 @@ WORDS: Final = {
     AlertType.EXHAUSTED: "nothing more fits",
     AlertType.FORECAST: "the limit is near at this pace",
     AlertType.OVERDRAWN: "a run is over its limit",
-    AlertType.SILENT: "a trainer is silent",
-    AlertType.FORFEITED: "a reservation was forfeited",
+    AlertType.RESERVATION_STALE: "a trainer is silent",
+    AlertType.RESERVATION_FORFEITED: "a reservation was forfeited",
     AlertType.TEST: "a test",
 }
 

@@ -12,22 +12,22 @@
      ├─ RateLimitedError              rate_limited
      ├─ NameTakenError                name_taken
      ├─ PreconditionRequiredError     precondition_required
-     ├─ VersionConflictError          version_conflict
-     ├─ ProposalDecidedError          proposal_decided
+     ├─ PreconditionFailedError          precondition_failed
+     ├─ ProposalClosedError          proposal_closed
      ├─ SigningNotConfiguredError     signing_not_configured
      ├─ LimitTooSmallError            limit_too_small
      ├─ DeltaTooLargeError            delta_too_large
      ├─ PrivacyUnitMismatchError      privacy_unit_mismatch
      ├─ RelationMismatchError         neighboring_relation_mismatch
-     ├─ BudgetWindowError             budget_window
+     ├─ BudgetClosedError             budget_closed
      ├─ RunStateConflictError         run_state_conflict
      ├─ AttemptSupersededError        attempt_superseded
-     ├─ ReservationTerminalError      reservation_terminal
-     ├─ ReservationConflictError      reservation_conflict
+     ├─ ReservationClosedError      reservation_closed
+     ├─ ReservationStateConflictError      reservation_state_conflict
      ├─ AccountQuarantinedError       account_quarantined
      ├─ SequenceConflictError         sequence_conflict
      ├─ SequenceGapError              sequence_gap
-     ├─ WebhookConflictError          webhook_conflict
+     ├─ WebhookStateConflictError          webhook_state_conflict
      ├─ IdempotencyKeyReusedError     idempotency_key_reused
      └─ LedgerUnavailableError        ledger_unavailable
 
@@ -71,10 +71,10 @@ class InsufficientScopeError(LedgerError):
     code = "insufficient_scope"
 
 
-class ForeignPageError(LedgerError):
+class CsrfError(LedgerError):
     """Somebody's browser asks, and no page of this service has made it ask."""
 
-    code = "foreign_page"
+    code = "csrf_failed"
 
 
 class PolicyViolationError(LedgerError):
@@ -113,16 +113,16 @@ class PreconditionRequiredError(LedgerError):
     code = "precondition_required"
 
 
-class VersionConflictError(LedgerError):
+class PreconditionFailedError(LedgerError):
     """What the request means to change is not what the asker has seen."""
 
-    code = "version_conflict"
+    code = "precondition_failed"
 
 
-class ProposalDecidedError(LedgerError):
+class ProposalClosedError(LedgerError):
     """The proposal was approved, rejected or withdrawn, and stays so."""
 
-    code = "proposal_decided"
+    code = "proposal_closed"
 
 
 class SigningNotConfiguredError(LedgerError):
@@ -155,10 +155,10 @@ class RelationMismatchError(LedgerError):
     code = "neighboring_relation_mismatch"
 
 
-class BudgetWindowError(LedgerError):
+class BudgetClosedError(LedgerError):
     """An account is not open yet, or not any more."""
 
-    code = "budget_window"
+    code = "budget_closed"
 
 
 class RunStateConflictError(LedgerError):
@@ -182,16 +182,16 @@ class AttemptSupersededError(LedgerError):
         )
 
 
-class ReservationTerminalError(LedgerError):
+class ReservationClosedError(LedgerError):
     """The reservation was committed, voided or forfeited, and stays so."""
 
-    code = "reservation_terminal"
+    code = "reservation_closed"
 
 
-class ReservationConflictError(LedgerError):
+class ReservationStateConflictError(LedgerError):
     """The reservation, or the run that it is for, does not allow this now."""
 
-    code = "reservation_conflict"
+    code = "reservation_state_conflict"
 
 
 class AccountQuarantinedError(LedgerError):
@@ -212,10 +212,10 @@ class SequenceGapError(LedgerError):
     code = "sequence_gap"
 
 
-class WebhookConflictError(LedgerError):
+class WebhookStateConflictError(LedgerError):
     """A webhook is disabled, or there are too many."""
 
-    code = "webhook_conflict"
+    code = "webhook_state_conflict"
 
 
 class IdempotencyKeyReusedError(LedgerError):

@@ -6,25 +6,30 @@ from typing import Final
 
 
 class Permission(StrEnum):
-    """Something that not everybody may do.
+    """List what a role can allow, as OAuth scopes are written: the resource, then the act."""
 
-    READ: accounts, runs, histories. CHARGE: take steps, reserve, open attempts, preview. RUNS: register, pause and end
-    runs. PLAN: propose a limit. TREE: open populations and budgets, lower a limit. APPROVE: what
-    another one has proposed. POLICY: what runs may do. KEYS: issue and withdraw keys. AUDIT: read what was decided by
-    whom. VERIFY: recompute the ledger. WEBHOOKS: where alerts go.
-    """
-
-    READ = "read"
-    CHARGE = "charge"
-    RUNS = "runs"
-    PLAN = "plan"
-    TREE = "tree"
-    APPROVE = "approve"
-    POLICY = "policy"
-    KEYS = "keys"
-    AUDIT = "audit"
-    VERIFY = "verify"
-    WEBHOOKS = "webhooks"
+    LEDGER_READ = "ledger:read"
+    """Read accounts, runs, decisions, policies and histories."""
+    STEP_AUTHORIZE = "steps:authorize"
+    """Authorize and preview steps, create reservations and attempts."""
+    RUN_MANAGE = "runs:manage"
+    """Create, pause, resume and end runs."""
+    LIMIT_PROPOSE = "limits:propose"
+    """Propose a limit."""
+    ACCOUNT_MANAGE = "accounts:manage"
+    """Create populations and budgets, and lower a limit."""
+    PROPOSAL_APPROVE = "proposals:approve"
+    """Approve or reject what another person has proposed."""
+    POLICY_MANAGE = "policies:manage"
+    """Replace a policy."""
+    KEY_MANAGE = "keys:manage"
+    """Create, rotate and revoke API keys."""
+    AUDIT_READ = "audit:read"
+    """Read audit events."""
+    LEDGER_VERIFY = "ledger:verify"
+    """Verify the ledger, create checkpoints and propose to lift a quarantine."""
+    WEBHOOK_MANAGE = "webhooks:manage"
+    """Manage webhooks and alert settings."""
 
 
 class Role(StrEnum):
@@ -40,14 +45,20 @@ class Role(StrEnum):
 
 
 PERMISSIONS: Final[Mapping[Role, frozenset[Permission]]] = {
-    Role.VIEWER: frozenset({Permission.READ}),
-    Role.TRAINER: frozenset({Permission.READ, Permission.CHARGE, Permission.RUNS}),
-    Role.PLANNER: frozenset({Permission.READ, Permission.PLAN}),
+    Role.VIEWER: frozenset({Permission.LEDGER_READ}),
+    Role.TRAINER: frozenset({Permission.LEDGER_READ, Permission.STEP_AUTHORIZE, Permission.RUN_MANAGE}),
+    Role.PLANNER: frozenset({Permission.LEDGER_READ, Permission.LIMIT_PROPOSE}),
     Role.BUDGET_ADMIN: frozenset(
-        {Permission.READ, Permission.PLAN, Permission.TREE, Permission.RUNS, Permission.KEYS},
+        {
+            Permission.LEDGER_READ,
+            Permission.LIMIT_PROPOSE,
+            Permission.ACCOUNT_MANAGE,
+            Permission.RUN_MANAGE,
+            Permission.KEY_MANAGE,
+        },
     ),
-    Role.PRIVACY_OFFICER: frozenset(set(Permission) - {Permission.CHARGE}),
-    Role.AUDITOR: frozenset({Permission.READ, Permission.AUDIT, Permission.VERIFY}),
+    Role.PRIVACY_OFFICER: frozenset(set(Permission) - {Permission.STEP_AUTHORIZE}),
+    Role.AUDITOR: frozenset({Permission.LEDGER_READ, Permission.AUDIT_READ, Permission.LEDGER_VERIFY}),
     Role.ADMIN: frozenset(Permission),
 }
 """A privacy officer governs and does not train; an admin, who sets an organisation up, may do everything."""
@@ -57,7 +68,7 @@ ISSUES: Final[Mapping[Role, frozenset[Role]]] = {
     Role.PRIVACY_OFFICER: frozenset(set(Role) - {Role.ADMIN}),
     Role.ADMIN: frozenset(Role),
 }
-"""To whom a role with KEYS may issue keys: nobody lends more than is theirs to lend."""
+"""To whom a role with KEY_MANAGE may issue keys: nobody lends more than is theirs to lend."""
 
 
 def holders(needed: Permission) -> list[Role]:

@@ -78,9 +78,9 @@ class Policy:
         unknown = (self.mechanisms or frozenset()) - set(LEAVES)
         if unknown:
             raise InvalidInputError(f"{min(unknown)!a} is no mechanism; allow some of {', '.join(LEAVES)}.")
-        silent = {role for role in self.report_roles or () if Permission.CHARGE not in PERMISSIONS[role]}
+        silent = {role for role in self.report_roles or () if Permission.STEP_AUTHORIZE not in PERMISSIONS[role]}
         if silent:
-            able = ", ".join(str(role) for role in holders(Permission.CHARGE))
+            able = ", ".join(str(role) for role in holders(Permission.STEP_AUTHORIZE))
             raise InvalidInputError(f"The role {min(silent)} never reports; `report_roles` names some of {able}.")
 
 

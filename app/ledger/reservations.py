@@ -14,7 +14,7 @@ import numpy as np
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent
 from app.ledger.accounts import StepEvent
-from app.ledger.errors import InvalidInputError, ReservationConflictError, ReservationTerminalError
+from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.plans import PlannedItem
 
 
@@ -134,7 +134,7 @@ def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) ->
         The reservation with more of its plan used, or the reason why not.
 
     Raises:
-        ReservationTerminalError: it has ended, or its lease has run out.
+        ReservationClosedError: it has ended, or its lease has run out.
     """
     _require_active(reservation, now)
     asked: dict[DpEvent, int] = {}
@@ -191,12 +191,12 @@ def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Rese
         The reservation with a whole lease from now; a clock that was set back shortens none.
 
     Raises:
-        ReservationTerminalError: it has ended, or its lease has run out.
-        ReservationConflictError: all that was left of its plan was withdrawn: there is nothing to keep it for.
+        ReservationClosedError: it has ended, or its lease has run out.
+        ReservationStateConflictError: all that was left of its plan was withdrawn: there is nothing to keep it for.
     """
     _require_active(reservation, lapsed_by)
     if reservation.steps_withdrawn and not any(item.left for item in reservation.items):
-        raise ReservationConflictError(
+        raise ReservationStateConflictError(
             f"A limit above this run was lowered, and the {reservation.steps_withdrawn} steps that were left of the "
             "plan were withdrawn. Commit the reservation with the number of steps executed; the rest is returned.",
             steps_authorized=reservation.steps_used,
@@ -218,7 +218,7 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
         first what could still have been authorised, then what was withdrawn.
 
     Raises:
-        ReservationTerminalError: it ended before, in another way.
+        ReservationClosedError: it ended before, in another way.
         InvalidInputError: fewer steps than were authorised, or more than were planned.
     """
     if reservation.status is not ReservationStatus.ACTIVE:
@@ -267,15 +267,15 @@ def void(reservation: Reservation) -> ReservationClose:
         The whole plan is returned.
 
     Raises:
-        ReservationTerminalError: it ended before, in another way.
-        ReservationConflictError: steps were authorised under it.
+        ReservationClosedError: it ended before, in another way.
+        ReservationStateConflictError: steps were authorised under it.
     """
     if reservation.status is ReservationStatus.VOIDED:
         return ReservationClose(reservation, returned=remaining_items(reservation), replayed=True)
     if reservation.status is not ReservationStatus.ACTIVE:
         raise _terminal(reservation)
     if reservation.steps_used:
-        raise ReservationConflictError(
+        raise ReservationStateConflictError(
             f"{reservation.steps_used} steps were authorised under this reservation, so it cannot be voided. Commit it "
             "with the number of steps executed; what is left of its plan is returned.",
             steps_authorized=reservation.steps_used,
@@ -296,7 +296,7 @@ def forfeit(reservation: Reservation) -> ReservationClose:
         What is left of the plan is forfeited: it is charged.
 
     Raises:
-        ReservationTerminalError: it ended before, in another way.
+        ReservationClosedError: it ended before, in another way.
     """
     if reservation.status not in {ReservationStatus.ACTIVE, ReservationStatus.FORFEITED}:
         raise _terminal(reservation)
@@ -349,16 +349,16 @@ def _require_active(reservation: Reservation, now: datetime) -> None:
     if reservation.status is not ReservationStatus.ACTIVE:
         raise _terminal(reservation)
     if has_lapsed(reservation, now):
-        raise ReservationTerminalError(
+        raise ReservationClosedError(
             f"The reservation's lease ran out at {reservation.expires_at.isoformat()}, and what was left of its plan "
             "is forfeited. Make a new reservation to go on.",
             reservation_status=str(ReservationStatus.FORFEITED),
         )
 
 
-def _terminal(reservation: Reservation) -> ReservationTerminalError:
+def _terminal(reservation: Reservation) -> ReservationClosedError:
     executed = f" with {reservation.steps_executed} steps executed" if reservation.steps_executed is not None else ""
-    return ReservationTerminalError(
+    return ReservationClosedError(
         f"The reservation was {reservation.status}{executed}, and stays so. Make a new reservation to go on.",
         reservation_status=str(reservation.status),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from app.ledger.errors import BudgetWindowError, InvalidInputError
+from app.ledger.errors import BudgetClosedError, InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Window:
             now: an aware moment.
 
         Raises:
-            BudgetWindowError: the account is not open now.
+            BudgetClosedError: the account is not open now.
         """
         if self.holds(now):
             return
         opens, closes = self.opens_at and self.opens_at.isoformat(), self.closes_at and self.closes_at.isoformat()
         late = self.opens_at is None or self.opens_at <= now
-        raise BudgetWindowError(
+        raise BudgetClosedError(
             f"{path} has been closed since {closes}: nothing more is taken from it. Ask for a budget that is open."
             if late
             else f"{path} opens at {opens}: nothing is taken from it before. Ask again then.",
@@ -89,7 +89,7 @@ def require_open(path: Iterable[Windowed], now: datetime) -> None:
         now: an aware moment.
 
     Raises:
-        BudgetWindowError: one of them is not open yet, or not any more.
+        BudgetClosedError: one of them is not open yet, or not any more.
     """
     for account in path:
         if account.window is not ALWAYS:

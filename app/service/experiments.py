@@ -12,6 +12,7 @@ from app.accounting.events import NeighboringRelation, RepeatAndSelect
 from app.accounting.formulas.run_count_sampling import number_of_runs
 from app.ledger.accounts import AccountKind, StepEvent
 from app.ledger.admission import Reading, reading_of
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InvalidInputError, NotFoundError, RunStateConflictError
 from app.ledger.experiments import ChargingMode, sweep_event
 from app.ledger.filters import FilterKind
@@ -92,7 +93,7 @@ def create_experiment(
     """Open a budget for the runs of a sweep, each of which is charged by itself.
 
     Args:
-        call: needs RUNS.
+        call: needs RUN_MANAGE.
         parent: the budget above: id, or path of names.
         terms: name, filter, planned workload; without a limit, the experiment has that of the budget above.
         identity: of the request.
@@ -104,7 +105,7 @@ def create_experiment(
     Raises:
         As `create_budget`; and InvalidInputError: what is above is a population, or composed in parallel.
     """
-    call.require_permission(Permission.RUNS)
+    call.require_permission(Permission.RUN_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         above = find_parent(tx, call, parent)
@@ -134,7 +135,7 @@ def create_sweep(
     A sweep that needs another person's approval is registered, and charged by `charge_sweep` when it is approved.
 
     Args:
-        call: needs RUNS and CHARGE.
+        call: needs RUN_MANAGE and CHARGE.
         sweep: what each trial does, and how their number is distributed.
         identity: of the request.
         render: makes the reply's body, with the number of trials; None where the sweep waits for an approval.
@@ -146,8 +147,8 @@ def create_sweep(
     Raises:
         As `register_run`, and as `decide`.
     """
-    call.require_permission(Permission.RUNS)
-    call.require_permission(Permission.CHARGE)
+    call.require_permission(Permission.RUN_MANAGE)
+    call.require_permission(Permission.STEP_AUTHORIZE)
     event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
     declaration = RunDeclaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
     terms = AccountSpec(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
@@ -167,7 +168,8 @@ def create_sweep(
             before.rollback()
             budget = find_parent(tx, call, sweep.budgets[0]).account.id
             facts = json.loads(refused.refusal_details or "{}")
-            call.record(tx, refusal_event("experiment", budget, 1, refused.binding_account_id, facts))
+            audited = refusal_event(AuditAction.EXPERIMENT_REFUSED, budget, 1, refused.binding_account_id, facts)
+            call.record(tx, audited)
             return refuse(refused)
         before.commit()
         return render(_read(tx, call, experiment), _draw(event))
@@ -185,7 +187,7 @@ def charge_sweep(
     """Charge a sweep that waited for an approval, and draw how many trials it has.
 
     Args:
-        call: needs CHARGE.
+        call: needs STEP_AUTHORIZE.
         experiment_id: its id.
         identity: of the request.
         render: makes the reply's body, with the number of trials.
@@ -201,7 +203,7 @@ def charge_sweep(
         RunStateConflictError: it waits still, has ended, or its run has taken a step.
         As `decide`.
     """
-    call.require_permission(Permission.CHARGE)
+    call.require_permission(Permission.STEP_AUTHORIZE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         found = _found(tx, call, experiment_id)
@@ -228,7 +230,7 @@ def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord
     """Read an experiment.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         experiment_id: its id.
 
     Returns:
@@ -238,7 +240,7 @@ def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord
         NotFoundError: the organisation has none such.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return _read(tx, call, _found(tx, call, experiment_id))
 
@@ -249,7 +251,7 @@ def list_experiments(
     """Read experiments in the order of their making, those within the caller's reach.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         beneath: only those on or beneath this population or budget (id or path).
         after: only those after this id.
         limit: how many at the most.
@@ -260,7 +262,7 @@ def list_experiments(
     Raises:
         NotFoundError: there is no such population or budget.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         within = [] if call.principal.scope is None else [call.principal.scope]
         if beneath is not None:
@@ -275,7 +277,7 @@ def _add(tx: Connection, call: RequestContext, account_id: str, charged: Chargin
         new_id("exp", call.now, newest), account_id, charged, call.principal.actor, created_at=call.now
     )
     experiments.add(tx, call.organisation_id, experiment)
-    call.record(tx, AuditEvent("experiment.declared", experiment.id, after=experiment.facts()))
+    call.record(tx, AuditEvent(AuditAction.EXPERIMENT_CREATED, experiment.id, after=experiment.facts()))
     return experiment
 
 
@@ -309,7 +311,8 @@ def _charge(work: UnitOfWork, call: RequestContext, run_id: str, ready: Precompu
     work.move(call.organisation_id, replace(charged, status=RunStatus.COMPLETED))
     save(work)
     call.record(
-        work.tx, AuditEvent("run.completed", run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED})
+        work.tx,
+        AuditEvent(AuditAction.RUN_COMPLETED, run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED}),
     )
     return None
 

@@ -136,7 +136,9 @@ def test_no_attempt_begins_where_nobody_was(trainer: Trainer) -> None:
     _open(trainer, first_step=4)
     is_refused(trainer.post(f"runs/{trainer.run}/attempts", {"first_step": 5}), 422, "invalid_request")
     assert before != trainer.rows()
-    told = is_refused(trainer.post(f"runs/{trainer.run}/attempts", {"steps_executed": 0}), 409, "reservation_conflict")
+    told = is_refused(
+        trainer.post(f"runs/{trainer.run}/attempts", {"steps_executed": 0}), 409, "reservation_state_conflict"
+    )
     assert trainer.read()["attempt"] == 2
 
 

@@ -39,9 +39,9 @@ def test_every_act_is_an_entry_with_who_what_and_in_which_request(home: House) -
 
 def test_the_story_of_a_ledger_is_told_in_order(home: House) -> None:
     told = [act["action"] for act in _read(home, "?limit=200")]
-    keys = ["key.created"] * 7
-    story = ["organisation.created", *keys, "population.created", "budget.created", "run.registered", "key.created"]
-    assert told == [*story, "limit.proposed", "webhook.created", "budget.created", "experiment.declared"]
+    keys = ["api_key.created"] * 7
+    story = ["organisation.created", *keys, "population.created", "budget.created", "run.created", "api_key.created"]
+    assert told == [*story, "limit.proposed", "webhook.created", "budget.created", "experiment.created"]
 
 
 def test_what_changes_nothing_is_no_act(home: House) -> None:
@@ -68,7 +68,7 @@ def test_pages_follow_one_another(home: House, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])
-@pytest.mark.parametrize("query", ["", "&action=key.*"])
+@pytest.mark.parametrize("query", ["", "&action=api_key.*"])
 def test_the_chain_can_be_read_from_its_end(home: House, limit: int, query: str) -> None:
     whole = _read(home, f"?limit=200{query}")
     found: list[dict[str, Any]] = []
@@ -85,8 +85,8 @@ def test_the_chain_can_be_read_from_its_end(home: House, limit: int, query: str)
 def test_filters_tell_one_act_from_another(home: House) -> None:
     admin = home.ledger.keys["hospital", "admin"].partition(".")[0]
     whole = _read(home, "?limit=200")
-    assert [act["subject"] for act in _read(home, "?action=run.registered")] == [home.run]
-    assert {act["action"] for act in _read(home, "?action=key.*&limit=200")} == {"key.created"}
+    assert [act["subject"] for act in _read(home, "?action=run.created")] == [home.run]
+    assert {act["action"] for act in _read(home, "?action=api_key.*&limit=200")} == {"api_key.created"}
     assert _read(home, "?action=key.%25") == []
     assert _read(home, f"?actor={admin}&limit=200") == [act for act in whole if act["actor"] == admin]
     assert _read(home, f"?subject={home.budget}") == [act for act in whole if act["subject"] == home.budget]
@@ -124,7 +124,7 @@ def test_a_cursor_that_no_database_counts_to_is_refused(house: House, path: str)
 
 def test_another_organisation_has_a_chain_of_its_own(home: House) -> None:
     reply = home.ledger.get("/v1/audit-events", "auditor", "clinic")
-    assert [act["action"] for act in reply.json()["items"]] == ["organisation.created", *["key.created"] * 7]
+    assert [act["action"] for act in reply.json()["items"]] == ["organisation.created", *["api_key.created"] * 7]
 
 
 def test_each_entry_has_the_hash_of_the_one_before_in_its_own(home: House) -> None:

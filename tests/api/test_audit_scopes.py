@@ -113,9 +113,9 @@ def test_every_kind_of_act_was_done(house: House, ids: dict[str, str]) -> None:
     key = _key(house, ids["team"])["key"]
     within = {act["action"] for act in _acts(house, key)}
     assert within == {
-        *("budget.created", "budget.limit_changed", "policy.changed", "account.alerts_set"),
-        *("run.registered", "run.paused", "limit.proposed", "limit.rejected"),
-        *("key.created", "key.revoked", "key.refused", "experiment.declared"),
+        *("budget.created", "budget.limit_changed", "policy.replaced", "alert_settings.replaced"),
+        *("run.created", "run.paused", "limit.proposed", "limit.rejected"),
+        *("api_key.created", "api_key.revoked", "api_key.authentication_failed", "experiment.created"),
     }
     whole = {act["action"] for act in _acts(house)}
     assert whole - within == {"organisation.created", "population.created", "webhook.created", "runs.anchored"}

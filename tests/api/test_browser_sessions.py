@@ -37,7 +37,7 @@ def test_nothing_changes_for_a_page_that_is_not_ours(house: House, operation: Op
         "no token, and a form's type": _headers(cookie) | {"Content-Type": "text/plain"},
     }.items():
         reply = house.ledger.http.request(operation.method, path, json=body, headers=valid_headers(operation) | headers)
-        assert (reply.status_code, reply.json()["code"]) == (403, "foreign_page"), name
+        assert (reply.status_code, reply.json()["code"]) == (403, "csrf_failed"), name
     assert house.rows() == before
 
 
@@ -51,7 +51,7 @@ def test_a_page_of_ours_gets_through_to_the_operation(house: House, operation: O
             json=valid_body(operation),
             headers=valid_headers(operation) | _with_token(cookie) | site,
         )
-        assert reply.json().get("code") != "foreign_page"
+        assert reply.json().get("code") != "csrf_failed"
         assert reply.status_code != 401
 
 

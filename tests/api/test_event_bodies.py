@@ -107,5 +107,5 @@ def test_a_request_takes_a_bounded_amount_of_work(house: House) -> None:
     long = [{"event": LONG | {"steps": 1000, "event": event}} for event in sampled]
     assert _epsilon(house, [{"event": LONG}] * 300)[0] == 200  # it is computed once
     status, answer = _epsilon(house, long)
-    assert (status, answer["code"]) == (422, "plan_too_expensive")
+    assert (status, answer["code"]) == (422, "computation_limit_exceeded")
     assert "Send fewer different events" in answer["detail"]

@@ -111,5 +111,5 @@ def test_a_step_that_is_too_much_work_is_refused(home: House, computed_under_loc
     for path in ("steps", "reservations"):
         asked = body if path == "steps" else {"plan": body["events"]}
         reply = home.ledger.post(f"/v1/runs/{home.ids()['run_id']}/{path}", asked)
-        assert (reply.status_code, reply.json()["code"]) == (422, "plan_too_expensive")
+        assert (reply.status_code, reply.json()["code"]) == (422, "computation_limit_exceeded")
     assert not computed_under_lock

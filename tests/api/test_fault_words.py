@@ -49,7 +49,7 @@ def _is_the_only_fault(told: dict[str, Any], field: str, message: str) -> None:
 )
 def test_an_unknown_type_is_told_with_all_that_are_known(house: House, sent: object, named: str) -> None:
     told = _told(house, {"event": {"type": sent, "noise_multiplier": 1}})
-    assert (told["code"], told["title"]) == ("unsupported_event", "The event is unknown, or has no sound bound")
+    assert (told["code"], told["title"]) == ("unsupported_event", "Unsupported event")
     _is_the_only_fault(told, "body.event.type", named.replace("{all}", ALL_TYPES))
 
 

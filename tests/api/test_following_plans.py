@@ -87,17 +87,17 @@ def test_the_word_on_the_plan_before_is_checked(trainer: Trainer) -> None:
     before = trainer.rows()
     is_refused(trainer.reserve((LOUD, 1), follows=after(first, 3)), 422, "invalid_request")
     is_refused(trainer.reserve((LOUD, 1), follows=after(first, 11)), 422, "invalid_request")
-    is_refused(trainer.reserve((LOUD, 1), follows=after("res_none", 1)), 409, "reservation_conflict")
+    is_refused(trainer.reserve((LOUD, 1), follows=after("res_none", 1)), 409, "reservation_state_conflict")
     other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
     is_refused(other.reserve((LOUD, 1), follows=after(first, 4)), 404, "not_found")
-    told = is_refused(trainer.reserve((LOUD, 1)), 409, "reservation_conflict")
+    told = is_refused(trainer.reserve((LOUD, 1)), 409, "reservation_state_conflict")
     assert told["reservation"] == first
     assert not changed(before, trainer.rows()) - REGISTERED
     second = trainer.reserved((LOUD, 1), follows=after(first, 4))
-    told = is_refused(trainer.reserve((LOUD, 1), follows=after(first, 4)), 409, "reservation_conflict")
+    told = is_refused(trainer.reserve((LOUD, 1), follows=after(first, 4)), 409, "reservation_state_conflict")
     assert told["reservation"] == second
     assert trainer.end(second, "void").status_code == 200
-    is_refused(trainer.reserve((LOUD, 1), follows=after(first, 5)), 409, "reservation_terminal")
+    is_refused(trainer.reserve((LOUD, 1), follows=after(first, 5)), 409, "reservation_closed")
 
 
 def test_a_plan_may_follow_on_one_that_has_ended_with_the_same_word(trainer: Trainer) -> None:
@@ -109,7 +109,7 @@ def test_a_plan_may_follow_on_one_that_has_ended_with_the_same_word(trainer: Tra
 def test_a_plan_cannot_follow_on_one_whose_lease_ran_out(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     first = trainer.reserved((LOUD, 10), lease_seconds=60)
     moved(monkeypatch, seconds=60)
-    told = is_refused(trainer.reserve((LOUD, 1), follows=after(first, 5)), 409, "reservation_terminal")
+    told = is_refused(trainer.reserve((LOUD, 1), follows=after(first, 5)), 409, "reservation_closed")
     assert told["reservation_status"] == "forfeited"
     assert trainer.reserve((LOUD, 1)).status_code == 201
     assert trainer.balance()[0] == (trainer.price((LOUD, 10)), trainer.price((LOUD, 1)))
@@ -121,5 +121,5 @@ def test_another_attempt_ends_the_chain_of_plans(trainer: Trainer) -> None:
     assert trainer.act("attempts", {"first_step": 0}).json()["attempt"] == 2
     told = is_refused(trainer.reserve((LOUD, 1), follows=after(first, 10)), 412, "attempt_superseded")
     assert told["current_attempt"] == 2
-    is_refused(trainer.reserve((LOUD, 1), follows=after(first, 10), attempt=2), 409, "reservation_terminal")
+    is_refused(trainer.reserve((LOUD, 1), follows=after(first, 10), attempt=2), 409, "reservation_closed")
     assert trainer.reserve((LOUD, 1), attempt=2).json()["next_step"] == 0

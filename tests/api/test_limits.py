@@ -196,14 +196,14 @@ def test_the_precondition_is_the_limit_that_was_seen(home: House) -> None:
     assert home.ledger.get(f"/v1/accounts/{home.budget}/limit").headers["etag"] == tag
     assert _ask(home, 0.9, "budget_admin", tag=tag).status_code == 200
     stale = _ask(home, 0.8, "budget_admin", tag=tag)
-    assert (stale.status_code, stale.json()["code"], stale.json()["limit_revision"]) == (412, "version_conflict", 1)
+    assert (stale.status_code, stale.json()["code"], stale.json()["limit_revision"]) == (412, "precondition_failed", 1)
 
 
 def test_a_proposal_is_about_the_limit_that_it_was_made_for(home: House) -> None:
     made = _ask(home, 2.0).json()
     assert _ask(home, 0.9, "budget_admin").status_code == 200
     reply = home.ledger.post(f"/v1/proposals/{made['id']}/approve", {}, "privacy_officer")
-    assert (reply.status_code, reply.json()["code"]) == (412, "version_conflict")
+    assert (reply.status_code, reply.json()["code"]) == (412, "precondition_failed")
     assert home.ledger.get(f"/v1/proposals/{made['id']}").json()["status"] == "open"
     assert home.ledger.post(f"/v1/proposals/{made['id']}/reject", {}, "privacy_officer").status_code == 200
     assert _ask(home, 2.0).status_code == 201
@@ -217,7 +217,7 @@ def test_a_decided_proposal_stays_decided(home: House) -> None:
     assert (reply.status_code, reply.json()["status"]) == (200, "withdrawn")
     for what in ("approve", "reject"):
         again = home.ledger.post(f"/v1/proposals/{made['id']}/{what}", {}, "privacy_officer")
-        assert (again.status_code, again.json()["code"]) == (409, "proposal_decided")
+        assert (again.status_code, again.json()["code"]) == (409, "proposal_closed")
     listed = home.ledger.get(f"/v1/proposals?status=withdrawn&account={home.budget}").json()["items"]
     assert [each["id"] for each in listed] == [made["id"]]
     assert home.ledger.get(f"/v1/proposals?status=open&account={home.budget}").json()["items"] == []

@@ -118,7 +118,7 @@ def test_what_is_stricter_and_looser_at_once_waits_as_a_whole(home: House) -> No
         ("policy.approved", "So be it."),
     ]
     assert acts[0]["before"] == {"policy": {"max_epsilon": 1.0}, "revision": 1}
-    [changed] = home.ledger.get("/v1/audit-events?action=policy.changed", "auditor").json()["items"][1:]
+    [changed] = home.ledger.get("/v1/audit-events?action=policy.replaced", "auditor").json()["items"][1:]
     assert (changed["before"]["revision"], changed["after"]["revision"]) == (1, 2)
     assert verify(home.ledger.database).problems == ()
 
@@ -130,7 +130,7 @@ def test_a_proposal_about_a_policy_that_was_changed_since_is_not_approved(home: 
     asked = put(home, {}, account).json()
     assert put(home, {"max_epsilon": 0.5}, account).status_code == 200
     reply = home.ledger.post(f"/v1/proposals/{asked['id']}/approve", {}, "admin")
-    assert (reply.status_code, reply.json()["code"], reply.json()["policy_revision"]) == (412, "version_conflict", 2)
+    assert (reply.status_code, reply.json()["code"], reply.json()["policy_revision"]) == (412, "precondition_failed", 2)
     assert _policy(home, account)["policy"] == {"max_epsilon": 0.5}
     assert home.ledger.post(f"/v1/proposals/{asked['id']}/reject", {}, "admin").status_code == 200
     loosen(home, {}, account)

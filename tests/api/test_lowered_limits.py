@@ -139,7 +139,7 @@ def test_a_renewal_keeps_no_plan_of_which_nothing_is_left(trainer: Trainer) -> N
     assert trainer.end(held, "renew").status_code == 200
     left = MANY - plan(trainer, held)["steps_withdrawn"]
     assert trainer.steps(count=left).json()["reservation"] == held
-    told = is_refused(trainer.end(held, "renew"), 409, "reservation_conflict")
+    told = is_refused(trainer.end(held, "renew"), 409, "reservation_state_conflict")
     assert (told["steps_authorized"], told["steps_withdrawn"]) == (left, MANY - left)
 
 

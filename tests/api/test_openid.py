@@ -115,7 +115,7 @@ def test_a_signed_token_that_opens_nothing_is_noted(
     subject = hashlib.sha256(repr(claims).encode()).hexdigest()
     assert told in _refused(house, provider.token(sub=subject, **claims))
     (act,) = _audited(house.ledger, f"oidc:{subject}")
-    assert (act["action"], act["actor"]) == ("token.refused", "unauthenticated")
+    assert (act["action"], act["actor"]) == ("oidc_token.authentication_failed", "unauthenticated")
     assert act["after"] == {"issuer": provider.issuer, "times": {why: 1}}
     assert act["request_id"]
 
@@ -297,7 +297,7 @@ def test_a_claim_may_name_the_organisation(provider: IdentityProvider, tmp_path:
         assert "expired" in _refused(furnished, provider.token(tenant="clinic", exp=1, sub="tardy"))
         assert _audited(ledger, "oidc:tardy") == []  # it stands in the clinic's chain
         (act,) = ledger.get("/v1/audit-events?subject=oidc:tardy", "auditor", "clinic").json()["items"]
-        assert act["action"] == "token.refused"
+        assert act["action"] == "oidc_token.authentication_failed"
 
 
 def test_a_service_without_a_provider_takes_no_tokens(provider: IdentityProvider, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_more_work_than_a_request_may_make_is_refused_at_once(house: House, what
     decay = {"type": "decay", "mode": "time", "decay_rate": 1e-4, "steps": 1000, "event": SAMPLED}
     some = [{"event": decay | {"first_step": index}} for index in range(10)]
     body = GOOD[what] | ({"besides": some} if "event" in GOOD[what] else {"events": some})
-    refused(send(house, what, json.dumps(body)), 422, "plan_too_expensive")
+    refused(send(house, what, json.dumps(body)), 422, "computation_limit_exceeded")
 
 
 def test_many_selections_are_too_much_work_for_one_request(house: House) -> None:
@@ -157,7 +157,7 @@ def test_many_selections_are_too_much_work_for_one_request(house: House) -> None
         events = [{"type": "repeat_and_select", "mean": 2.0, "shape": None, "event": event} for event in events]
     body = {"events": [{"event": event} for event in events], "delta": 1e-5}
     reply = house.ledger.post("/v1/accounting/epsilon", body)
-    assert (reply.status_code, reply.json()["code"]) == (422, "plan_too_expensive")
+    assert (reply.status_code, reply.json()["code"]) == (422, "computation_limit_exceeded")
 
 
 @pytest.mark.parametrize(

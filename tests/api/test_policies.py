@@ -70,7 +70,7 @@ def test_a_policy_is_set_read_inherited_and_recorded(home: House) -> None:
     assert told["policy"] == {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": True}
     holds = {name: told["effective"][name] for name in ("max_epsilon", "mechanisms", "require_plan", "max_delta")}
     assert holds == {"max_epsilon": 2.0, "mechanisms": ["gaussian"], "require_plan": True, "max_delta": None}
-    acts = home.ledger.get("/v1/audit-events?action=policy.changed", "auditor").json()["items"]
+    acts = home.ledger.get("/v1/audit-events?action=policy.replaced", "auditor").json()["items"]
     assert [(act["subject"], act["reason"]) for act in acts][1] == (home.budget, WHY)
     assert acts[0]["before"] == {"policy": {}, "revision": 0}
     assert acts[0]["after"] == {"policy": {"max_epsilon": 2.0, "mechanisms": ["gaussian", "laplace"]}, "revision": 1}
@@ -86,7 +86,7 @@ def test_a_policy_is_changed_by_whoever_has_seen_it(home: House) -> None:
     assert (missing.status_code, missing.json()["code"]) == (428, "precondition_required")
     assert put(home, {"max_delta": 1e-4}, tag=tag).status_code == 200
     stale = put(home, {"max_delta": 1e-3}, tag=tag)
-    assert (stale.status_code, stale.json()["code"], stale.json()["policy_revision"]) == (412, "version_conflict", 1)
+    assert (stale.status_code, stale.json()["code"], stale.json()["policy_revision"]) == (412, "precondition_failed", 1)
     again = put(home, {"max_delta": 1e-4})
     assert (again.status_code, again.json()["revision"]) == (200, 1)
 

@@ -32,7 +32,7 @@ def test_a_run_ends_with_its_trainers_word(trainer: Trainer, action: str) -> Non
     assert trainer.balance() == [(trainer.price((LOUD, 7)), trainer.price())] * 3
     after = trainer.rows()
     assert trainer.act(action, {"steps_executed": 7}).json() == trainer.act(action).json() == ended.json()
-    told = is_refused(trainer.act(action, {"steps_executed": 8}), 409, "reservation_conflict")
+    told = is_refused(trainer.act(action, {"steps_executed": 8}), 409, "reservation_state_conflict")
     assert told["steps_executed"] == 7
     assert trainer.rows() == after
     assert trainer.sound()
@@ -43,7 +43,7 @@ def test_a_run_is_not_completed_without_a_word(trainer: Trainer) -> None:
     trainer.steps(count=3)
     before = trainer.rows()
     for body in (None, {}, {"steps_executed": None}):
-        told = is_refused(trainer.act("complete", body), 409, "reservation_conflict")
+        told = is_refused(trainer.act("complete", body), 409, "reservation_state_conflict")
         assert (told["reservation"], told["steps_authorized"]) == (held, 3)
     assert trainer.rows() == before
 
@@ -61,7 +61,7 @@ def test_an_aborted_run_forfeits_what_is_left(trainer: Trainer) -> None:
 def test_a_word_about_nothing_is_refused(trainer: Trainer, action: str) -> None:
     trainer.steps(count=3)
     before = trainer.rows()
-    is_refused(trainer.act(action, {"steps_executed": 3}), 409, "reservation_conflict")
+    is_refused(trainer.act(action, {"steps_executed": 3}), 409, "reservation_state_conflict")
     assert trainer.rows() == before
 
 

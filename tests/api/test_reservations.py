@@ -136,7 +136,7 @@ def test_a_reservation_is_made_once_for_its_key(trainer: Trainer) -> None:
     assert (again.status_code, again.content) == (201, first.content)
     assert again.headers["idempotent-replayed"] == "true"
     is_refused(trainer.reserve(*PLAN, lease_seconds=5, key="k-1"), 422, "idempotency_key_reused")
-    told = is_refused(trainer.reserve(*PLAN), 409, "reservation_conflict")
+    told = is_refused(trainer.reserve(*PLAN), 409, "reservation_state_conflict")
     assert told["reservation"] == first.json()["id"]
     assert trainer.rows() == before
 
@@ -199,7 +199,7 @@ def test_a_void_gives_everything_back_but_only_what_is_unused(trainer: Trainer) 
     held = trainer.reserved(*PLAN)
     trainer.steps()
     before = trainer.rows()
-    assert is_refused(trainer.end(held, "void"), 409, "reservation_conflict")["steps_authorized"] == 1
+    assert is_refused(trainer.end(held, "void"), 409, "reservation_state_conflict")["steps_authorized"] == 1
     assert trainer.rows() == before
 
 
@@ -243,7 +243,7 @@ def test_who_comes_late_forfeits(trainer: Trainer, monkeypatch: pytest.MonkeyPat
     assert trainer.path()[-1].held == trainer.price(*PLAN)
     executed = 0 if how == "commit" else None
     for _ in range(2):
-        told = is_refused(trainer.end(held, how, executed), 409, "reservation_terminal")
+        told = is_refused(trainer.end(held, how, executed), 409, "reservation_closed")
         assert told["reservation_status"] == "forfeited"
     expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=601))
     _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
@@ -275,7 +275,7 @@ def test_an_end_is_for_ever(trainer: Trainer, ended: str) -> None:
         if (ended, *asked) in SAME:
             assert reply.json() == first.json()
         else:
-            assert is_refused(reply, 409, "reservation_terminal")["reservation_status"] == ended
+            assert is_refused(reply, 409, "reservation_closed")["reservation_status"] == ended
     assert trainer.rows() == before
 
 
@@ -303,7 +303,7 @@ def test_a_plan_that_is_refused_is_an_act(trainer: Trainer) -> None:
     is_refused(trainer.ledger.post("/v1/runs", body), 403, "budget_exceeded")
     acts = trainer.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"]
     plan, run = (act for act in acts if act["action"].endswith(".refused"))
-    assert (plan["action"], plan["subject"], plan["after"]["count"]) == ("plan.refused", trainer.run, 3)
+    assert (plan["action"], plan["subject"], plan["after"]["count"]) == ("reservation.refused", trainer.run, 3)
     assert plan["after"]["binding_account"] == told["binding_account"]
     [budget] = trainer.ledger.get("/v1/budgets").json()["items"]
     assert (run["action"], run["subject"], run["after"]["count"]) == ("run.refused", budget["id"], 2)

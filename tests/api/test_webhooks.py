@@ -21,7 +21,9 @@ def made(ledger: Ledger, **told: object) -> dict[str, Any]:
 
 def acts(ledger: Ledger) -> list[tuple[str, dict[str, Any] | None]]:
     items = ledger.get("/v1/audit-events?limit=200", "admin").json()["items"]
-    return [(item["action"], item["after"]) for item in items if item["action"].startswith(("webhook.", "account."))]
+    return [
+        (item["action"], item["after"]) for item in items if item["action"].startswith(("webhook.", "alert_settings."))
+    ]
 
 
 def put(ledger: Ledger, account: str, body: object, role: str = "admin") -> httpx2.Response:
@@ -71,7 +73,7 @@ def test_an_organisation_has_so_many_webhooks_and_no_more(home: House) -> None:
     for _ in range(MOST_WEBHOOKS - 1):
         made(home.ledger)
     reply = home.ledger.post("/v1/webhooks", {"url": URL})
-    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
     assert home.ledger.post(f"/v1/webhooks/{home.webhook}/disable", None).status_code == 200
     made(home.ledger)
 
@@ -101,9 +103,9 @@ def test_a_disabled_webhook_stays_so_and_takes_nothing(home: House) -> None:
     assert first.json()["disabled_because"].startswith("It was disabled by key_")
     for act in ("rotate", "test"):
         reply = home.ledger.post(f"{path}/{act}", None)
-        assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+        assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
     reply = home.ledger.post(f"/v1/deliveries/{home.delivery}/retry", None)
-    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
     [delivery] = home.ledger.get("/v1/deliveries", "admin").json()["items"]
     assert (delivery["status"], delivery["next_attempt_at"]) == ("given_up", None)
 
@@ -125,11 +127,17 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(home: House) -> None:
         for action, after in acts(home.ledger)
     ]
     assert [action for action, _ in sorted(kept, key=str)] == [
-        *("account.alerts_set", "webhook.created", "webhook.created", "webhook.disabled", "webhook.secret_rotated"),
+        *(
+            "alert_settings.replaced",
+            "webhook.created",
+            "webhook.created",
+            "webhook.disabled",
+            "webhook.secret_rotated",
+        ),
     ]
     assert ("webhook.secret_rotated", {"overlap_seconds": 60}) in kept
     assert ("webhook.created", {"host": "alerts.example", "types": [], "account": None}) in kept
-    assert ("account.alerts_set", {"thresholds": [0.25], "forecast_days": 0}) in kept
+    assert ("alert_settings.replaced", {"thresholds": [0.25], "forecast_days": 0}) in kept
     text = home.ledger.get("/v1/audit-events?limit=200", "admin").text
     assert webhook["secret"] not in text
     assert "token=hidden" not in text

@@ -46,7 +46,7 @@ def steps(ledger: Ledger, run: str, **body: object) -> httpx2.Response:
 
 def shut(reply: httpx2.Response, days: float | None, word: str) -> None:
     told = reply.json()
-    assert (reply.status_code, told["code"]) == (403, "budget_window"), reply.text
+    assert (reply.status_code, told["code"]) == (403, "budget_closed"), reply.text
     assert word in told["detail"]
     assert told["account_path"] == "mimic/quarter"
     assert told["account"].startswith("bud_")

@@ -97,4 +97,4 @@ def test_a_run_that_waits_can_only_be_ended(ledger: Ledger) -> None:
 @pytest.mark.parametrize("role", Role)
 def test_only_who_may_end_runs_is_shown_how(ledger: Ledger, role: Role) -> None:
     run = ledger.run(name=role)
-    assert bool(_calls(_shown(ledger, run, role), run)) is (Permission.RUNS in PERMISSIONS[role])
+    assert bool(_calls(_shown(ledger, run, role), run)) is (Permission.RUN_MANAGE in PERMISSIONS[role])

@@ -52,7 +52,7 @@ def test_a_key_that_signs_in_again_and_again_adds_nothing_to_the_chain(tmp_path:
         assert 1 <= int(replies[-1].headers["retry-after"]) <= 60 / HARDLY
         assert "signed in too often" in replies[-1].text
         assert "set-cookie" not in replies[-1].headers
-        assert _entries(ledger) - before == {"session.opened": AT_ONCE}
+        assert _entries(ledger) - before == {"session.created": AT_ONCE}
         assert _sign_in(_browser(ledger), ledger.keys["hospital", "admin"]).status_code == 303
         assert ledger.get("/v1/runs", "viewer").status_code == 200  # the key itself is as good as before
 
@@ -65,7 +65,7 @@ def test_who_signs_in_and_out_again_and_again_adds_nothing_to_the_chain(tmp_path
             csrf = client.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
             for fields in ({"csrf": csrf, "everywhere": "yes"}, {"csrf": csrf}):
                 client.post("/sign-out", data=fields)
-        assert _entries(ledger) - before == {"session.opened": AT_ONCE, "session.ended": AT_ONCE}
+        assert _entries(ledger) - before == {"session.created": AT_ONCE, "session.ended": AT_ONCE}
 
 
 @pytest.mark.parametrize("key", ["nonsense", "key_unknown.x", "eyJ.eyJ.x", ""])
@@ -94,7 +94,7 @@ def test_a_person_of_the_provider_is_limited_too(tmp_path: Path, provider: Ident
         assert int(replies[-1].headers["retry-after"]) >= 1
         provider.said = {"sub": "pierre"}
         assert way_of(ledger, provider).come_back().status_code == 303
-        assert _entries(ledger) - before == {"session.opened": AT_ONCE + 1}
+        assert _entries(ledger) - before == {"session.created": AT_ONCE + 1}
 
 
 def test_as_many_as_come_where_nothing_is_limited(tmp_path: Path) -> None:
@@ -114,7 +114,9 @@ def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeyp
             assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key_id}.x"}).status_code == 401
 
         def refused() -> list[int]:
-            told = ledger.get("/v1/audit-events?action=key.refused&limit=200", "auditor").json()["items"]
+            told = ledger.get("/v1/audit-events?action=api_key.authentication_failed&limit=200", "auditor").json()[
+                "items"
+            ]
             return [each["after"]["times"]["wrong_secret"] for each in told]
 
         minutes = 8 * 60

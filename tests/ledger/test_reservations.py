@@ -14,7 +14,7 @@ from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent
-from app.ledger.errors import InvalidInputError, ReservationConflictError, ReservationTerminalError
+from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.plans import PlannedItem, plan_of
 from app.ledger.reservations import (
     Reservation,
@@ -145,7 +145,7 @@ def test_an_attestation_outside_the_plan_is_refused(reservation: Reservation) ->
 @given(_some())
 def test_a_plan_is_voided_only_if_nothing_of_it_was_used(reservation: Reservation) -> None:
     if reservation.steps_used:
-        with pytest.raises(ReservationConflictError, match="Commit it") as refused:
+        with pytest.raises(ReservationStateConflictError, match="Commit it") as refused:
             void(reservation)
         assert refused.value.members == {"steps_authorized": reservation.steps_used}
     else:
@@ -172,7 +172,7 @@ def test_an_end_is_for_ever(first: str, second: str) -> None:
         again = ENDS[second](closing.reservation)
         assert (again.replayed, replace(again, replayed=False)) == (True, closing)
     else:
-        with pytest.raises(ReservationTerminalError, match="stays so") as refused:
+        with pytest.raises(ReservationClosedError, match="stays so") as refused:
             ENDS[second](closing.reservation)
         assert refused.value.members == {"reservation_status": str(closing.reservation.status)}
     laters: list[Callable[[], object]] = [
@@ -180,13 +180,13 @@ def test_an_end_is_for_ever(first: str, second: str) -> None:
         lambda: extend(closing.reservation, NOW, NOW),
     ]
     for later in laters:
-        with pytest.raises(ReservationTerminalError):
+        with pytest.raises(ReservationClosedError):
             later()
 
 
 def test_another_attestation_of_a_committed_plan_is_refused() -> None:
     closed = commit(_reservation([StepEvent(EVENTS[0], 5)]), 3).reservation
-    with pytest.raises(ReservationTerminalError, match="committed with 3 steps executed"):
+    with pytest.raises(ReservationClosedError, match="committed with 3 steps executed"):
         commit(closed, 4)
 
 
@@ -201,7 +201,7 @@ def test_a_lease_runs_out_at_its_moment() -> None:
         lambda: extend(reservation, reservation.expires_at, reservation.expires_at),
     ]
     for late in lates:
-        with pytest.raises(ReservationTerminalError, match="lease ran out"):
+        with pytest.raises(ReservationClosedError, match="lease ran out"):
             late()
     assert not has_lapsed(forfeit(reservation).reservation, reservation.expires_at)
 

@@ -138,7 +138,7 @@ def test_a_head_without_end_is_refused(server: LiveServer) -> None:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
         time.sleep(SECONDS / 5)  # what comes with the first byte is not counted
         connection.sendall(b"y" * (MOST_HEAD_BYTES + 1))
-        assert _problem(_read(connection)) == (431, "head_too_large")
+        assert _problem(_read(connection)) == (431, "headers_too_large")
 
 
 def test_requests_in_a_row_and_at_once_are_answered(server: LiveServer) -> None:

@@ -10,8 +10,8 @@ import pytest
 import epsilon_ledger
 from epsilon_ledger import (
     AuthenticationError,
+    BudgetClosedError,
     BudgetExceededError,
-    BudgetWindowError,
     IdempotencyKeyReusedError,
     InvalidRequestError,
     LedgerClient,
@@ -37,7 +37,7 @@ from tests.sdk.fake_ledger import REFUSAL, RUN_ID, FakeLedger, Fault, problem
 
 CASES = [
     (403, "budget_exceeded", REFUSAL, BudgetExceededError),
-    (403, "budget_window", {"account_path": "mimic", "opens_at": None, "closes_at": "2027"}, BudgetWindowError),
+    (403, "budget_closed", {"account_path": "mimic", "opens_at": None, "closes_at": "2027"}, BudgetClosedError),
     (409, "sequence_conflict", {}, SequenceConflictError),
     (409, "sequence_gap", {"expected_step": 7}, SequenceGapError),
     (409, "run_state_conflict", {"run_status": "paused"}, RunStateConflictError),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.accounting.events import canonical, event_from_dict
-from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, ReservationTerminalError
+from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, ReservationClosedError
 from tests.sdk.test_grants import in_grants
 from tests.sdk.world import LOUD, TRIES, Fault, World
 
@@ -97,7 +97,7 @@ def test_a_grant_that_ended_in_another_way_is_not_handed_out_any_more(world: Wor
     with pytest.raises(LedgerUnavailableError):
         run.preview()
     assert run._dialogue.granting.granted(1, None) is None
-    with pytest.raises(ReservationTerminalError):
+    with pytest.raises(ReservationClosedError):
         thief.commit(1)
     run.authorize(4)
     run.complete()

@@ -13,8 +13,8 @@ import pytest
 from epsilon_ledger import (
     AuthenticationError,
     Block,
+    BudgetClosedError,
     BudgetExceededError,
-    BudgetWindowError,
     EventCount,
     InvalidRequestError,
     LedgerClient,
@@ -296,7 +296,7 @@ def test_a_window_that_has_closed_is_an_exception_of_its_own(live_server: LiveSe
         assert office.post("/v1/populations", json={"name": name, "limit": limit, **unit}).status_code == 201
         closed = {"name": "q1", "parent": name, "limit": limit, "closes_at": "2020-04-01T00:00:00Z"}
         assert office.post("/v1/budgets", json=closed).status_code == 201
-    with pytest.raises(BudgetWindowError, match="budget_window") as refused:
+    with pytest.raises(BudgetClosedError, match="budget_closed") as refused:
         trainer.register_run("late", budget=f"{name}/q1")
     assert (refused.value.account_path, refused.value.opens_at) == (f"{name}/q1", None)
     assert refused.value.closes_at == "2020-04-01T00:00:00+00:00"

@@ -15,7 +15,7 @@ from epsilon_ledger import (
     EventCount,
     LedgerError,
     LedgerUnavailableError,
-    ReservationConflictError,
+    ReservationStateConflictError,
     RunStateConflictError,
     SequenceConflictError,
     StepsAlreadyTakenError,
@@ -74,7 +74,7 @@ def test_a_second_process_that_asks_ahead_is_turned_away_and_leaves_the_run_alon
 ) -> None:
     run = world.run(**ahead)
     take(world, run, 2)
-    with pytest.raises(ReservationConflictError), world.client().get_run(run.id, **ahead) as other:
+    with pytest.raises(ReservationStateConflictError), world.client().get_run(run.id, **ahead) as other:
         world.authorize(other)
     assert run.refresh().status == "active"
     take(world, run, 6)
@@ -88,7 +88,7 @@ def test_whoever_leaves_a_run_that_another_process_trains_does_not_complete_it(
 ) -> None:
     run = world.run(**ahead)
     take(world, run, 2)
-    with pytest.raises(ReservationConflictError), world.client().get_run(run.id):
+    with pytest.raises(ReservationStateConflictError), world.client().get_run(run.id):
         pass
     take(world, run, 6)
     run.complete()
@@ -132,7 +132,7 @@ def test_a_plan_that_an_earlier_process_made_is_gone_on_with(world: World) -> No
     going_on = world.client().get_run(run.id, with_plan=True)
     going_on.renew()
     take(world, going_on, 2)
-    with pytest.raises(ReservationConflictError):
+    with pytest.raises(ReservationStateConflictError):
         going_on.complete()
     going_on.complete(5)
     assert world.exact(run)

@@ -60,7 +60,7 @@ CHANGED: dict[str, tuple[Callable[[Connection, str], object], str]] = {
         "act 9 is missing",
     ),
     "two swapped": (_swap, "act 8 (budget.created) is not the one"),
-    "one put in": (_insert, "act 11 (run.registered) is not the one"),
+    "one put in": (_insert, "act 11 (run.created) is not the one"),
 }
 
 

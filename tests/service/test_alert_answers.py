@@ -51,7 +51,7 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     assert (act["actor"], act["subject"], act["reason"]) == ("service", hook["id"], "The receiver answered 410 Gone.")
     assert sound(ledger)
     reply = ledger.post(f"/v1/deliveries/{shown(ledger)[0]['id']}/retry", None)
-    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_conflict")
+    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
 
 
 def _hang(_: BaseHTTPRequestHandler) -> None:

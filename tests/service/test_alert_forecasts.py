@@ -47,7 +47,7 @@ def read(ledger: Ledger) -> list[tuple[str, int, float]]:
 
 
 def foreseen(ledger: Ledger) -> list[tuple[str, dict[str, Any]]]:
-    return [(path, facts) for _, path, facts in told(ledger, "account.limit_forecast")]
+    return [(path, facts) for _, path, facts in told(ledger, "account.exhaustion_forecast")]
 
 
 def test_accounts_that_change_are_read_once_a_day_and_others_not(ledger: Ledger) -> None:
@@ -167,7 +167,7 @@ def test_a_trainer_that_is_silent_for_half_its_lease_is_told_of_once(ledger: Led
     assert tell_silent(ledger.database, made + timedelta(seconds=290)) == 0
     assert tell_silent(ledger.database, made + timedelta(seconds=310)) == 1
     assert tell_silent(ledger.database, made + timedelta(seconds=320)) == 0
-    [(_, path, facts)] = told(ledger, "reservation.silent")
+    [(_, path, facts)] = told(ledger, "reservation.stale")
     assert path.startswith("mimic/icu-team/")
     assert (facts["reservation"], facts["lease_seconds"], facts["steps_planned"]) == (reservation, 600, 5)
     assert datetime.fromisoformat(facts["silent_since"]) == pytest.approx(made, abs=timedelta(seconds=5))
@@ -185,7 +185,7 @@ def test_a_sign_of_life_ends_a_silence(ledger: Ledger, sign: str) -> None:
     else:
         assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
     assert tell_silent(ledger.database, datetime.now(UTC)) == 0
-    assert told(ledger, "reservation.silent") == []
+    assert told(ledger, "reservation.stale") == []
 
 
 def test_a_plan_that_ended_or_lapsed_is_not_silent(ledger: Ledger) -> None:

@@ -258,7 +258,7 @@ def test_each_webhook_is_told_of_what_it_wants(ledger: Ledger) -> None:
         "above": subscribed(ledger, NOWHERE, account="mimic")["id"],
         "beside": subscribed(ledger, NOWHERE, account="mimic/other")["id"],
         "the run": subscribed(ledger, NOWHERE, account=run)["id"],
-        "another type": subscribed(ledger, NOWHERE, types=["reservation.silent"])["id"],
+        "another type": subscribed(ledger, NOWHERE, types=["reservation.stale"])["id"],
         "its type": subscribed(ledger, NOWHERE, types=["run.overdrawn", "account.exhausted"])["id"],
         "disabled": subscribed(ledger, NOWHERE)["id"],
     }

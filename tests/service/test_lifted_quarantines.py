@@ -124,7 +124,7 @@ def test_what_is_not_quarantined_cannot_be_lifted(stopped: Trainer) -> None:
     is_refused(again, 422, "invalid_request")
     shift(ledger, 1)
     lift(ledger, "mimic")  # and all that lies under it
-    told = is_refused(approved(ledger, proposal), 412, "version_conflict")
+    told = is_refused(approved(ledger, proposal), 412, "precondition_failed")
     assert "another proposal lifted it" in told["detail"]
     ledger.post(f"/v1/proposals/{proposal}/reject", None, "admin")
     sound = ledger.post(f"/v1/accounts/{team(ledger)}/quarantine/lift", REASON, "auditor")

@@ -157,7 +157,7 @@ def test_what_was_found_since_is_not_lifted_with_it(trainer: Trainer) -> None:
     shift(ledger, -1, MODEL)
     assert len(verified(ledger)["quarantined"]) == 2
     shift(ledger, 1, MODEL)
-    told = is_refused(ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin"), 412, "version_conflict")
+    told = is_refused(ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin"), 412, "precondition_failed")
     assert MODEL in told["detail"]
     is_refused(trainer.steps(), 409, "account_quarantined")
     assert ledger.post(f"/v1/proposals/{proposal}/reject", {}, "admin").status_code == 200

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, StepEvent
-from app.ledger.errors import InvalidInputError, LedgerError, ReservationConflictError, ReservationTerminalError
+from app.ledger.errors import InvalidInputError, LedgerError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.reservations import Reservation
@@ -304,9 +304,9 @@ class Reserving(RuleBasedStateMachine):
         if before is None:
             return None
         if before.status != "active":
-            return None if before.said_before("commit", word) else ReservationTerminalError
+            return None if before.said_before("commit", word) else ReservationClosedError
         if self.now >= before.until:
-            return ReservationTerminalError
+            return ReservationClosedError
         return None if before.used.total() <= word <= before.planned.total() else InvalidInputError
 
     def settle(self, place: int, how: str, further: int, *, ended: bool) -> None:
@@ -318,11 +318,11 @@ class Reserving(RuleBasedStateMachine):
         lapsed = plan.status == "active" and self.now >= plan.until
         expected: type[LedgerError] | None = None
         if lapsed or (plan.status != "active" and not plan.said_before(how, number)):
-            expected = ReservationTerminalError
+            expected = ReservationClosedError
         elif (plan.status == "active" and how == "void" and plan.used) or (
             plan.status == "active" and how == "renew" and plan.withdrawn and not plan.left
         ):
-            expected = ReservationConflictError
+            expected = ReservationStateConflictError
         elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():
             expected = InvalidInputError
         ways: dict[str, Callable[[], Reservation]] = {

@@ -92,7 +92,7 @@ def test_of_its_secret_a_hash_is_stored_and_nothing_stands_in_the_chain(ledger: 
     assert secret not in repr(row)
     with ledger.database.read(ALL_TENANTS) as tx:
         assert secret not in repr(tx.execute(select(audit_entries)).all())
-    (act,) = _acts(ledger, "session.opened")
+    (act,) = _acts(ledger, "session.created")
     assert (act["subject"], act["actor"]) == (session_id, _caller(ledger).actor)
     assert act["request_id"] == "req-1"
 

@@ -24,7 +24,7 @@ routes = router()
     response_model=CreatedExperiment,
     responses=responses(
         *OPENING,
-        *("account_quarantined", "budget_exceeded", "budget_window", "name_taken", "not_found"),
+        *("account_quarantined", "budget_exceeded", "budget_closed", "name_taken", "not_found"),
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
@@ -48,7 +48,7 @@ def create_experiment(
     response_model=CreatedExperiment,
     responses=responses(
         *WRITE_ERRORS,
-        *("account_quarantined", "budget_exceeded", "budget_window", "idempotency_key_reused", "not_found"),
+        *("account_quarantined", "budget_exceeded", "budget_closed", "idempotency_key_reused", "not_found"),
         *("policy_violation", "run_state_conflict"),
     ),
 )

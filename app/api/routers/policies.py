@@ -22,7 +22,7 @@ IfMatch = Annotated[
 ]
 _CHANGING: dict[int | str, dict[str, Any]] = {
     201: {"model": Proposal, "description": "It loosens a rule: it takes effect when another person approves it"},
-    **responses(*WRITE_ERRORS, "not_found", "precondition_required", "version_conflict"),
+    **responses(*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed"),
 }
 
 

@@ -52,7 +52,7 @@ def get_account_limit(account_id: str, request: Request, call: ContextDep) -> Re
         **responses(
             *WRITE_ERRORS,
             *("not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
-            *("policy_violation", "precondition_required", "version_conflict"),
+            *("policy_violation", "precondition_required", "precondition_failed"),
         ),
     },
 )
@@ -154,8 +154,8 @@ def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Respon
         *(
             "not_found",
             "name_taken",
-            "proposal_decided",
-            "version_conflict",
+            "proposal_closed",
+            "precondition_failed",
             "delta_too_large",
             "limit_too_small",
             "policy_violation",
@@ -173,7 +173,7 @@ def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | 
     operation_id="rejectProposal",
     summary="Reject or withdraw a proposal",
     tags=["proposals"],
-    responses=responses(*WRITE_ERRORS, "not_found", "proposal_decided"),
+    responses=responses(*WRITE_ERRORS, "not_found", "proposal_closed"),
 )
 def reject_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:
     """It comes to nothing. The proposer may do so, too: then it is `withdrawn`."""

@@ -23,8 +23,8 @@ from app.service.runs import lifecycle
 routes = router()
 
 _CHANGING = (*WRITE_ERRORS, "not_found", "run_state_conflict")
-_ENDING = (*_CHANGING, "reservation_conflict", "account_quarantined")
-_SETTLING = (*WRITE_ERRORS, "not_found", "reservation_terminal", "account_quarantined")
+_ENDING = (*_CHANGING, "reservation_state_conflict", "account_quarantined")
+_SETTLING = (*WRITE_ERRORS, "not_found", "reservation_closed", "account_quarantined")
 
 
 @routes.post(
@@ -114,8 +114,8 @@ def create_attempt(
     status_code=201,
     response_model=CreatedReservation,
     responses=responses(
-        *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_window", "attempt_superseded"),
-        *("idempotency_key_reused", "policy_violation", "reservation_terminal"),
+        *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_closed", "attempt_superseded"),
+        *("idempotency_key_reused", "policy_violation", "reservation_closed"),
     ),
 )
 def create_reservation(
@@ -168,7 +168,7 @@ def commit_reservation(reservation_id: str, body: CommitReservation, call: Conte
     operation_id="voidReservation",
     summary="Void a reservation",
     tags=["reservations"],
-    responses=responses(*_SETTLING, "reservation_conflict"),
+    responses=responses(*_SETTLING, "reservation_state_conflict"),
 )
 def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
     """The whole plan is returned."""
@@ -180,12 +180,13 @@ def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
     operation_id="renewReservation",
     summary="Renew a reservation",
     tags=["reservations"],
-    responses=responses(*_SETTLING, "reservation_conflict"),
+    responses=responses(*_SETTLING, "reservation_state_conflict"),
 )
 def renew_reservation(reservation_id: str, call: ContextDep) -> Reservation:
     """The trainer is alive: what is left of the plan is not forfeited before the lease has run out once more.
 
-    A plan whose last steps were withdrawn, since a limit was lowered, is kept no longer: 409 `reservation_conflict`.
+    A plan whose last steps were withdrawn, since a limit was lowered, is kept no longer:
+    409 `reservation_state_conflict`.
     """
     return Reservation.of(close.renew_reservation(call, reservation_id))
 

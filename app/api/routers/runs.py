@@ -27,7 +27,7 @@ routes = router()
     response_model=Run,
     responses=responses(
         *OPENING,
-        *("account_quarantined", "budget_exceeded", "budget_window", "not_found"),
+        *("account_quarantined", "budget_exceeded", "budget_closed", "not_found"),
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )

@@ -16,7 +16,7 @@ _STEP_RESPONSES = responses(
     *WRITE_ERRORS,
     *COSTING_ERRORS,
     "budget_exceeded",
-    "budget_window",
+    "budget_closed",
     "not_found",
     "run_state_conflict",
     "sequence_conflict",

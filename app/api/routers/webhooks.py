@@ -23,7 +23,7 @@ from app.service.alerts import webhooks
 routes = router()
 
 _CHANGING = (*WRITE_ERRORS, "not_found")
-_MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
+_MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
 
 
 @routes.post(
@@ -33,7 +33,7 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_conflict")
     tags=["webhooks"],
     status_code=201,
     response_model=CreatedWebhook,
-    responses=responses(*_CHANGING, "webhook_conflict"),
+    responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
 def create_webhook(body: CreateWebhook, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
     """Alerts are posted as the Standard Webhooks specification has it.
@@ -98,7 +98,7 @@ def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
     tags=["webhooks"],
     status_code=201,
     response_model=CreatedWebhook,
-    responses=responses(*_CHANGING, "webhook_conflict"),
+    responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
 def rotate_webhook_secret(
     webhook_id: str,
@@ -175,7 +175,7 @@ def list_deliveries(
     operation_id="retryDelivery",
     summary="Retry a delivery",
     tags=["webhooks"],
-    responses=responses(*_CHANGING, "webhook_conflict"),
+    responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
 def retry_delivery(delivery_id: str, call: ContextDep) -> Delivery:
     """It is due at once, whatever became of it before; the receiver knows it by its webhook-id."""

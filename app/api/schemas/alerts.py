@@ -66,9 +66,9 @@ DELIVERY_EXAMPLE: dict[str, Any] = {
 Subscribed = Literal[
     "account.threshold_reached",
     "account.exhausted",
-    "account.limit_forecast",
+    "account.exhaustion_forecast",
     "run.overdrawn",
-    "reservation.silent",
+    "reservation.stale",
     "reservation.forfeited",
 ]
 """Every type of alert but the test, which its webhook always gets."""

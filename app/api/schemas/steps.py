@@ -37,7 +37,7 @@ ADMITTED_EXAMPLE: dict[str, Any] = {
 }
 REFUSED_EXAMPLE: dict[str, Any] = {
     "type": "about:blank",
-    "title": "The budget does not allow these steps",
+    "title": "Budget exceeded",
     "status": 403,
     "detail": "mimic/icu-team has spent epsilon 2.9996 of 3 (delta 1e-05); with this request it would be 3.0001. "
     "None of the requested steps fits. With a noise multiplier of 1.182 the request would fit.",

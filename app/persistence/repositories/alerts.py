@@ -21,10 +21,10 @@ class AlertType(StrEnum):
 
     THRESHOLD = "account.threshold_reached"
     EXHAUSTED = "account.exhausted"
-    FORECAST = "account.limit_forecast"
+    FORECAST = "account.exhaustion_forecast"
     OVERDRAWN = "run.overdrawn"
-    SILENT = "reservation.silent"
-    FORFEITED = "reservation.forfeited"
+    RESERVATION_STALE = "reservation.stale"
+    RESERVATION_FORFEITED = "reservation.forfeited"
     TEST = "webhook.test"
 
 

@@ -27,7 +27,7 @@ def silent(tx: Connection, now: datetime, share: float, limit: int) -> list[tupl
     told = select(alerts.c.id).where(
         alerts.c.organisation_id == reservations.c.organisation_id,
         alerts.c.account_id == reservations.c.run_id,
-        alerts.c.type == str(AlertType.SILENT),
+        alerts.c.type == str(AlertType.RESERVATION_STALE),
         alerts.c.dedup_key == reservations.c.id,
     )
     lease = reservations.c.lease_seconds

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.lookalikes import look_alike
 from app.ledger.permissions import Permission
@@ -87,7 +88,7 @@ def create_budget(
     """Open a budget beneath a population or another budget.
 
     Args:
-        call: needs TREE.
+        call: needs ACCOUNT_MANAGE.
         parent: id, or path of names.
         terms: name, limit, filter, planned workload.
         identity: of the request.
@@ -106,7 +107,7 @@ def create_budget(
         UnsupportedEventError: a planned event has no sound bound under the relation.
         PolicyViolationError: a policy does not allow it.
     """
-    call.require_permission(Permission.TREE)
+    call.require_permission(Permission.ACCOUNT_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         return render(open_budget(tx, call, find_parent(tx, call, parent), terms, ready))
@@ -134,7 +135,7 @@ def get_account(call: RequestContext, kind: AccountKind, account_id: str) -> Acc
     """Read a population or a budget.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         kind: population or budget.
         account_id: its id.
 
@@ -145,7 +146,7 @@ def get_account(call: RequestContext, kind: AccountKind, account_id: str) -> Acc
         NotFoundError: the organisation has none of this kind and id.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = accounts.find(tx, call.organisation_id, account_id)
         if found is None or found.account.kind is not kind:
@@ -167,7 +168,7 @@ def list_accounts(
     """Read populations or budgets in the order of their creation, those within the caller's reach.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         kind: population or budget.
         parent: only those directly beneath this account (id or path).
         path: only the one at this path.
@@ -180,7 +181,7 @@ def list_accounts(
     Raises:
         NotFoundError: there is no such parent.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         parent_id = None if parent is None else find_parent(tx, call, parent).account.id
         wanted = AccountFilter(kind, call.principal.scope, parent_id, path)
@@ -232,5 +233,5 @@ def _open(
     assert opened is not None
     [view] = account_views(tx, call, [opened])
     facts = account_audit_payload(account, population) | partition_payload(said, terms.block)
-    call.record(tx, AuditEvent(f"{account.kind}.created", account.id, after=facts))
+    call.record(tx, AuditEvent(AuditAction(f"{account.kind}.created"), account.id, after=facts))
     return view

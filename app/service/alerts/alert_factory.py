@@ -76,7 +76,7 @@ def silent(run: Account, reservation: Reservation, silent_since: datetime, now: 
         "silent_since": silent_since.isoformat(),
         "expires_at": reservation.expires_at.isoformat(),
     }
-    return _alert(AlertType.SILENT, run, reservation.id, facts, now)
+    return _alert(AlertType.RESERVATION_STALE, run, reservation.id, facts, now)
 
 
 def forfeited(run: Account, reservation: Reservation, steps: int, now: datetime, *, lapsed: bool) -> Alert:
@@ -90,7 +90,7 @@ def forfeited(run: Account, reservation: Reservation, steps: int, now: datetime,
         lapsed: whether its lease had run out.
     """
     facts = _of_plan(reservation) | {"steps_forfeited": steps, "lapsed": lapsed}
-    return _alert(AlertType.FORFEITED, run, reservation.id, facts, now)
+    return _alert(AlertType.RESERVATION_FORFEITED, run, reservation.id, facts, now)
 
 
 def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, Any], now: datetime) -> Alert:

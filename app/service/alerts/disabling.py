@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.hash_chain import Actor, digest
 from app.persistence.repositories import deliveries, webhooks
 from app.persistence.repositories.webhooks import Webhook
@@ -25,7 +26,11 @@ def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor
     webhooks.disable(tx, organisation_id, webhook.id, why, now)
     deliveries.give_up(tx, organisation_id, webhook.id)
     record_event(
-        tx, organisation_id, asker, AuditEvent("webhook.disabled", webhook.id, before=facts(webhook), reason=why), now
+        tx,
+        organisation_id,
+        asker,
+        AuditEvent(AuditAction.WEBHOOK_DISABLED, webhook.id, before=facts(webhook), reason=why),
+        now,
     )
 
 

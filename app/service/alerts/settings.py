@@ -5,6 +5,7 @@ from dataclasses import asdict
 from sqlalchemy import Connection
 
 from app.ledger.alert_thresholds import check_thresholds, reached
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import accounts, alerts, organisations
@@ -24,7 +25,7 @@ def list_alerts(
     """Read what was told, the newest first, of what is within the caller's reach.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account: only what is about this account (id, or path of names), or beneath it.
         kind: only what is of this type.
         before: only what stands before this id.
@@ -37,7 +38,7 @@ def list_alerts(
         NotFoundError: there is no such account.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         within = call.principal.scope if account is None else find_account(tx, call, account).account.id
         return alerts.page(tx, call.organisation_id, AlertFilter(kind, within), before=before, limit=limit)
@@ -47,7 +48,7 @@ def get_alert_settings(call: RequestContext, account_id: str) -> AlertSettings:
     """Read of what an account tells.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account_id: of any kind of account.
 
     Returns:
@@ -57,7 +58,7 @@ def get_alert_settings(call: RequestContext, account_id: str) -> AlertSettings:
         NotFoundError: the organisation has none such.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, account_id).tells
 
@@ -66,7 +67,7 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettin
     """Say of what an account tells; thresholds that it has reached already are told now, if they were not before.
 
     Args:
-        call: needs WEBHOOKS.
+        call: needs WEBHOOK_MANAGE.
         account_id: of any kind of account.
         tells: from now on.
 
@@ -78,7 +79,7 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettin
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: the thresholds do not increase, are too many, or outside their range.
     """
-    call.require_permission(Permission.WEBHOOKS)
+    call.require_permission(Permission.WEBHOOK_MANAGE)
     check_thresholds(tells.thresholds)
 
     def write() -> AlertSettings:
@@ -90,7 +91,7 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettin
             call.require_scope([record.account.id for record in path])
             account, before = path[-1].account, path[-1].tells
             save_alert_settings(tx, call.organisation_id, account, tells, call.now)
-            call.record(tx, AuditEvent("account.alerts_set", account_id, asdict(before), asdict(tells)))
+            call.record(tx, AuditEvent(AuditAction.ALERT_SETTINGS_REPLACED, account_id, asdict(before), asdict(tells)))
             passed = tells.thresholds[: reached(account, tells.thresholds)]
             alerts.add(tx, call.organisation_id, thresholds_reached(account, passed, call.now))
             return tells
@@ -102,7 +103,7 @@ def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, 
     """Read when an account will reach its limit if it goes on as it has.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account_id: of an account with a limit.
 
     Returns:
@@ -113,7 +114,7 @@ def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, 
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: it is a run without a limit of its own.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         record = _found(tx, call, account_id)
         if record.account.limit is None:

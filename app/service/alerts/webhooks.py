@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import NotFoundError, WebhookConflictError
+from app.ledger.audit_actions import AuditAction
+from app.ledger.errors import NotFoundError, WebhookStateConflictError
 from app.ledger.hash_chain import digest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts, deliveries, organisations, webhooks
@@ -54,7 +55,7 @@ def create_webhook(
     """Have alerts sent to a URL.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         wanted: what is sent, and where to.
         identity: of the request; its reply is not kept, for the secret is in it.
         render: makes the reply's body, which is the only one to hold the secret.
@@ -66,15 +67,15 @@ def create_webhook(
     Raises:
         InvalidInputError: the URL is none that a webhook can have, or the request carries an idempotency key.
         NotFoundError: there is no such account.
-        WebhookConflictError: the organisation has as many as it may have.
+        WebhookStateConflictError: the organisation has as many as it may have.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     require_no_key(identity, "disable the webhook whose secret nobody has, and make another one")
     check_url(wanted.url, allow_private=allow_private)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         if len(webhooks.active(tx, call.organisation_id)) >= MOST_WEBHOOKS:
-            raise WebhookConflictError(
+            raise WebhookStateConflictError(
                 f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
             )
         made = Webhook(
@@ -86,7 +87,7 @@ def create_webhook(
             created_at=call.now,
         )
         webhooks.add(tx, call.organisation_id, made)
-        call.record(tx, AuditEvent("webhook.created", made.id, after=facts(made)))
+        call.record(tx, AuditEvent(AuditAction.WEBHOOK_CREATED, made.id, after=facts(made)))
         return render(made)
 
     return run_idempotent(call, identity, create)
@@ -96,7 +97,7 @@ def get_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     """Read a webhook.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         webhook_id: its id.
 
     Returns:
@@ -105,7 +106,7 @@ def get_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, webhook_id)
 
@@ -114,14 +115,14 @@ def list_webhooks(call: RequestContext, *, after: str | None, limit: int) -> lis
     """Read webhooks in the order of their making.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         after: only those after this id.
         limit: how many at the most.
 
     Returns:
         The webhooks.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return list(webhooks.page(tx, call.organisation_id, after=after, limit=limit))
 
@@ -130,7 +131,7 @@ def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     """Send nothing to a webhook any more; to do it again changes nothing.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         webhook_id: its id.
 
     Returns:
@@ -139,7 +140,7 @@ def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
     def write() -> Webhook:
         with call.db.write(call.organisation_id) as tx:
@@ -164,7 +165,7 @@ def rotate_secret(
     """Give a webhook a new secret; for a while everything is signed with the one before as well.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         webhook_id: its id.
         overlap_seconds: for how long; 0: not at all.
         identity: of the request; its reply is not kept, for the secret is in it.
@@ -175,10 +176,10 @@ def rotate_secret(
 
     Raises:
         NotFoundError: the organisation has none such.
-        WebhookConflictError: it is disabled.
+        WebhookStateConflictError: it is disabled.
         InvalidInputError: the request carries an idempotency key.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     require_no_key(identity, "ask again, for another one still")
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
@@ -187,7 +188,7 @@ def rotate_secret(
         rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
         webhooks.save_secrets(tx, call.organisation_id, rotated)
         said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
-        call.record(tx, AuditEvent("webhook.secret_rotated", webhook_id, after=said))
+        call.record(tx, AuditEvent(AuditAction.WEBHOOK_SECRET_ROTATED, webhook_id, after=said))
         return render(rotated)
 
     return run_idempotent(call, identity, create)
@@ -199,7 +200,7 @@ def send_test_event(
     """Send something to a webhook that means nothing.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         webhook_id: its id.
         identity: of the request.
         render: makes the reply's body.
@@ -209,9 +210,9 @@ def send_test_event(
 
     Raises:
         NotFoundError: the organisation has none such.
-        WebhookConflictError: it is disabled.
+        WebhookStateConflictError: it is disabled.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         _enabled(tx, call, webhook_id)
@@ -235,7 +236,7 @@ def list_deliveries(
     """Read deliveries, the newest first.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         webhook: only those to this one.
         alert: only those of this one.
         status: only those in this state.
@@ -245,7 +246,7 @@ def list_deliveries(
     Returns:
         The deliveries.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return deliveries.page(
             tx, call.organisation_id, webhook_id=webhook, alert_id=alert, status=status, before=before, limit=limit
@@ -256,7 +257,7 @@ def retry_delivery(call: RequestContext, delivery_id: str) -> Delivery:
     """Send an alert to a webhook once more, at once, whatever became of it before.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         delivery_id: of the delivery.
 
     Returns:
@@ -264,9 +265,9 @@ def retry_delivery(call: RequestContext, delivery_id: str) -> Delivery:
 
     Raises:
         NotFoundError: the organisation has none such.
-        WebhookConflictError: its webhook is disabled.
+        WebhookStateConflictError: its webhook is disabled.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
     def write() -> Delivery:
         with call.db.write(call.organisation_id) as tx:
@@ -295,5 +296,5 @@ def _found(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
 def _enabled(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
     found = _found(tx, call, webhook_id)
     if found.disabled_reason is not None:
-        raise WebhookConflictError(f"The webhook is disabled. {found.disabled_reason} Make a new one.")
+        raise WebhookStateConflictError(f"The webhook is disabled. {found.disabled_reason} Make a new one.")
     return found

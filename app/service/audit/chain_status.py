@@ -33,9 +33,9 @@ def read_health(call: RequestContext) -> ChainHealth:
     """Read the state of the caller's organisation.
 
     Args:
-        call: needs AUDIT, in the whole organisation.
+        call: needs AUDIT_READ, in the whole organisation.
     """
-    call.require_organisation_scope(Permission.AUDIT)
+    call.require_organisation_scope(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
         length, head = audit_entries.head(tx, call.organisation_id)
         last = checkpoints.latest(tx, call.organisation_id)

@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import SERVICE, Actor, canonical
 from app.ledger.permissions import Permission
@@ -42,7 +43,7 @@ def make_checkpoint(
     """Sign the organisation's history as it is now.
 
     Args:
-        call: needs AUDIT, in the whole organisation.
+        call: needs AUDIT_READ, in the whole organisation.
         signer: has the key.
         identity: of the request.
         render: makes the reply's body.
@@ -50,7 +51,7 @@ def make_checkpoint(
     Returns:
         The reply.
     """
-    call.require_organisation_scope(Permission.AUDIT)
+    call.require_organisation_scope(Permission.AUDIT_READ)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         return render(sign(tx, call.organisation_id, signer, call.actor, call.now))
@@ -62,14 +63,14 @@ def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Ch
     """Read checkpoints in the order of their making.
 
     Args:
-        call: needs AUDIT, in the whole organisation.
+        call: needs AUDIT_READ, in the whole organisation.
         after: only those behind this number of acts.
         limit: how many at the most.
 
     Returns:
         The checkpoints.
     """
-    call.require_organisation_scope(Permission.AUDIT)
+    call.require_organisation_scope(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
         return checkpoints.page(tx, call.organisation_id, after=after, limit=limit)
 
@@ -91,7 +92,11 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
     while moved := checkpoints.unanchored(tx, organisation_id, RUNS_AN_ACT):
         heads = {run_id: [decisions, head.hex()] for run_id, decisions, head in moved}
         record_event(
-            tx, organisation_id, asker, AuditEvent("runs.anchored", organisation_id, after={"runs": heads}), now
+            tx,
+            organisation_id,
+            asker,
+            AuditEvent(AuditAction.RUNS_ANCHORED, organisation_id, after={"runs": heads}),
+            now,
         )
         checkpoints.anchor(tx, organisation_id, moved)
     count, head = audit_entries.head(tx, organisation_id)
@@ -100,7 +105,9 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
         signed_by = json.loads(last.document)["signature"]["key_id"]
         if signed_by == signer.key_id:
             return last
-        changed = AuditEvent("signing_key.changed", organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id})
+        changed = AuditEvent(
+            AuditAction.SIGNING_KEY_CHANGED, organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id}
+        )
         record_event(tx, organisation_id, asker, changed, now)
         count, head = audit_entries.head(tx, organisation_id)
     payload = {

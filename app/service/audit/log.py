@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.hash_chain import Actor, AuditEntry, canonical
 from app.persistence.repositories import audit_entries, organisations
 
@@ -15,14 +16,14 @@ class AuditEvent:
     """Something that was done.
 
     Args:
-        action: what, as "budget.created".
+        action: the kind of the subject, and what was done to it.
         subject: the id of what it was done to.
         before: what was there; None: nothing.
         after: what is there now; None: nothing.
         reason: why, in the actor's words.
     """
 
-    action: str
+    action: AuditAction
     subject: str
     before: Mapping[str, object] | None = None
     after: Mapping[str, object] | None = None
@@ -45,7 +46,7 @@ def record_event(tx: Connection, organisation_id: str, asker: Actor, act: AuditE
         organisation_id=organisation_id,
         position=position,
         actor=asker.actor,
-        action=act.action,
+        action=str(act.action),
         subject=act.subject,
         before=None if act.before is None else canonical(act.before),
         after=None if act.after is None else canonical(act.after),

@@ -44,7 +44,7 @@ def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place 
     """Read decisions about all runs within the caller's reach, the newest first.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         query: which of them.
         before: only those behind this place in the list; None: from the newest.
         limit: how many at the most.
@@ -57,7 +57,7 @@ def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place 
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: the time that is asked for ends before it begins.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     _check_time(query.since, query.until)
     with call.db.read(call.organisation_id) as tx:
         return decision_queries.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
@@ -67,7 +67,7 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
     """Read one decision with its steps.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         run_id: whose.
         position: its place among the run's decisions.
 
@@ -78,7 +78,7 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
         NotFoundError: there is no such run, or it has no such decision.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         run = find_path(tx, call, run_id)[-1].account
         found = decisions.at_positions(tx, call.organisation_id, run.id, [position], EVENTS_ROOM)
@@ -96,7 +96,7 @@ def read_acts(
     of these. What concerns the whole organisation, its webhooks, and the tokens of people is left out.
 
     Args:
-        call: needs AUDIT.
+        call: needs AUDIT_READ.
         wanted: which of them.
         after: only those behind this position, as they are read; None: from the beginning, or from the end.
         limit: how many at the most.
@@ -108,7 +108,7 @@ def read_acts(
     Raises:
         InvalidInputError: the time that is asked for ends before it begins.
     """
-    call.require_permission(Permission.AUDIT)
+    call.require_permission(Permission.AUDIT_READ)
     _check_time(wanted.since, wanted.until)
     reachable = replace(wanted, within=call.principal.scope)
     with call.db.read(call.organisation_id) as tx:
@@ -123,10 +123,10 @@ def name_accounts(call: RequestContext, ids: Collection[str]) -> dict[str, str]:
     """The paths of those of some ids that are accounts', as acts about them tell.
 
     Args:
-        call: needs AUDIT.
+        call: needs AUDIT_READ.
         ids: that stand in acts within the caller's reach.
     """
-    call.require_permission(Permission.AUDIT)
+    call.require_permission(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
         return account_paths.paths_of(tx, call.organisation_id, ids)
 

@@ -80,7 +80,7 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
     """What a run has cost, signed.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         run_id: whose.
         signer: has the key.
 
@@ -92,7 +92,7 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
         InsufficientScopeError: it is out of the caller's reach.
         AccountQuarantinedError: verification found an account of its path wrong.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path(tx, call, run_id)
         _require_proven(path)
@@ -137,7 +137,7 @@ def population_statement(call: RequestContext, population_id: str, signer: Signe
     """What all models trained on a population have cost together, signed.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         population_id: whose.
         signer: has the key.
 

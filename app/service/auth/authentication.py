@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import AuthenticationError, NameTakenError
 from app.ledger.hash_chain import Actor
 from app.ledger.names import check_name
@@ -71,7 +72,7 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
 
     def found(tx: Connection, organisation_id: str) -> None:
         organisations.add_organisation(tx, organisation_id, name, now)
-        act = AuditEvent("organisation.created", organisation_id, after={"name": name})
+        act = AuditEvent(AuditAction.ORGANISATION_CREATED, organisation_id, after={"name": name})
         record_event(tx, organisation_id, CLI_ACTOR, act, now)
 
     def create() -> str:

@@ -10,6 +10,7 @@ from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.lru_cache import LruCache
@@ -135,7 +136,9 @@ class Authenticator:
                     known = self._look_up(db, authorization, placement, asked)
             except KeyRefusedError as error:
                 self._forget(header)
-                tried = FailedAttempt("key.refused", error.key.organisation_id, error.key.id)
+                tried = FailedAttempt(
+                    AuditAction.API_KEY_AUTHENTICATION_FAILED, error.key.organisation_id, error.key.id
+                )
                 self._failures.note(self._doors[placement].db, tried, error.why, request_id)
                 raise
             except AuthenticationError as error:

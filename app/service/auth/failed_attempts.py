@@ -10,6 +10,7 @@ from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import Actor
 from app.persistence.database import Database, error_summary
@@ -32,13 +33,13 @@ class FailedAttempt:
     """What was tried.
 
     Args:
-        action: "key.refused" or "token.refused".
+        action: AuditAction.API_KEY_AUTHENTICATION_FAILED or AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED.
         organisation_id: in whose chain that is noted.
         subject: the key, or the person.
         facts: what else is kept of it.
     """
 
-    action: str
+    action: AuditAction
     organisation_id: str
     subject: str
     facts: Mapping[str, object] = field(default_factory=dict, hash=False)

@@ -16,6 +16,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import AuthenticationError
 from app.ledger.hash_chain import Actor, canonical, digest
 from app.ledger.permissions import Role
@@ -94,7 +95,7 @@ def open_session(
             for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
                 _end(tx, first, caller, now, request_id)
             sessions.add(tx, session)
-            act = AuditEvent("session.opened", session.id, after=_facts(session))
+            act = AuditEvent(AuditAction.SESSION_CREATED, session.id, after=_facts(session))
             record_event(tx, caller.organisation_id, Actor(caller.actor, request_id), act, now)
 
     db.retried(write)
@@ -223,7 +224,7 @@ def _facts(session: SessionRecord) -> dict[str, object]:
 def _end(tx: Connection, session_id: str, caller: Principal, now: datetime, request_id: str | None) -> None:
     if sessions.remove(tx, caller.organisation_id, session_id):
         asker = Actor(caller.actor, request_id)
-        record_event(tx, caller.organisation_id, asker, AuditEvent("session.ended", session_id), now)
+        record_event(tx, caller.organisation_id, asker, AuditEvent(AuditAction.SESSION_ENDED, session_id), now)
 
 
 def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: datetime) -> Principal | None:

@@ -73,7 +73,7 @@ class CommitQueue:
         """Decide about a run's next steps, and record the decision.
 
         Args:
-            call: needs CHARGE.
+            call: needs STEP_AUTHORIZE.
             request: whose steps, and what they cost.
 
         Returns:
@@ -102,7 +102,7 @@ class CommitQueue:
         """Decide as `authorize_steps` would, and record nothing.
 
         Args:
-            call: needs CHARGE.
+            call: needs STEP_AUTHORIZE.
             request: whose steps, and what they cost.
 
         Returns:
@@ -204,5 +204,5 @@ def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
 
 
 def _command(call: RequestContext, request: StepRequest) -> StepCommand:
-    call.require_permission(Permission.CHARGE)
+    call.require_permission(Permission.STEP_AUTHORIZE)
     return StepCommand(call, request, PrecomputedCosts())

@@ -51,7 +51,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         SequenceGapError: the steps do not follow the last admitted one.
         AttemptSupersededError: another attempt of the run has begun.
         RunStateConflictError: the run is not active.
-        BudgetWindowError: an account of the path is not open.
+        BudgetClosedError: an account of the path is not open.
         AccountQuarantinedError: verification found an account of the path wrong.
         PolicyViolationError: a policy of the path does not allow it.
         UnpreparedError: something is to be done before the command is decided.

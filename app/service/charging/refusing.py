@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.ledger.admission import Refusal
+from app.ledger.audit_actions import AuditAction
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import LimitChange
 from app.persistence.repositories import audit_entries
@@ -15,17 +16,17 @@ from app.service.audit.log import AuditEvent
 from app.service.json_numbers import json_finite
 
 
-def refusal_event(what: str, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> AuditEvent:
+def refusal_event(action: AuditAction, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> AuditEvent:
     """What the organisation's chain keeps of something that was refused, and so has no chain of its own.
 
     Args:
-        what: "run", "plan" or "experiment".
+        action: names the kind of what was refused.
         subject: the id of the account beneath which it would have been made.
         count: how many steps it would have had.
         binding: the id of the account that refused it.
         facts: of the refusal, as `facts_of` gives them.
     """
-    return AuditEvent(f"{what}.refused", subject, after={"count": count, "binding_account": binding, **facts})
+    return AuditEvent(action, subject, after={"count": count, "binding_account": binding, **facts})
 
 
 def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) -> Refusal:
@@ -39,7 +40,7 @@ def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) ->
     binding = refusal.binding
     if not binding.limit_revision:
         return refusal
-    wanted = audit_entries.AuditFilter(action=f"{binding.kind}.limit_changed", subject=binding.id)
+    wanted = audit_entries.AuditFilter(action=AuditAction(f"{binding.kind}.limit_changed"), subject=binding.id)
     last = next(iter(audit_entries.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
     if last is None or last.entry.before is None:
         return refusal  # the chain is cut: that is for a verification to say

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.names import check_name
 from app.ledger.permissions import ISSUES, Permission, Role
@@ -89,7 +90,7 @@ def issue_key(
     """Issue a key.
 
     Args:
-        call: needs KEYS, and a role that may lend the one that is asked for.
+        call: needs KEY_MANAGE, and a role that may lend the one that is asked for.
         terms: name, role, scope, end.
         identity: of the request; its reply is not kept, for the key is in it.
         render: makes the reply's body.
@@ -103,7 +104,7 @@ def issue_key(
         InvalidInputError: the key would have expired already, or would outlive the caller's own, or the request carries
             an idempotency key.
     """
-    call.require_permission(Permission.KEYS)
+    call.require_permission(Permission.KEY_MANAGE)
     require_no_key(identity, _IF_LOST)
     _require_future(terms, call.now)
 
@@ -128,7 +129,7 @@ def rotate_key(
     """Issue a key for the same as another one, which opens for a while beside it and then no more.
 
     Args:
-        call: needs KEYS, or is the key itself.
+        call: needs KEY_MANAGE, or is the key itself.
         key_id: of the key that is to end.
         overlap_seconds: how long it opens still, 0 to 30 days.
         identity: of the request; its reply is not kept, for the key is in it.
@@ -143,7 +144,7 @@ def rotate_key(
         InvalidInputError: the key is withdrawn or expired, or the request carries an idempotency key.
     """
     if call.principal.actor != key_id:
-        call.require_permission(Permission.KEYS)
+        call.require_permission(Permission.KEY_MANAGE)
     require_no_key(identity, _IF_LOST)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
@@ -160,7 +161,7 @@ def rotate_key(
         add_key(tx, issued, call.actor, call.now)
         api_keys.change(tx, old, expires_at=ends)
         after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
-        call.record(tx, AuditEvent("key.rotated", old.id, before=key_audit_payload(old), after=after))
+        call.record(tx, AuditEvent(AuditAction.API_KEY_ROTATED, old.id, before=key_audit_payload(old), after=after))
         return render(issued)
 
     return run_idempotent(call, identity, create)
@@ -170,7 +171,7 @@ def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_he
     """Withdraw a key: within a second it opens nothing, on every replica.
 
     Args:
-        call: needs KEYS, or is the key itself.
+        call: needs KEY_MANAGE, or is the key itself.
         key_id: its id.
         reason: why.
         with_heirs: whether the keys for which it was changed are withdrawn, too: who has stolen a key may rotate it.
@@ -183,7 +184,7 @@ def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_he
         InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
     """
     if call.principal.actor != key_id:
-        call.require_permission(Permission.KEYS)
+        call.require_permission(Permission.KEY_MANAGE)
 
     def revoke() -> KeyRecord:
         with call.db.write(call.organisation_id) as tx:
@@ -203,7 +204,9 @@ def _revoke(tx: Connection, call: RequestContext, old: KeyRecord, reason: str | 
         return old
     api_keys.change(tx, old, revoked_at=call.now)
     now = replace(old, revoked_at=call.now)
-    call.record(tx, AuditEvent("key.revoked", old.id, key_audit_payload(old), key_audit_payload(now), reason))
+    call.record(
+        tx, AuditEvent(AuditAction.API_KEY_REVOKED, old.id, key_audit_payload(old), key_audit_payload(now), reason)
+    )
     return now
 
 
@@ -211,7 +214,7 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
     """Actors, and the keys for which theirs were changed, whoever changed them."""
     found, waiting = set(actors), list(actors)
     while waiting:
-        rotated = audit_entries.AuditFilter(action="key.rotated", subject=waiting.pop())
+        rotated = audit_entries.AuditFilter(action=AuditAction.API_KEY_ROTATED, subject=waiting.pop())
         for kept in audit_entries.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
             heir = json.loads(kept.entry.after or "{}").get("replaced_by")
             if heir is not None and heir not in found:
@@ -224,7 +227,7 @@ def get_key(call: RequestContext, key_id: str) -> KeyRecord:
     """Read what is known of a key.
 
     Args:
-        call: needs KEYS, or is the key itself.
+        call: needs KEY_MANAGE, or is the key itself.
         key_id: its id.
 
     Returns:
@@ -235,7 +238,7 @@ def get_key(call: RequestContext, key_id: str) -> KeyRecord:
         InsufficientScopeError: the key's scope lies elsewhere than the caller's.
     """
     if call.principal.actor != key_id:
-        call.require_permission(Permission.KEYS)
+        call.require_permission(Permission.KEY_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         found = _found(tx, call, key_id)
         if call.principal.actor != key_id:
@@ -247,14 +250,14 @@ def list_keys(call: RequestContext, *, after: str | None, limit: int) -> list[Ke
     """Read the organisation's keys, or those bound to the caller's scope, in the order of their making.
 
     Args:
-        call: needs KEYS.
+        call: needs KEY_MANAGE.
         after: only those after this id.
         limit: how many at the most.
 
     Returns:
         The keys.
     """
-    call.require_permission(Permission.KEYS)
+    call.require_permission(Permission.KEY_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return api_keys.page(tx, call.organisation_id, scope=call.principal.scope, after=after, limit=limit)
 
@@ -292,7 +295,7 @@ def _require_lendable(tx: Connection, call: RequestContext, role: Role, scope: s
         named = ", ".join(sorted(lendable))
         raise InsufficientScopeError(
             f"The role {call.principal.role} issues and withdraws keys of {named}; not of {role}.",
-            required_permission=str(Permission.KEYS),
+            required_permission=str(Permission.KEY_MANAGE),
         )
     _require_in_reach(tx, call, scope)
 

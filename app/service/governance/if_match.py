@@ -1,6 +1,6 @@
 """Whoever changes something says which state of it they have seen."""
 
-from app.ledger.errors import PreconditionRequiredError, VersionConflictError
+from app.ledger.errors import PreconditionFailedError, PreconditionRequiredError
 
 
 def require_if_match(what: str, now: str, sent: str | None, **members: object) -> None:
@@ -14,7 +14,7 @@ def require_if_match(what: str, now: str, sent: str | None, **members: object) -
 
     Raises:
         PreconditionRequiredError: the asker has not said what it has seen.
-        VersionConflictError: it was changed since.
+        PreconditionFailedError: it was changed since.
     """
     if sent is None:
         raise PreconditionRequiredError(
@@ -22,7 +22,7 @@ def require_if_match(what: str, now: str, sent: str | None, **members: object) -
         )
     tags = {each.strip().removeprefix("W/") for each in sent.split(",")}
     if now not in tags and "*" not in tags:
-        raise VersionConflictError(
+        raise PreconditionFailedError(
             f"The {what} was changed since you have seen it; read it again, and look whether your change is still "
             "right.",
             **members,

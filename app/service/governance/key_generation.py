@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.hash_chain import Actor, digest
 from app.ledger.permissions import Role
 from app.persistence.repositories import api_keys
@@ -73,7 +74,7 @@ def generate_key(organisation_id: str, terms: KeyTerms, issuer: str, now: dateti
 def add_key(tx: Connection, issued: IssuedKey, asker: Actor, now: datetime) -> None:
     """Store a new key, and say so in the chain."""
     api_keys.add(tx, issued.record)
-    act = AuditEvent("key.created", issued.id, after=key_audit_payload(issued.record))
+    act = AuditEvent(AuditAction.API_KEY_CREATED, issued.id, after=key_audit_payload(issued.record))
     record_event(tx, issued.record.organisation_id, asker, act, now)
 
 

@@ -7,10 +7,11 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.alert_thresholds import reached
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
-    VersionConflictError,
+    PreconditionFailedError,
 )
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import is_lowered, is_raised, with_limit
@@ -58,7 +59,7 @@ def read_limit(call: RequestContext, account: str) -> AccountRecord:
     """Read an account's limit.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account: id, or path of names.
 
     Returns:
@@ -68,7 +69,7 @@ def read_limit(call: RequestContext, account: str) -> AccountRecord:
         NotFoundError: there is no such account, or it has no limit of its own.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return _with_limit(find_account(tx, call, account))
 
@@ -88,7 +89,7 @@ def change_limit(
     """Lower a limit at once, or propose to raise it.
 
     Args:
-        call: needs TREE to lower it, PLAN to propose.
+        call: needs ACCOUNT_MANAGE to lower it, PLAN to propose.
         request: account, limit, reason, entity tag.
         identity: of the request.
         changed: makes the reply's body where the limit is changed.
@@ -101,13 +102,13 @@ def change_limit(
         NotFoundError: there is no such account, or it has no limit of its own.
         InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
         PreconditionRequiredError: the request names no entity tag.
-        VersionConflictError: the limit was changed since the asker has seen it.
+        PreconditionFailedError: the limit was changed since the asker has seen it.
         InvalidInputError: the account has that limit, or an open proposal.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: nothing could ever be admitted.
         PolicyViolationError: a policy does not allow the limit.
     """
-    call.require_permission(Permission.PLAN)
+    call.require_permission(Permission.LIMIT_PROPOSE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         path = find_path_of(tx, call, request.account)
@@ -122,7 +123,7 @@ def change_limit(
         raised, places = is_raised(limit, request.limit), [each.account for each in path]
         if raised and not single_approver_allowed(tx, call, places, request.limit):
             return ResponseOverride(proposed(_propose(tx, call, record, request)), CREATED)
-        call.require_permission(Permission.TREE)
+        call.require_permission(Permission.ACCOUNT_MANAGE)
         if raised:
             require_every_budget(tx, call, record.account.id)
         return ResponseOverride(changed(apply_limit(tx, call, path, request.limit, request.reason, ready)), OK)
@@ -140,14 +141,14 @@ def approve_limit(tx: Connection, call: RequestContext, proposal: Proposal, read
         ready: has the curves of what is planned.
 
     Raises:
-        VersionConflictError: the limit was changed since it was proposed.
+        PreconditionFailedError: the limit was changed since it was proposed.
         PolicyViolationError: a policy does not allow the limit.
     """
     path = accounts.path_of(tx, call.organisation_id, proposal.subject)
     account = path[-1].account
     facts = proposal.proposed
     if account.limit_revision != facts["revision"]:
-        raise VersionConflictError(
+        raise PreconditionFailedError(
             "The limit was changed since this was proposed; reject the proposal, and let it be proposed anew.",
             limit_revision=account.limit_revision,
         )
@@ -183,7 +184,9 @@ def apply_limit(
     assert record.account.limit is not None, "only a limit can be changed"
     withdrawn = withdraw_plans(tx, call, after, ready) if is_lowered(record.account.limit, limit) else []
     facts = limit_payload(now) | ({"withdrawn": withdrawn} if withdrawn else {})
-    call.record(tx, AuditEvent(f"{after.kind}.limit_changed", after.id, limit_payload(record), facts, reason))
+    call.record(
+        tx, AuditEvent(AuditAction(f"{after.kind}.limit_changed"), after.id, limit_payload(record), facts, reason)
+    )
     thresholds = record.tells.thresholds
     crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
     alerts.add(tx, call.organisation_id, thresholds_reached(after, crossed, call.now))
@@ -242,7 +245,10 @@ def single_approver_allowed(tx: Connection, call: RequestContext, path: Sequence
         limit: the new one.
     """
     *above, own = path
-    if effective(sources_of(path)).persons_to_raise != 1 or Permission.APPROVE not in PERMISSIONS[call.principal.role]:
+    if (
+        effective(sources_of(path)).persons_to_raise != 1
+        or Permission.PROPOSAL_APPROVE not in PERMISSIONS[call.principal.role]
+    ):
         return False
     if own.kind is not AccountKind.RUN:
         return True

@@ -42,7 +42,7 @@ def create_population(
     """Open the account of the people whose data is used, or propose it, where the policy wants a second person.
 
     Args:
-        call: needs TREE, in the whole organisation.
+        call: needs ACCOUNT_MANAGE, in the whole organisation.
         terms: name, limit, filter, planned workload.
         population: privacy unit, neighboring relation, size.
         identity: of the request.
@@ -55,7 +55,7 @@ def create_population(
     Raises:
         As `check_population`; and NameTakenError: another one with a name that looks like it is proposed.
     """
-    call.require_organisation_scope(Permission.TREE)
+    call.require_organisation_scope(Permission.ACCOUNT_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         if needs_second_person(tx, call):

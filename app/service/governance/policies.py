@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
-from app.ledger.errors import InvalidInputError, VersionConflictError
+from app.ledger.audit_actions import AuditAction
+from app.ledger.errors import InvalidInputError, PreconditionFailedError
 from app.ledger.hash_chain import canonical
 from app.ledger.permissions import Permission
 from app.ledger.policies import (
@@ -86,7 +87,7 @@ def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
     """Read a policy, and what holds there.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account: id, or path of names; None: the organisation's.
 
     Returns:
@@ -96,7 +97,7 @@ def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
         NotFoundError: there is no such population or budget.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return find_policy(tx, call, None if account is None else find_parent(tx, call, account).account.id)
 
@@ -105,7 +106,7 @@ def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord 
     """Put a policy in the place of the one before, or propose it, if it loosens any rule.
 
     Args:
-        call: needs POLICY, for the organisation's in the whole organisation.
+        call: needs POLICY_MANAGE, for the organisation's in the whole organisation.
         request: account, policy, reason, entity tag.
 
     Returns:
@@ -116,14 +117,14 @@ def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord 
         NotFoundError: there is no such population or budget.
         InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
         PreconditionRequiredError: the request names no entity tag.
-        VersionConflictError: the policy was changed since the asker has seen it.
+        PreconditionFailedError: the policy was changed since the asker has seen it.
         InvalidInputError: it loosens a rule, and another policy is proposed already; or it has a rule that only the
             organisation's policy can have.
     """
     if request.account is None:
-        call.require_organisation_scope(Permission.POLICY)
+        call.require_organisation_scope(Permission.POLICY_MANAGE)
     else:
-        call.require_permission(Permission.POLICY)
+        call.require_permission(Permission.POLICY_MANAGE)
         _require_of_accounts(request.policy)
 
     def change() -> PolicyRecord | Proposal:
@@ -163,13 +164,13 @@ def approve_policy(tx: Connection, call: RequestContext, proposal: Proposal, rea
         ready: not needed.
 
     Raises:
-        VersionConflictError: the policy was changed since this was proposed.
+        PreconditionFailedError: the policy was changed since this was proposed.
     """
     del ready
     account, facts = proposal.account_id, proposal.proposed
     before = find_policy(tx, call, account)
     if before.revision != facts["revision"]:
-        raise VersionConflictError(
+        raise PreconditionFailedError(
             "The policy was changed since this was proposed; reject the proposal, and let it be proposed anew.",
             policy_revision=before.revision,
         )
@@ -191,7 +192,7 @@ def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: P
     """Write another policy, and who did it, in a transaction that has locked the organisation."""
     after = _set_house(tx, call, policy) if before.of_organisation else _set(tx, call, before, policy)
     was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
-    call.record(tx, AuditEvent("policy.changed", after.subject, was, now, reason))
+    call.record(tx, AuditEvent(AuditAction.POLICY_REPLACED, after.subject, was, now, reason))
     return after
 
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalDecidedError
+from app.ledger.audit_actions import AuditAction
+from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalClosedError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import api_keys, organisations, proposals
 from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
@@ -52,7 +53,7 @@ def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
     """Read a proposal.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         proposal_id: its id.
 
     Returns:
@@ -62,7 +63,7 @@ def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
         NotFoundError: the organisation has none such.
         InsufficientScopeError: its account is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, proposal_id)
 
@@ -73,7 +74,7 @@ def list_proposals(
     """Read proposals within the caller's reach, in the order of their making.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account: only those about this account (id, or path of names), or beneath it.
         status: only those in this state.
         after: only those after this id.
@@ -86,7 +87,7 @@ def list_proposals(
         NotFoundError: there is no such account.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         beneath = call.principal.scope if account is None else find_account(tx, call, account).account.id
         wanted = ProposalFilter(beneath=beneath, status=status)
@@ -97,7 +98,7 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
     """Let what was proposed come true.
 
     Args:
-        call: needs APPROVE, and is another person than the proposer.
+        call: needs PROPOSAL_APPROVE, and is another person than the proposer.
         proposal_id: what is approved.
         reason: why.
 
@@ -108,12 +109,12 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
         NotFoundError: the organisation has none such.
         InsufficientScopeError: its account, or a budget that its run charges, is out of the caller's reach; or the
             caller may be the proposer, by its key, by that of an issuer, or by one that was rotated.
-        ProposalDecidedError: it is not open any more.
-        VersionConflictError: what it is about was changed since.
+        ProposalClosedError: it is not open any more.
+        PreconditionFailedError: what it is about was changed since.
         PolicyViolationError: a policy that holds now does not allow it.
         AccountQuarantinedError: verification still finds a fault for which an account is quarantined.
     """
-    call.require_permission(Permission.APPROVE)
+    call.require_permission(Permission.PROPOSAL_APPROVE)
 
     def work(tx: Connection, proposal: Proposal, ready: PrecomputedCosts) -> None:
         _require_decidable(tx, call, proposal)
@@ -132,7 +133,7 @@ def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Propos
     """Let what was proposed come to nothing.
 
     Args:
-        call: needs APPROVE, or is the proposer, who so withdraws it.
+        call: needs PROPOSAL_APPROVE, or is the proposer, who so withdraws it.
         proposal_id: what is rejected.
         reason: why.
 
@@ -142,13 +143,13 @@ def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Propos
     Raises:
         NotFoundError: the organisation has none such.
         InsufficientScopeError: the caller may not, or its account is out of the caller's reach.
-        ProposalDecidedError: it is not open any more.
+        ProposalClosedError: it is not open any more.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
 
     def work(tx: Connection, proposal: Proposal, _: PrecomputedCosts) -> None:
         if proposal.proposed_by != call.principal.actor:
-            call.require_permission(Permission.APPROVE)
+            call.require_permission(Permission.PROPOSAL_APPROVE)
         end = _EFFECTS[proposal.kind].reject
         if end is not None:
             end(tx, call, proposal)
@@ -168,7 +169,7 @@ def _decide(
             organisations.lock(tx, call.organisation_id)
             proposal = _found(tx, call, proposal_id)
             if proposal.status is not ProposalStatus.OPEN:
-                raise ProposalDecidedError(
+                raise ProposalClosedError(
                     f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
                     proposal_status=str(proposal.status),
                 )
@@ -179,7 +180,7 @@ def _decide(
             )
             proposals.decide(tx, call.organisation_id, decided)
             before, after = ({"status": str(each.status)} for each in (proposal, decided))
-            call.record(tx, AuditEvent(f"{proposal.kind}.{reached}", proposal.id, before, after, reason))
+            call.record(tx, AuditEvent(AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason))
             work(tx, proposal, ready)
             return decided
 
@@ -242,7 +243,7 @@ def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal)
             if approver == proposer
             else "One of the two keys was issued with the other, or both by one: they count as one person's. Ask "
             "somebody who signs in, or whose key comes from the command line.",
-            required_permission=str(Permission.APPROVE),
+            required_permission=str(Permission.PROPOSAL_APPROVE),
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.hash_chain import canonical
 from app.ledger.policies import ORGANISATION
@@ -51,7 +52,7 @@ def propose(
     )
     proposals.add(tx, call.organisation_id, proposal)
     after = dict(facts) | {"account": account_id}
-    call.record(tx, AuditEvent(f"{kind}.proposed", proposal.id, before, after, reason))
+    call.record(tx, AuditEvent(AuditAction(f"{kind}.proposed"), proposal.id, before, after, reason))
     return proposal
 
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import AccountQuarantinedError, InvalidInputError, VersionConflictError
+from app.ledger.audit_actions import AuditAction
+from app.ledger.errors import AccountQuarantinedError, InvalidInputError, PreconditionFailedError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import locks, raw_rows
 from app.persistence.repositories.proposals import Proposal, ProposalKind
@@ -27,13 +28,13 @@ def list_quarantined(call: RequestContext, account: str | None = None) -> Mappin
     """List the quarantined accounts of an organisation.
 
     Args:
-        call: needs READ, and the whole organisation if no account is named.
+        call: needs LEDGER_READ, and the whole organisation if no account is named.
         account: id, or path of names; only those at or under it.
 
     Returns:
         Why nothing is charged to an account, by its id.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         if account is None:
             call.require_scope([])
@@ -45,13 +46,13 @@ def find_open(call: RequestContext, account: str) -> Proposal | None:
     """Find the open proposal to lift the quarantine of an account.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account: id, or path of names.
 
     Returns:
         None: nobody has proposed it.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = find_account(tx, call, account).account.id
         return next(iter(open_proposals(tx, call, found, {ProposalKind.QUARANTINE}, limit=1)), None)
@@ -63,7 +64,7 @@ def propose_lift(
     """Propose to lift the quarantine of an account, and of every account under it.
 
     Args:
-        call: needs VERIFY.
+        call: needs LEDGER_VERIFY.
         account: id, or path of names.
         reason: why.
         identity: of the request.
@@ -77,7 +78,7 @@ def propose_lift(
         InsufficientScopeError: it is out of the caller's reach.
         InvalidInputError: nothing at or under it is quarantined, or that was proposed already.
     """
-    call.require_permission(Permission.VERIFY)
+    call.require_permission(Permission.LEDGER_VERIFY)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         record = find_account(tx, call, account)
@@ -128,26 +129,29 @@ def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready
         ready: not needed.
 
     Raises:
-        VersionConflictError: nothing is quarantined there any more, or something is for which it was not proposed.
+        PreconditionFailedError: nothing is quarantined there any more, or something is for which it was not proposed.
     """
     del ready
     found = _quarantined(tx, call, proposal.subject)
     if not found:
-        raise VersionConflictError(
+        raise PreconditionFailedError(
             "Nothing at or under this account is quarantined any more: the approval of another proposal lifted it. "
             "Reject this one."
         )
     proposed = proposal.proposed["quarantined"]
     new = [why for each, why in found.items() if proposed.get(each) != why]
     if new:
-        raise VersionConflictError(
+        raise PreconditionFailedError(
             f"Since this was proposed, verification has found something else, the first: {new[0]} Reject the proposal, "
             "look at that too, and propose to lift both."
         )
     raw_rows.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
     after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.principal.actor}
     call.record(
-        tx, AuditEvent("quarantine.lifted", proposal.subject, {"quarantined": dict(found)}, after, proposal.reason)
+        tx,
+        AuditEvent(
+            AuditAction.QUARANTINE_LIFTED, proposal.subject, {"quarantined": dict(found)}, after, proposal.reason
+        ),
     )
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import VersionConflictError
+from app.ledger.audit_actions import AuditAction
+from app.ledger.errors import PreconditionFailedError
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.proposals import Proposal
 from app.service.audit.log import AuditEvent
@@ -25,11 +26,11 @@ def approve_run(tx: Connection, call: RequestContext, proposal: Proposal, ready:
         ready: not needed.
 
     Raises:
-        VersionConflictError: the run does not wait any more, or may spend more than was proposed.
+        PreconditionFailedError: the run does not wait any more, or may spend more than was proposed.
         PolicyViolationError: the policies that hold now do not allow it.
     """
     del ready
-    _end_waiting(tx, call, proposal, RunStatus.ACTIVE, "run.activated")
+    _end_waiting(tx, call, proposal, RunStatus.ACTIVE, AuditAction.RUN_ACTIVATED)
 
 
 def reject_run(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
@@ -40,16 +41,20 @@ def reject_run(tx: Connection, call: RequestContext, proposal: Proposal) -> None
         call: who rejects, or withdraws.
         proposal: open.
     """
-    _end_waiting(tx, call, proposal, RunStatus.ABORTED, "run.aborted")
+    _end_waiting(tx, call, proposal, RunStatus.ABORTED, AuditAction.RUN_ABORTED)
 
 
-def _end_waiting(tx: Connection, call: RequestContext, proposal: Proposal, reached: RunStatus, action: str) -> None:
+def _end_waiting(
+    tx: Connection, call: RequestContext, proposal: Proposal, reached: RunStatus, action: AuditAction
+) -> None:
     work = load_for(tx, call, proposal.subject)
     run = work.run(call.organisation_id, proposal.subject)
     if run.status is not RunStatus.PENDING:
         if reached is RunStatus.ABORTED:
             return
-        raise VersionConflictError(f"The run is {run.status}; it does not wait any more.", run_status=str(run.status))
+        raise PreconditionFailedError(
+            f"The run is {run.status}; it does not wait any more.", run_status=str(run.status)
+        )
     if reached is RunStatus.ACTIVE:
         path = work.path(call.organisation_id, proposal.subject)
         assert path is not None, "the whole path is locked"

@@ -10,7 +10,7 @@ from app.accounting.events import DpEvent
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
 from app.ledger.composition import budgets_of, require_bounded_on_removal
-from app.ledger.errors import VersionConflictError
+from app.ledger.errors import PreconditionFailedError
 from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_run, require_steps, sources_of
 from app.persistence.repositories.accounts import Population
@@ -115,7 +115,7 @@ def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
         proposal: of the run.
 
     Raises:
-        VersionConflictError: a limit was raised since, and the run may spend more than was proposed.
+        PreconditionFailedError: a limit was raised since, and the run may spend more than was proposed.
         PolicyViolationError: the policies do not allow it.
     """
     facts = proposal.proposed
@@ -124,7 +124,7 @@ def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
     epsilon = max(limit.epsilon for limit in limits if limit is not None)
     measured_by_limit = facts["limited"] or not facts["planned"]
     if measured_by_limit and epsilon > size.epsilon:
-        raise VersionConflictError(
+        raise PreconditionFailedError(
             f"The run was proposed with epsilon {size.epsilon:.4g}, and a limit was raised since: it may spend "
             f"{epsilon:.4g}. Reject the proposal, and let the run be registered anew.",
             epsilon=epsilon,

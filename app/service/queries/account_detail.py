@@ -91,7 +91,7 @@ def get_account_detail(
     """Read what people look at of a population or a budget, in one state of the ledger.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         standings: what is remembered of accounts.
         histories: what is remembered of their growth.
         account_id: its id.
@@ -103,7 +103,7 @@ def get_account_detail(
         InsufficientScopeError: it is out of the caller's reach.
         LedgerUnavailableError: its row is damaged, or that of an account above it.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account_id)
         record = path[-1]

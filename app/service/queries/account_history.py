@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import EXHAUSTED
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import NotFoundError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Permission
@@ -115,7 +116,7 @@ class AccountHistoryCache:
         """Read how an account's epsilon has grown.
 
         Args:
-            call: needs READ.
+            call: needs LEDGER_READ.
             account_id: of a population or a budget.
             max_points: how many moments at the most, at least 2.
 
@@ -123,7 +124,7 @@ class AccountHistoryCache:
             NotFoundError: the organisation has no population or budget with this id.
             InsufficientScopeError: it is out of the caller's reach.
         """
-        call.require_permission(Permission.READ)
+        call.require_permission(Permission.LEDGER_READ)
         with call.db.read(call.organisation_id) as tx:
             record = find_account(tx, call, account_id)
             if record.account.kind is AccountKind.RUN:
@@ -223,7 +224,7 @@ def _shares(
 
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
-    wanted = audit_entries.AuditFilter(action=f"{account.kind}.limit_changed", subject=account.id)
+    wanted = audit_entries.AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
     found = audit_entries.page(tx, organisation_id, wanted, after=-1, limit=CHANGES)
     return tuple(
         LimitChange(each.entry.created_at, _limit(each.entry.before), _limit(each.entry.after)) for each in found

@@ -49,7 +49,7 @@ def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
     """Read what holds at a place, and where it comes from.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account: id, or path of names, of a population or a budget; None: the organisation's own policy.
 
     Raises:
@@ -57,7 +57,7 @@ def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
         InsufficientScopeError: it is out of the caller's reach.
     """
     record = read_policy(call, account)
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.policy),)
         if account is not None:

@@ -63,9 +63,9 @@ def read_change_token(call: RequestContext) -> tuple[object, ...]:
     """What changes whenever something happens that an organisation's pages show, but for the passing of time.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return overview_queries.change_token(tx, call.organisation_id)
 
@@ -74,14 +74,14 @@ def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted
     """Read what is most urgent of all that is within the caller's reach.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         standings: what is remembered of accounts.
         wanted: only trees that have an account whose path holds this text; in any case.
 
     Returns:
         At most POPULATIONS trees, and BUDGETS budgets in them.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         everything = standings.read(tx, call)
         found = _matching(everything, wanted)
@@ -111,7 +111,7 @@ def find_accounts(
     """Populations and budgets within the caller's reach, by a part of their path; none whose row is damaged.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         standings: what is remembered of accounts.
         wanted: what the path holds, in any case; empty: anything.
         most: how many.
@@ -119,7 +119,7 @@ def find_accounts(
     Returns:
         The first ones by their paths, and how many more there are.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         everything = standings.read(tx, call)
     found = sorted(

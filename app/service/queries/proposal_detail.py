@@ -126,12 +126,12 @@ def read_open(call: RequestContext) -> list[ProposalDetail]:
     """Read what waits for another person's word, within the caller's reach, the oldest first.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
 
     Returns:
         At most MOST_OPEN + 1 of them.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         wanted = ProposalFilter(beneath=call.principal.scope, status=ProposalStatus.OPEN)
         found = proposals.page(tx, call.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
@@ -142,11 +142,11 @@ def read_decided(call: RequestContext, *, before: str | None, limit: int) -> lis
     """Read what was decided, within the caller's reach, the newest proposals first.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         before: only those that were made before this id.
         limit: how many at the most.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = proposals.decided(tx, call.organisation_id, beneath=call.principal.scope, before=before, limit=limit)
         return [_proposed(tx, call, each) for each in found]
@@ -156,7 +156,7 @@ def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
     """Read what a form needs to change a limit.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         account: id, or path of names.
 
     Returns:
@@ -166,7 +166,7 @@ def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
         NotFoundError: there is no such account.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account)
         return None if path[-1].account.limit is None else limit_now(tx, call, path)
@@ -193,7 +193,7 @@ def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord
 
 
 def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> ProposalDetail:
-    may = proposal.status is ProposalStatus.OPEN and Permission.APPROVE in PERMISSIONS[call.principal.role]
+    may = proposal.status is ProposalStatus.OPEN and Permission.PROPOSAL_APPROVE in PERMISSIONS[call.principal.role]
     path, page = ORGANISATION, "/policies"
     spending = None
     if proposal.kind is ProposalKind.POPULATION:

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import governing_of
+from app.ledger.audit_actions import AuditAction
 from app.ledger.permissions import Permission
 from app.ledger.plans import MAX_COUNT
 from app.ledger.reservations import Reservation
@@ -61,10 +62,10 @@ def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
     """What changes whenever something happens that the page of a run shows, but for the passing of time.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         run_id: its id.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return overview_queries.path_change_token(tx, call.organisation_id, run_id)
 
@@ -73,14 +74,14 @@ def get_run_detail(call: RequestContext, run_id: str) -> RunDetail:
     """Read what people look at of a run.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         run_id: its id.
 
     Raises:
         NotFoundError: the organisation has no such run.
         InsufficientScopeError: it is out of the caller's reach.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return run_with_costs(call.organisation_id, lambda ready: _seen(tx, call, run_id, ready))
 
@@ -92,7 +93,11 @@ def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedC
     refused = decision_queries.DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
     found: list[Decided] = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
     registered = audit_entries.page(
-        tx, organisation_id, audit_entries.AuditFilter(action="run.registered", subject=run_id), after=-1, limit=1
+        tx,
+        organisation_id,
+        audit_entries.AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id),
+        after=-1,
+        limit=1,
     )
     return RunDetail(
         record=record,

@@ -34,7 +34,7 @@ def read_history(call: RequestContext, run_id: str, *, after: int, max_points: i
     """Read the history of a run.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         run_id: whose.
         after: the position of the last decision already known; -1: none.
         max_points: how many decisions at the most, at least 2.
@@ -45,7 +45,7 @@ def read_history(call: RequestContext, run_id: str, *, after: int, max_points: i
     Raises:
         NotFoundError: the organisation has no such run.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path(tx, call, run_id)
         run = runs.get(tx, call.organisation_id, run_id)

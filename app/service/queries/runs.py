@@ -52,7 +52,7 @@ def get_run(call: RequestContext, run_id: str) -> RunRecord:
     """Read a run.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         run_id: its id.
 
     Returns:
@@ -61,7 +61,7 @@ def get_run(call: RequestContext, run_id: str) -> RunRecord:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return run_with_costs(call.organisation_id, lambda ready: read_run(tx, call, run_id, ready))
 
@@ -77,7 +77,7 @@ def list_runs(
     """Read runs in the order of their registration.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         budget: only those that charge this budget (id or path) directly.
         status: only those in this state.
         after: only those after this id.
@@ -89,7 +89,7 @@ def list_runs(
     Raises:
         NotFoundError: there is no such budget.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         budget_id = None if budget is None else find_parent(tx, call, budget).account.id
         found = runs.page(

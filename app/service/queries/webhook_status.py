@@ -32,11 +32,11 @@ def read_webhooks(call: RequestContext, *, after: str | None, limit: int) -> lis
     """Read webhooks in the order of their making, and how they do.
 
     Args:
-        call: needs WEBHOOKS, in the whole organisation.
+        call: needs WEBHOOK_MANAGE, in the whole organisation.
         after: only those after this id.
         limit: how many at the most.
     """
-    call.require_organisation_scope(Permission.WEBHOOKS)
+    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         waiting = deliveries.waiting(tx, call.organisation_id)
         return [

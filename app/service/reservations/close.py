@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import NotFoundError, ReservationConflictError
+from app.ledger.errors import NotFoundError, ReservationStateConflictError
 from app.ledger.permissions import Permission
 from app.ledger.reservations import Reservation, ReservationClose, commit, extend, forfeit, has_lapsed, void
 from app.persistence.repositories import reservations
@@ -20,7 +20,7 @@ def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
     """Read a reservation.
 
     Args:
-        call: needs READ.
+        call: needs LEDGER_READ.
         reservation_id: its id.
 
     Returns:
@@ -29,7 +29,7 @@ def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
     Raises:
         NotFoundError: the organisation has none such.
     """
-    call.require_permission(Permission.READ)
+    call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = _found(tx, call.organisation_id, reservation_id)
         require_reach(tx, call, found.run_id)
@@ -40,7 +40,7 @@ def commit_reservation(call: RequestContext, reservation_id: str, steps_executed
     """End a reservation with the trainer's word on how many steps were executed.
 
     Args:
-        call: needs CHARGE.
+        call: needs STEP_AUTHORIZE.
         reservation_id: its id.
         steps_executed: all steps of the plan that were executed, authorised or not.
 
@@ -49,7 +49,7 @@ def commit_reservation(call: RequestContext, reservation_id: str, steps_executed
 
     Raises:
         NotFoundError: the organisation has none such.
-        ReservationTerminalError: it ended in another way, or its lease has run out.
+        ReservationClosedError: it ended in another way, or its lease has run out.
         InvalidInputError: fewer steps than were authorised, or more than were planned.
     """
     return _ended(call, reservation_id, lambda reservation: commit(reservation, steps_executed))
@@ -59,7 +59,7 @@ def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
     """End a reservation of which nothing was used.
 
     Args:
-        call: needs CHARGE.
+        call: needs STEP_AUTHORIZE.
         reservation_id: its id.
 
     Returns:
@@ -67,8 +67,8 @@ def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 
     Raises:
         NotFoundError: the organisation has none such.
-        ReservationTerminalError: it ended in another way, or its lease has run out.
-        ReservationConflictError: steps were authorised under it.
+        ReservationClosedError: it ended in another way, or its lease has run out.
+        ReservationStateConflictError: steps were authorised under it.
     """
     return _ended(call, reservation_id, void)
 
@@ -77,7 +77,7 @@ def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
     """Answer a renewal: the whole lease begins anew.
 
     Args:
-        call: needs CHARGE.
+        call: needs STEP_AUTHORIZE.
         reservation_id: its id.
 
     Returns:
@@ -85,9 +85,9 @@ def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 
     Raises:
         NotFoundError: the organisation has none such.
-        ReservationTerminalError: it has ended, or its lease has run out.
+        ReservationClosedError: it has ended, or its lease has run out.
     """
-    call.require_permission(Permission.CHARGE)
+    call.require_permission(Permission.STEP_AUTHORIZE)
 
     def renew() -> Reservation:
         with call.db.write(call.organisation_id) as tx:
@@ -114,14 +114,14 @@ def end_with_the_run(
         attested_only: whether the trainer's word is needed.
 
     Raises:
-        ReservationConflictError: the word is needed and missing, or given where nothing is reserved.
+        ReservationStateConflictError: the word is needed and missing, or given where nothing is reserved.
         InvalidInputError: fewer steps than were authorised, or more than were planned.
     """
     active = work.reservations.get((call.organisation_id, run_id))
     if active is None:
         # A plan may have ended before: with the step that a lowered limit refused (ADR 0026), or by the same word.
         if steps_executed not in {None, reservations.last_attested(work.tx, call.organisation_id, run_id)}:
-            raise ReservationConflictError(
+            raise ReservationStateConflictError(
                 "The run has no active reservation; leave out `steps_executed`, its steps were charged one by one."
             )
         return
@@ -130,7 +130,7 @@ def end_with_the_run(
     elif steps_executed is not None:
         close_reservation(work, call.organisation_id, active, commit(active, steps_executed), call.actor, call.now)
     elif attested_only:
-        raise ReservationConflictError(
+        raise ReservationStateConflictError(
             f"The run has the active reservation {active.id}: say in `steps_executed` how many of its steps were "
             f"executed ({active.steps_used} were authorised), or commit or void it first.",
             reservation=active.id,
@@ -150,16 +150,18 @@ def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, s
         steps_executed: the trainer's word now.
 
     Raises:
-        ReservationConflictError: it was another one, or none.
+        ReservationStateConflictError: it was another one, or none.
     """
     attested = reservations.last_attested(tx, call.organisation_id, run_id)
     if attested != steps_executed:
         told = "no word on its steps" if attested is None else f"{attested} steps executed"
-        raise ReservationConflictError(f"The run has ended before, with {told}, and stays so.", steps_executed=attested)
+        raise ReservationStateConflictError(
+            f"The run has ended before, with {told}, and stays so.", steps_executed=attested
+        )
 
 
 def _ended(call: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
-    call.require_permission(Permission.CHARGE)
+    call.require_permission(Permission.STEP_AUTHORIZE)
 
     def close() -> Reservation:
         with call.db.write(call.organisation_id) as tx:

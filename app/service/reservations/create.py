@@ -8,8 +8,9 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
+from app.ledger.audit_actions import AuditAction
 from app.ledger.composition import require_bounded_on_removal
-from app.ledger.errors import NotFoundError, ReservationConflictError
+from app.ledger.errors import NotFoundError, ReservationStateConflictError
 from app.ledger.permissions import Permission
 from app.ledger.plans import plan_of
 from app.ledger.policy_checks import require_declared, require_steps, sources_of
@@ -95,7 +96,7 @@ def create_reservation(
     stays as it is.
 
     Args:
-        call: needs CHARGE.
+        call: needs STEP_AUTHORIZE.
         request: run, plan, lease.
         identity: of the request.
         render: makes the reply's body.
@@ -108,14 +109,14 @@ def create_reservation(
         NotFoundError: the organisation has no such run, or the run no such reservation before.
         AttemptSupersededError: another attempt of the run has begun.
         RunStateConflictError: the run is not active.
-        ReservationConflictError: the run has an active reservation that the plan does not follow on.
-        ReservationTerminalError: the one before was not committed with that word, or its lease has run out.
+        ReservationStateConflictError: the run has an active reservation that the plan does not follow on.
+        ReservationClosedError: the one before was not committed with that word, or its lease has run out.
         InvalidInputError: of the one before, fewer steps were executed than were authorised, or more than were planned.
-        BudgetWindowError: an account of the run's path is not open.
+        BudgetClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
         PolicyViolationError: a policy does not allow an event of the plan.
     """
-    call.require_permission(Permission.CHARGE)
+    call.require_permission(Permission.STEP_AUTHORIZE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         work = load_for(tx, call, request.run_id)
@@ -134,7 +135,12 @@ def create_reservation(
         if isinstance(held, Refusal):
             before.rollback()
             count = sum(step.count for step in request.steps)
-            call.record(tx, refusal_event("plan", request.run_id, count, held.binding.id, refusal_details(held)))
+            call.record(
+                tx,
+                refusal_event(
+                    AuditAction.RESERVATION_REFUSED, request.run_id, count, held.binding.id, refusal_details(held)
+                ),
+            )
             return refuse(held)
         before.commit()
         save(work)
@@ -154,7 +160,7 @@ def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanReq
         if not closing.replayed:
             close_reservation(work, call.organisation_id, found, closing, call.actor, call.now)
     elif active is not None:
-        raise ReservationConflictError(
+        raise ReservationStateConflictError(
             f"The run has the active reservation {active.id}; commit or void it before the next one, or let the next "
             "one follow on it.",
             reservation=active.id,
@@ -176,7 +182,7 @@ def hold_plan(
         The reservation, or why the plan does not fit.
 
     Raises:
-        BudgetWindowError: an account of the run's path is not open.
+        BudgetClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
     """
     organisation_id = call.organisation_id

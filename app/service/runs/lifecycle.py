@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
 from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_attempt, require_not_ended
@@ -23,10 +24,10 @@ from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations.close import end_with_the_run, require_same_step_count
 
 _DONE = {
-    RunAction.PAUSE: "paused",
-    RunAction.RESUME: "resumed",
-    RunAction.COMPLETE: "completed",
-    RunAction.ABORT: "aborted",
+    RunAction.PAUSE: AuditAction.RUN_PAUSED,
+    RunAction.RESUME: AuditAction.RUN_RESUMED,
+    RunAction.COMPLETE: AuditAction.RUN_COMPLETED,
+    RunAction.ABORT: AuditAction.RUN_ABORTED,
 }
 
 
@@ -36,7 +37,7 @@ def transition_run(
     """Pause, resume, complete or abort a run.
 
     Args:
-        call: needs RUNS.
+        call: needs RUN_MANAGE.
         run_id: its id.
         action: what to do; doing it again changes nothing.
         steps_executed: to the end of a run with an active reservation: how many of its steps were executed. A run is
@@ -50,11 +51,11 @@ def transition_run(
         NotFoundError: the organisation has none such.
         AttemptSupersededError: another attempt of the run has begun.
         RunStateConflictError: a completed or aborted run stays what it is.
-        ReservationConflictError: `steps_executed` is missing, or nothing is reserved; or the run has ended before with
-            another number.
+        ReservationStateConflictError: `steps_executed` is missing, or nothing is reserved; or the run has
+            ended before with another number.
         InvalidInputError: it is fewer steps than were authorised, or more than were planned.
     """
-    call.require_permission(Permission.RUNS)
+    call.require_permission(Permission.RUN_MANAGE)
 
     def change(ready: PrecomputedCosts) -> RunRecord:
         with call.db.write(call.organisation_id) as tx:
@@ -71,7 +72,7 @@ def transition_run(
                     needed = action is RunAction.COMPLETE
                     end_with_the_run(work, call, run_id, steps_executed, attested_only=needed)
                 save_transition(work, call, replace(work.run(call.organisation_id, run_id), status=reached))
-                done = AuditEvent(f"run.{_DONE[action]}", run_id, {"status": run.status}, {"status": reached})
+                done = AuditEvent(_DONE[action], run_id, {"status": run.status}, {"status": reached})
                 call.record(tx, done)
             elif steps_executed is not None:
                 require_same_step_count(tx, call, run_id, steps_executed)
@@ -91,7 +92,7 @@ def start_attempt(
     """Let a run go on from a checkpoint: the trainer before is fenced off, and what it spent stays spent.
 
     Args:
-        call: needs CHARGE.
+        call: needs STEP_AUTHORIZE.
         run_id: its id.
         first_step: the number of the first step after the checkpoint; None: none is repeated.
         steps_executed: of the active reservation's plan, if there is one: it is committed with them. Without, what is
@@ -106,9 +107,9 @@ def start_attempt(
         NotFoundError: the organisation has no such run.
         RunStateConflictError: the run has ended, is overdrawn, or belongs to a sweep that is charged at once.
         InvalidInputError: `first_step` was not reached yet.
-        ReservationConflictError: `steps_executed` is given, and nothing is reserved.
+        ReservationStateConflictError: `steps_executed` is given, and nothing is reserved.
     """
-    call.require_permission(Permission.CHARGE)
+    call.require_permission(Permission.STEP_AUTHORIZE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         work = load_for(tx, call, run_id)
@@ -127,7 +128,7 @@ def start_attempt(
         runs.add_attempt(tx, call.organisation_id, opened, call.now)
         save_transition(work, call, opened)
         before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
-        call.record(tx, AuditEvent("run.attempt_opened", run_id, before, now))
+        call.record(tx, AuditEvent(AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now))
         return render(read_run(tx, call, run_id, ready))
 
     return run_idempotent(call, identity, create)
@@ -149,4 +150,4 @@ def _supersede(tx: Connection, call: RequestContext, run_id: str) -> None:
         )
         proposals.decide(tx, call.organisation_id, decided)
         before, now = ({"status": str(each.status)} for each in (waiting, decided))
-        call.record(tx, AuditEvent(f"{waiting.kind}.{decided.status}", waiting.id, before, now))
+        call.record(tx, AuditEvent(AuditAction(f"{waiting.kind}.{decided.status}"), waiting.id, before, now))

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Refusal
+from app.ledger.audit_actions import AuditAction
 from app.ledger.composition import budgets_of, check_several, require_charged_directly
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.hash_chain import genesis
@@ -90,7 +91,7 @@ def register_run(
     while it waits, and what nobody may release would be forfeited.
 
     Args:
-        call: needs RUNS.
+        call: needs RUN_MANAGE.
         registration: what the trainer says of the run.
         identity: of the request.
         render: makes the reply's body.
@@ -102,7 +103,7 @@ def register_run(
     Raises:
         NotFoundError: there is no such budget.
         InvalidInputError: what is named is no budget that a run can charge, or not together with the others.
-        BudgetWindowError: a budget is not open, or an account above it.
+        BudgetClosedError: a budget is not open, or an account above it.
         PrivacyUnitMismatchError: the trainer, or another population, protects another unit.
         RelationMismatchError: its mechanism is calibrated for another relation, or another population is kept under it.
         UnsupportedEventError: an event has no sound bound under the relation.
@@ -110,7 +111,7 @@ def register_run(
         LimitTooSmallError: the run's own limit could never admit anything.
         PolicyViolationError: a policy does not allow it.
     """
-    call.require_permission(Permission.RUNS)
+    call.require_permission(Permission.RUN_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         before = tx.begin_nested()
@@ -119,7 +120,9 @@ def register_run(
             before.rollback()
             budget = find_parent(tx, call, registration.declaration.budgets[0]).account.id
             count = sum(step.count for step in registration.plan)
-            call.record(tx, refusal_event("run", budget, count, opened.binding.id, refusal_details(opened)))
+            call.record(
+                tx, refusal_event(AuditAction.RUN_REFUSED, budget, count, opened.binding.id, refusal_details(opened))
+            )
             return refuse(opened)
         before.commit()
         return render(read_run(tx, call, opened, ready))
@@ -185,7 +188,7 @@ def _record_registration(tx: Connection, call: RequestContext, path: Sequence[Ac
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
     facts |= run_audit_payload(event, run.declared_steps, run.declared_steps_per_hour)
-    call.record(tx, AuditEvent("run.registered", account.id, after=facts | {"status": str(run.status)}))
+    call.record(tx, AuditEvent(AuditAction.RUN_CREATED, account.id, after=facts | {"status": str(run.status)}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,12 +169,12 @@ def verify_organisation(call: RequestContext) -> VerificationReport:
     """Verify the caller's organisation, and stop writes to what is not proven.
 
     Args:
-        call: needs VERIFY.
+        call: needs LEDGER_VERIFY.
 
     Returns:
         What was found.
     """
-    call.require_organisation_scope(Permission.VERIFY)
+    call.require_organisation_scope(Permission.LEDGER_VERIFY)
     found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.actor, call.now)
     counters.verified(sound=found.sound)
     return found

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.ledger.accounts import Account, AccountKind
+from app.ledger.audit_actions import AuditAction
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis, canonical
 from app.ledger.lookalikes import name_skeleton
@@ -20,8 +21,16 @@ from app.persistence.tolerant import DAMAGED
 from app.service.verification import records
 from app.service.verification.records import Records
 
-STATUS_ACTS: Final = frozenset({"run.activated", "run.paused", "run.resumed", "run.completed", "run.aborted"})
-OPENING_ACTS: Final = frozenset({"population.created", "budget.created", "run.registered", "account.adopted"})
+STATUS_ACTS: Final = frozenset(
+    {
+        AuditAction.RUN_ACTIVATED,
+        AuditAction.RUN_PAUSED,
+        AuditAction.RUN_RESUMED,
+        AuditAction.RUN_COMPLETED,
+        AuditAction.RUN_ABORTED,
+    }
+)
+OPENING_ACTS: Final = frozenset({AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED, AuditAction.RUN_CREATED})
 APART: Final = ("limit", "status")
 """Facts of an account that later acts change."""
 
@@ -54,7 +63,7 @@ class Terms:
         facts: canonical JSON of those that never change.
         stages: the limits in the order in which they were in force; at least one.
         status: of a run, by the acts alone.
-        created_at: when it was opened; None: before the chain began.
+        created_at: when it was opened.
         policy: that was set last, as canonical JSON; None: none was.
         policy_revision: how often one was set.
         tells: of what it tells, as canonical JSON.
@@ -64,7 +73,7 @@ class Terms:
     facts: str
     stages: list[LimitPeriod]
     status: str | None
-    created_at: datetime | None = None
+    created_at: datetime
     policy: str | None = None
     policy_revision: int = 0
     tells: str = canonical(asdict(DEFAULT_ALERT_SETTINGS))
@@ -147,11 +156,11 @@ def disagreements(
     if terms is None:
         yield "no act of its organisation says that it was opened."
         return
-    said, adopted = json.loads(terms.facts), terms.created_at is None
-    names = said.keys() if adopted else (said.keys() | facts.keys()) - set(APART)
+    said = json.loads(terms.facts)
+    names = (said.keys() | facts.keys()) - set(APART)
     now = json.loads(fixed_facts(facts))
     other = sorted(name for name in names if name not in now.keys() & said.keys() or said[name] != now[name])
-    if not adopted and record.created_at != terms.created_at:
+    if record.created_at != terms.created_at:
         other.append("created_at")
     if other:
         yield f"it is not as it was opened: {', '.join(other)}."
@@ -206,18 +215,18 @@ def _noted(told: AuditState, entry: AuditEntry) -> str | None:
 
 def _note(told: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     known = told.terms.get(entry.subject)
-    if entry.action == "organisation.created":
+    if entry.action == AuditAction.ORGANISATION_CREATED:
         told.founded = True
-    elif entry.action == "policy.changed" and entry.subject == entry.organisation_id:
+    elif entry.action == AuditAction.POLICY_REPLACED and entry.subject == entry.organisation_id:
         told.house_policy = canonical(after["policy"])
     elif entry.action in OPENING_ACTS:
         status = after.get("status", RunStatus.ACTIVE)
-        created_at = None if entry.action == "account.adopted" else entry.created_at
-        told.terms[entry.subject] = Terms(fixed_facts(after), [LimitPeriod(_limit(after["limit"]))], status, created_at)
-    elif entry.action == "runs.anchored":
+        periods = [LimitPeriod(_limit(after["limit"]))]
+        told.terms[entry.subject] = Terms(fixed_facts(after), periods, status, entry.created_at)
+    elif entry.action == AuditAction.RUNS_ANCHORED:
         for run_id, (decisions, head) in after["runs"].items():
             told.anchors.setdefault(run_id, {})[int(decisions)] = head
-    elif entry.action == "quarantine.lifted":
+    elif entry.action == AuditAction.QUARANTINE_LIFTED:
         _lift(told, entry)
     elif known is not None:
         _change(known, entry, after)
@@ -237,11 +246,11 @@ def _withdraw(told: AuditState, after: Mapping[str, Any]) -> None:
 
 
 def _change(known: Terms, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    if entry.action == "policy.changed":
+    if entry.action == AuditAction.POLICY_REPLACED:
         known.policy, known.policy_revision = canonical(after["policy"]), after["revision"]
-    elif entry.action == "account.alerts_set":
+    elif entry.action == AuditAction.ALERT_SETTINGS_REPLACED:
         known.tells = canonical(after)
-    elif entry.action == "quarantine.placed":
+    elif entry.action == AuditAction.QUARANTINE_PLACED:
         known.quarantine = after["quarantine"]
     elif entry.action.endswith(".limit_changed"):
         before = json.loads(entry.before or "{}")

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
 from app.persistence.database import Database
@@ -58,7 +59,7 @@ def _place(
             before = raw_rows.set_quarantine(tx, organisation_id, sentences, now)
             for account_id, old in before.items() if told else ():
                 was = None if old is None else {"quarantine": old}
-                act = AuditEvent("quarantine.placed", account_id, was, {"quarantine": sentences[account_id]})
+                act = AuditEvent(AuditAction.QUARANTINE_PLACED, account_id, was, {"quarantine": sentences[account_id]})
                 record_event(tx, organisation_id, asker, act, now)
             return before
 

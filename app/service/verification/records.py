@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.hash_chain import AuditEntry, canonical, digest
 from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.persistence.repositories.records import StoredRecord
@@ -121,7 +122,7 @@ def _key(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
         expires_at=_moment(after["expires_at"]),
         revoked_at=_moment(after["revoked_at"]),
     )
-    if entry.action == "key.created":
+    if entry.action == AuditAction.API_KEY_CREATED:
         _row(said, "api_keys", entry.subject, created_by=entry.actor, created_at=entry.created_at)
 
 
@@ -221,19 +222,19 @@ def _attempt(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None
 
 
 _MAKERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]], None]]] = {
-    "organisation.created": _organisation,
-    "policy.changed": _policy,
-    "key.created": _key,
-    "key.rotated": _key,
-    "key.revoked": _key,
+    AuditAction.ORGANISATION_CREATED: _organisation,
+    AuditAction.POLICY_REPLACED: _policy,
+    AuditAction.API_KEY_CREATED: _key,
+    AuditAction.API_KEY_ROTATED: _key,
+    AuditAction.API_KEY_REVOKED: _key,
     **{f"{kind}.proposed": _proposal for kind in ProposalKind},
-    "experiment.declared": _experiment,
-    "webhook.created": _webhook,
-    "webhook.secret_rotated": _webhook_secret,
-    "webhook.disabled": _webhook_disabled,
-    "session.opened": _session,
-    "session.ended": _session_ended,
-    "runs.anchored": _anchors,
-    "run.registered": _run,
-    "run.attempt_opened": _attempt,
+    AuditAction.EXPERIMENT_CREATED: _experiment,
+    AuditAction.WEBHOOK_CREATED: _webhook,
+    AuditAction.WEBHOOK_SECRET_ROTATED: _webhook_secret,
+    AuditAction.WEBHOOK_DISABLED: _webhook_disabled,
+    AuditAction.SESSION_CREATED: _session,
+    AuditAction.SESSION_ENDED: _session_ended,
+    AuditAction.RUNS_ANCHORED: _anchors,
+    AuditAction.RUN_CREATED: _run,
+    AuditAction.RUN_ATTEMPT_CREATED: _attempt,
 }

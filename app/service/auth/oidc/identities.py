@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.repositories import accounts, organisations
@@ -170,11 +171,18 @@ class OidcAuthenticator:
         try:
             home = self._home(error.claims)
         except (SQLAlchemyError, LedgerError) as failure:
-            _logger.warning("A token.refused could not be noted (%s): %s", error.why, error_summary(failure))
+            _logger.warning(
+                "A oidc_token.authentication_failed could not be noted (%s): %s", error.why, error_summary(failure)
+            )
             return
         if home is not None:
             subject = tokens.actor(self._terms, error.claims) or tokens.ACTOR_PREFIX
-            tried = FailedAttempt("token.refused", home.organisation_id, subject, {"issuer": self._terms.issuer})
+            tried = FailedAttempt(
+                AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED,
+                home.organisation_id,
+                subject,
+                {"issuer": self._terms.issuer},
+            )
             self._failures.note(self._doors[home.placement].db, tried, error.why, request_id)
 
 

@@ -9,7 +9,7 @@ from epsilon_ledger._wire.errors import (
 from epsilon_ledger._wire.problem_errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
-    ReservationConflictError,
+    ReservationStateConflictError,
     RunStateConflictError,
     SequenceConflictError,
     SequenceGapError,
@@ -26,7 +26,7 @@ _RUN_GOES_ON = (
     SequenceConflictError,
     SequenceGapError,
     AttemptSupersededError,
-    ReservationConflictError,
+    ReservationStateConflictError,
     AccountQuarantinedError,
     RunStateConflictError,
 )

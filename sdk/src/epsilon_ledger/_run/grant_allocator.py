@@ -15,8 +15,8 @@ from epsilon_ledger._wire.problem_errors import (
     InvalidRequestError,
     NotFoundError,
     RequestTooLargeError,
-    ReservationConflictError,
-    ReservationTerminalError,
+    ReservationClosedError,
+    ReservationStateConflictError,
     RunStateConflictError,
 )
 from epsilon_ledger._wire.problems import BudgetExceededError
@@ -28,8 +28,8 @@ _NO: Final = (
     BudgetExceededError,
     RunStateConflictError,
     AttemptSupersededError,
-    ReservationConflictError,
-    ReservationTerminalError,
+    ReservationStateConflictError,
+    ReservationClosedError,
     AccountQuarantinedError,
     NotFoundError,
     InvalidRequestError,
@@ -176,7 +176,7 @@ class GrantAllocator:
             self._enough = True
             if grant is not None and isinstance(outcome, BudgetExceededError) and grant.precedes(outcome.limit_change):
                 grant.closing = True  # its steps may have been withdrawn: what was handed out is told first
-        elif isinstance(outcome, ReservationTerminalError):
+        elif isinstance(outcome, ReservationClosedError):
             self._expire()
         else:
             raise outcome

@@ -7,7 +7,7 @@ from epsilon_ledger._wire.endpoints import get_run, path
 from epsilon_ledger._wire.errors import LedgerError, LedgerUnavailableError
 from epsilon_ledger._wire.events import Event
 from epsilon_ledger._wire.models import Admission, RunState
-from epsilon_ledger._wire.problem_errors import InvalidRequestError, RequestTooLargeError, ReservationTerminalError
+from epsilon_ledger._wire.problem_errors import InvalidRequestError, RequestTooLargeError, ReservationClosedError
 from epsilon_ledger._wire.problems import BudgetExceededError
 from epsilon_ledger._wire.requests import RequestFlow, post
 from epsilon_ledger._wire.responses import Response
@@ -92,7 +92,7 @@ class GrantClient(GrantAllocator):
             self._drop(wish, error)
             if isinstance(error, BudgetExceededError):
                 return error
-            if isinstance(error, ReservationTerminalError):
+            if isinstance(error, ReservationClosedError):
                 yield from self._lost()
                 return None
             if isinstance(error, LedgerUnavailableError):
@@ -119,7 +119,7 @@ class GrantClient(GrantAllocator):
         grant.closing = True
         try:
             yield post(f"{path('reservations', grant.held.id)}/commit", {"steps_executed": grant.used})
-        except ReservationTerminalError:
+        except ReservationClosedError:
             yield from self._lost()
             return
         self._asking.state = replace(self._asking.state, next_step=grant.next_step, reservation=None)

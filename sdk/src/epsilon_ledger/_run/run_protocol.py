@@ -149,7 +149,7 @@ class RunDialogue:
 
         Raises:
             BudgetExceededError: the plan does not fit; nothing is held.
-            ReservationConflictError: the run has an active reservation.
+            ReservationStateConflictError: the run has an active reservation.
             ValueError: the run asks ahead, which makes reservations of its own.
             LedgerError: anything else.
         """
@@ -171,7 +171,7 @@ class RunDialogue:
             The reservation as it ended.
 
         Raises:
-            ReservationTerminalError: it ended in another way before.
+            ReservationClosedError: it ended in another way before.
             LedgerError: anything else.
         """
         return (yield from self._end_plan("commit", {"steps_executed": whole("steps_executed", steps_executed, 0)}))
@@ -183,8 +183,8 @@ class RunDialogue:
             The reservation as it ended.
 
         Raises:
-            ReservationTerminalError: it ended in another way before.
-            ReservationConflictError: steps were taken out of it.
+            ReservationClosedError: it ended in another way before.
+            ReservationStateConflictError: steps were taken out of it.
             LedgerError: anything else.
         """
         return (yield from self._end_plan("void", {}))
@@ -196,7 +196,7 @@ class RunDialogue:
             The reservation as it is.
 
         Raises:
-            ReservationTerminalError: it has ended; if its lease ran out, what was left is forfeited.
+            ReservationClosedError: it has ended; if its lease ran out, what was left is forfeited.
             LedgerError: anything else.
         """
         return (yield post(f"{path('reservations', self._own_plan())}/renew", {})).read(Reservation)
@@ -210,7 +210,7 @@ class RunDialogue:
         Raises:
             RunStateConflictError: the run was aborted.
             AttemptSupersededError: another process has taken the run over.
-            ReservationConflictError: the run has a plan, and `steps_executed` is missing.
+            ReservationStateConflictError: the run has a plan, and `steps_executed` is missing.
             LedgerError: anything else.
         """
         # In a request of its own: the end of a run does not say which grant it is the end of, and may come late.

@@ -10,13 +10,13 @@
   + TrialExceededError            a trial wants more than its sweep has declared and paid for
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
     · BudgetExceededError         budget_exceeded
-    · BudgetWindowError           budget_window
+    · BudgetClosedError           budget_closed
     · SequenceConflictError       sequence_conflict
     · SequenceGapError            sequence_gap
     · RunStateConflictError       run_state_conflict
     · AttemptSupersededError      attempt_superseded
-    · ReservationConflictError    reservation_conflict
-    · ReservationTerminalError    reservation_terminal
+    · ReservationStateConflictError    reservation_state_conflict
+    · ReservationClosedError    reservation_closed
     · AccountQuarantinedError     account_quarantined
     · IdempotencyKeyReusedError   idempotency_key_reused
     · NameTakenError              name_taken

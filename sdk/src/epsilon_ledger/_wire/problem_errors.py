@@ -34,7 +34,7 @@ class _Closed:
     closes_at: str | None
 
 
-class BudgetWindowError(ProblemError):
+class BudgetClosedError(ProblemError):
     """A budget is not open yet, or not any more: nothing was charged, and nothing may be released.
 
     Args:
@@ -44,7 +44,7 @@ class BudgetWindowError(ProblemError):
         MalformedError: the answer does not say whose window it is.
     """
 
-    codes = ("budget_window",)
+    codes = ("budget_closed",)
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -114,13 +114,13 @@ class AttemptSupersededError(ProblemError):
         self.current_attempt: int = told["current_attempt"]
 
 
-class ReservationConflictError(ProblemError):
+class ReservationStateConflictError(ProblemError):
     """The run has another reservation, or what is asked does not go with what was used of it."""
 
-    codes = ("reservation_conflict",)
+    codes = ("reservation_state_conflict",)
 
 
-class ReservationTerminalError(ProblemError):
+class ReservationClosedError(ProblemError):
     """The reservation has ended, and stays as it is.
 
     Args:
@@ -130,7 +130,7 @@ class ReservationTerminalError(ProblemError):
         MalformedError: the answer does not say how it ended.
     """
 
-    codes = ("reservation_terminal",)
+    codes = ("reservation_closed",)
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -213,13 +213,13 @@ class NotFoundError(ProblemError):
 
 _KINDS: tuple[type[ProblemError], ...] = (
     BudgetExceededError,
-    BudgetWindowError,
+    BudgetClosedError,
     SequenceConflictError,
     SequenceGapError,
     RunStateConflictError,
     AttemptSupersededError,
-    ReservationConflictError,
-    ReservationTerminalError,
+    ReservationStateConflictError,
+    ReservationClosedError,
     AccountQuarantinedError,
     IdempotencyKeyReusedError,
     NameTakenError,
