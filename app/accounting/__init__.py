@@ -1,1 +1,1 @@
-"""Pure privacy accounting: events in, integer Rényi curves and epsilons out; no clock, no storage, no web."""
+"""Compute privacy costs without I/O: events in, integer Rényi curves and epsilons out."""

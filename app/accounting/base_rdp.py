@@ -1,4 +1,4 @@
-"""The Rényi divergence of each mechanism that ran on all of the data: one formula per event type."""
+"""Rényi divergence of mechanisms without sampling, one formula per event type."""
 
 from functools import singledispatch
 from math import fsum, inf, log, log1p, sqrt
@@ -37,20 +37,20 @@ from app.accounting.group_privacy import for_group
 
 @singledispatch
 def rdp(event: DpEvent, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
-    """Return the Rényi divergence between the outputs on two neighbouring data sets, where one formula gives it.
+    """Compute the Rényi divergence of an event that a single formula covers.
 
-    Events made of others are priced in whole units: see `app.accounting.rdp.curve_over`.
+    Composite events are priced in integer units instead: see `app.accounting.rdp.curve_over`.
 
     Args:
-        event: what the mechanism did.
+        event: the event.
         orders: (n_orders,) Rényi orders above 1.
-        relation: which data sets are neighbours.
+        relation: the neighboring relation.
 
     Returns:
-        (n_orders,) nats, an upper bound with relative error at most 1e-10, not negative, possibly infinite.
+        (n_orders,) nats, an upper bound with relative error at most 1e-10, at least 0, possibly infinite.
 
     Raises:
-        UnsupportedEventError: no proven formula here covers this event under this relation.
+        UnsupportedEventError: no proven formula covers this event under this relation.
     """
     raise UnsupportedEventError(
         f"There is no single formula for {type_name(event)} under {relation} over {orders.size} orders."
@@ -59,26 +59,19 @@ def rdp(event: DpEvent, orders: NDArray[np.float64], relation: NeighboringRelati
 
 @singledispatch
 def gaussian_noise(event: DpEvent, relation: NeighboringRelation) -> float:
-    """Return the noise multiplier of the one Gaussian release that an event amounts to.
+    """Compute the noise multiplier of the single Gaussian release equivalent to an event.
 
-    Several Gaussian releases of the same records, each scaled to noise of one, are one release of a longer vector
-    whose squared sensitivity is the sum of theirs: z = (sum of z_i^-2)^(-1/2). A query that depends on earlier answers
-    changes nothing: the pair of Gaussians at the largest distance dominates each release whatever came before, and
-    products of dominating pairs dominate adaptive compositions.
-
-    Args:
-        event: a Gaussian release, or several composed.
-        relation: which data sets are neighbours; replacing a record moves a sum by two clipping norms.
+    Several Gaussian releases of the same records, each scaled to unit noise, are one release of a longer vector whose
+    squared sensitivity is the sum of theirs: z = (sum of z_i^-2)^(-1/2). Adaptive queries change nothing: the pair of
+    Gaussians at the largest distance dominates each release, and products of dominating pairs dominate adaptive
+    compositions. Sources: McMahan et al. 2018 (arXiv 1812.06210), section 3; Zhu, Dong, Wang 2022 (arXiv 2106.08567),
+    Theorem 10, for adaptive queries.
 
     Returns:
-        Standard deviation of the noise divided by the L2 sensitivity.
+        Standard deviation of the noise divided by the L2 sensitivity under `relation`.
 
     Raises:
-        UnsupportedEventError: not everything in the event is a Gaussian release.
-
-    Source:
-        McMahan, Andrew, Erlingsson, Chien, Mironov, Papernot, Kairouz 2018 (arXiv 1812.06210), section 3; Zhu, Dong,
-        Wang 2022 (arXiv 2106.08567), Theorem 10, for adaptive queries.
+        UnsupportedEventError: some part of the event is not a Gaussian release.
     """
     raise UnsupportedEventError(
         f"{type_name(event)} is no Gaussian release under {relation}: there is no bound for it when it is composed "
@@ -87,16 +80,16 @@ def gaussian_noise(event: DpEvent, relation: NeighboringRelation) -> float:
 
 
 def sensitivity(relation: NeighboringRelation) -> float:
-    """Return by how many clipping norms a record can move a sum of clipped vectors.
+    """Compute the maximum change of a clipped sum in clipping norms.
 
-    Replacing a record takes one vector away and adds another; a special record contributes zero.
+    Replacing a record removes one vector and adds another; a special record contributes zero.
     """
     return 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
 
 
 @gaussian_noise.register
 def _(event: Gaussian, relation: NeighboringRelation) -> float:
-    # The clipped mean of a micro-batch moves from anywhere in the ball to anywhere else whatever is done to one record.
+    # One record can move a micro-batch's clipped mean between any two points of the ball, under every relation.
     return event.noise_multiplier / (2.0 if event.clipped == "microbatch" else sensitivity(relation))
 
 
@@ -176,8 +169,8 @@ def _(event: Exponential, orders: NDArray[np.float64], relation: NeighboringRela
 
 @rdp.register
 def _(event: EpsilonDelta, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
-    # Every (epsilon, delta)-DP mechanism can be made from one that tells all with probability delta and is randomized
-    # response with epsilon otherwise (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). The delta stands beside the curve.
+    # Every (epsilon, delta)-DP mechanism can be simulated by one that fails with probability delta and is randomized
+    # response with epsilon otherwise (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). The curve stores delta separately.
     del relation  # stated by the caller for it
     return pure_dp_rdp(event.epsilon, orders)
 
@@ -191,14 +184,10 @@ def _(event: Zcdp, orders: NDArray[np.float64], relation: NeighboringRelation) -
 
 @singledispatch
 def worst_loss(event: DpEvent, relation: NeighboringRelation) -> float:  # noqa: ARG001 - dispatch looks at it
-    """Return the largest privacy loss that an event can cause: its divergence of order infinity, and of no order more.
-
-    Args:
-        event: what the mechanism did to all of the data.
-        relation: which data sets are neighbours.
+    """Compute the largest privacy loss of an event: its divergence of order infinity.
 
     Returns:
-        Nats; infinite for events with Gaussian noise, and wherever nothing else is known.
+        Nats; infinite for events with Gaussian noise and for events without a known bound.
     """
     return inf
 
@@ -216,7 +205,7 @@ def _(event: Exponential | EpsilonDelta, relation: NeighboringRelation) -> float
 
 @worst_loss.register
 def _(event: RandomizedResponse, relation: NeighboringRelation) -> float:
-    # Probabilities times k: the kept value has k - (k - 1) p, each other one p, each value of a special record 1.
+    # Probabilities times k: the true value has k - (k - 1) p, each other one p, each value of a special record 1.
     p, k = event.noise_parameter, event.num_buckets
     kept, other = log1p((k - 1) * (1 - p)), log(p)
     return max(kept, -other) if relation is NeighboringRelation.REPLACE_SPECIAL else kept - other

@@ -1,10 +1,9 @@
-"""From Rényi divergence to (epsilon, delta) and back, and from a limit to what each order may spend.
+"""Convert between Rényi divergence and (epsilon, delta), and limits to thresholds per order.
 
-Source of the improved conversion: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010), Proposition 12, and
-Balle, Barthe, Gaboardi, Hsu, Sato 2020 (arXiv 1905.09982), Theorem 21.
-Source of the classic one: Mironov 2017 (arXiv 1702.07476), Proposition 3.
-Source of epsilon 0: Bretagnolle & Huber 1979, total variation <= sqrt(1 - exp(-KL)), and no Rényi divergence of an
-order above 1 is below the Kullback-Leibler divergence (van Erven & Harremoës 2014, arXiv 1206.2459, Theorem 3).
+Improved conversion: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010), Proposition 12; Balle, Barthe, Gaboardi, Hsu,
+Sato 2020 (arXiv 1905.09982), Theorem 21. Classic conversion: Mironov 2017 (arXiv 1702.07476), Proposition 3.
+Epsilon 0: total variation <= sqrt(1 - exp(-KL)) (Bretagnolle & Huber 1979), and KL is at most the Rényi divergence of
+any order above 1 (van Erven & Harremoës 2014, arXiv 1206.2459, Theorem 3).
 """
 
 from dataclasses import dataclass
@@ -19,19 +18,14 @@ from numpy.typing import NDArray
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
 
 ROUNDING: Final = 2.0**-49
-"""Relative error allowed to each term of a bound: 16 roundings, where the formulas have at most 10."""
+"""Relative error allowed for each term of a bound: 16 roundings; the formulas have at most 10."""
 
 Method = Literal["improved", "classic"]
 
 
 @dataclass(frozen=True, slots=True)
 class EpsilonAtOrder:
-    """An epsilon and the order that gave it.
-
-    Args:
-        epsilon: nats, at least 0, infinite if every order is exhausted.
-        order: the Rényi order at which the conversion was smallest.
-    """
+    """An epsilon, infinite if every order is exhausted, and its order."""
 
     epsilon: float
     order: float
@@ -39,12 +33,7 @@ class EpsilonAtOrder:
 
 @dataclass(frozen=True, slots=True)
 class DeltaAtOrder:
-    """A delta and the order that gave it.
-
-    Args:
-        delta: in [0, 1], 1 if every order is exhausted.
-        order: the Rényi order at which the conversion was smallest.
-    """
+    """A delta, 1 if every order is exhausted, and its order."""
 
     delta: float
     order: float
@@ -53,15 +42,15 @@ class DeltaAtOrder:
 def epsilon_at_orders(
     orders: NDArray[np.float64], rdp_nats: NDArray[np.float64], delta: float | NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Convert each order's divergence to an epsilon by itself.
+    """Convert the divergence at each order to an epsilon.
 
     Args:
         orders: (n_orders,) Rényi orders above 1.
         rdp_nats: (n_orders,) nats, infinity allowed.
-        delta: in [0, 1), one for all orders or (n_orders,); an order with delta 0 gives infinity.
+        delta: in [0, 1), scalar or (n_orders,); 0 gives infinity.
 
     Returns:
-        (n_orders,) epsilons; they may be negative, which means that 0 is enough.
+        (n_orders,) epsilons; a negative value means that epsilon 0 holds.
     """
     reward, price, _ = _terms(orders, delta)
     return rdp_nats - reward + price
@@ -73,16 +62,16 @@ def epsilon_from_rdp(
     delta: float,
     method: Method = "improved",
 ) -> EpsilonAtOrder:
-    """Return the smallest epsilon that a divergence proves at a delta.
+    """Compute the smallest epsilon that a divergence proves at a delta.
 
     Args:
         orders: (n_orders,) Rényi orders above 1.
         rdp_nats: (n_orders,) nats, infinity allowed.
         delta: in (0, 1).
-        method: "classic" adds ln(1/delta) / (order - 1) and is looser; some source systems report it.
+        method: "classic" adds ln(1/delta) / (order - 1); it is looser, but some systems report it.
 
     Returns:
-        The epsilon and its order; epsilon is 0 if nothing was released, or (improved) so little that delta covers it.
+        Epsilon is 0 if nothing was released or, with "improved", if delta alone covers the divergence.
     """
     if method == "classic":
         epsilons = rdp_nats - np.log(delta) / (orders - 1)
@@ -100,19 +89,19 @@ def delta_from_rdp(
     epsilon: float,
     method: Method = "improved",
 ) -> DeltaAtOrder:
-    """Return the smallest delta that a divergence proves at an epsilon.
+    """Compute the smallest delta that a divergence proves at an epsilon.
 
     The improved conversion is (1/a) (1 - 1/a)^(a - 1) exp((a - 1) (R - epsilon)), or sqrt(1 - exp(-R)) at any epsilon;
-    the classic one exp((a - 1) (R - epsilon)). Logarithms are rounded up by 2^-49 of each term's size.
+    the classic one is exp((a - 1) (R - epsilon)). Logarithms are rounded up by 2^-49 of each term's size.
 
     Args:
         orders: (n_orders,) Rényi orders above 1.
         rdp_nats: (n_orders,) nats, infinity allowed.
         epsilon: finite, at least 0.
-        method: "classic" is looser; some source systems report it.
+        method: "classic" is looser, but some systems report it.
 
     Returns:
-        The delta, never rounded down, and its order; 0 only if nothing was released.
+        The delta is rounded up, and 0 only if nothing was released.
     """
     b = orders - 1
     logs = b * (rdp_nats - epsilon) + ROUNDING * b * (rdp_nats + epsilon)
@@ -130,16 +119,9 @@ def delta_from_rdp(
 def epsilon_of_curve(
     orders: NDArray[np.float64], curve: RdpCurve, delta: float, method: Method = "improved"
 ) -> EpsilonAtOrder:
-    """Return the smallest epsilon that a curve proves at a delta, after its own delta.
+    """Compute the smallest epsilon that a curve proves at a delta.
 
-    Args:
-        orders: (n_orders,) the curve's grid.
-        curve: what was released.
-        delta: in (0, 1); the curve's own delta is taken from it.
-        method: as for `epsilon_from_rdp`.
-
-    Returns:
-        The epsilon and its order; infinite if the curve's own delta leaves nothing.
+    The curve's own delta is subtracted from `delta`, in (0, 1), first; epsilon is infinite if nothing remains.
     """
     left = delta_left(delta, curve.delta)
     if left <= 0:
@@ -150,16 +132,9 @@ def epsilon_of_curve(
 def delta_of_curve(
     orders: NDArray[np.float64], curve: RdpCurve, epsilon: float, method: Method = "improved"
 ) -> DeltaAtOrder:
-    """Return the smallest delta that a curve proves at an epsilon, its own delta added.
+    """Compute the smallest delta that a curve proves at an epsilon, rounded up.
 
-    Args:
-        orders: (n_orders,) the curve's grid.
-        curve: what was released.
-        epsilon: finite, at least 0.
-        method: as for `delta_from_rdp`.
-
-    Returns:
-        The delta, never rounded down, and its order.
+    The curve's own delta is added; `epsilon` is finite and at least 0.
     """
     found = delta_from_rdp(orders, curve.nats(), epsilon, method)
     if not curve.delta:
@@ -168,15 +143,7 @@ def delta_of_curve(
 
 
 def delta_left(delta: float, own_delta: int) -> float:
-    """Return what mechanisms with a delta of their own leave of a delta.
-
-    Args:
-        delta: in (0, 1).
-        own_delta: a curve's delta, units of 2^-62.
-
-    Returns:
-        The rest, rounded down, at least 0.
-    """
+    """Subtract a curve's own delta (units of 2^-62), rounded down to at least 0."""
     if not own_delta:
         return delta
     exact = Fraction(delta) - own_delta * Fraction(DELTA_UNIT)
@@ -187,30 +154,23 @@ def delta_left(delta: float, own_delta: int) -> float:
 
 
 def covered_by_delta(delta: float) -> float:
-    """Return how large a divergence of any order may be so that delta alone covers it, at epsilon 0.
-
-    Args:
-        delta: in (0, 1).
-
-    Returns:
-        -ln(1 - delta^2) in nats, rounded down.
-    """
+    """Compute the largest divergence that delta alone covers: -ln(1 - delta^2), rounded down."""
     return -log1p(-delta * delta) * (1 - ROUNDING)
 
 
 def threshold_units(
     orders: NDArray[np.float64], epsilon: float, delta: float | NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return what each order may spend so that it alone proves (epsilon, delta).
+    """Compute the largest divergence per order that by itself proves (epsilon, delta).
 
-    The threshold is epsilon - ln(1 - 1/a) + ln(delta a)/(a - 1), rounded down. Before rounding, 2^-49 of each
-    term's size is taken off: more than the formula's own rounding errors, so the result is never above the
-    exact threshold, and below it by at most one unit and 2^-48 of the terms' sizes.
+    The threshold is epsilon - ln(1 - 1/a) + ln(delta a)/(a - 1), rounded down. First 2^-49 of each term's size is
+    subtracted, more than the rounding errors of the formula. The result is never above the exact threshold, and at
+    most one unit and 2^-48 of the terms' sizes below it.
 
     Args:
         orders: (n_orders,) Rényi orders above 1.
         epsilon: the limit, finite and at least 0.
-        delta: in [0, 1), one for all orders or (n_orders,).
+        delta: in [0, 1), scalar or (n_orders,).
 
     Returns:
         (n_orders,) int64, units of 2^-44 nats, below EXHAUSTED; -1 at an order that cannot prove the limit.
@@ -223,21 +183,16 @@ def threshold_units(
 
 
 def conversion_prices(orders: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
-    """Return what the conversion adds to the divergence at each order; the latest 256 answers are kept.
+    """Compute the nats that the conversion adds at each order.
 
-    Args:
-        orders: (n_orders,) Rényi orders above 1.
-        delta: in [0, 1).
-
-    Returns:
-        (n_orders,) read-only nats, infinite for delta 0; without the divergences that delta covers alone.
+    The result is read-only (n_orders,), infinite for delta 0; the bound for epsilon 0 is not part of it.
     """
     return _conversion_prices(orders.tobytes(), delta)
 
 
 @lru_cache(maxsize=256)
 def _conversion_prices(orders: bytes, delta: float) -> NDArray[np.float64]:
-    """Every reply needs them, and few limits exist."""
+    """Cache the prices: every response needs them, and there are few distinct limits."""
     grid = np.frombuffer(orders, dtype=np.float64)
     prices = epsilon_at_orders(grid, np.zeros_like(grid), delta)
     prices.flags.writeable = False
@@ -245,7 +200,7 @@ def _conversion_prices(orders: bytes, delta: float) -> NDArray[np.float64]:
 
 
 def _terms(orders: NDArray[np.float64], delta: float | NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-    """Return -ln(1 - 1/a), -(ln delta + ln a)/(a - 1) and the size of what was added up for the latter."""
+    """Compute -ln(1 - 1/a), -(ln delta + ln a)/(a - 1) and the latter's error scale."""
     log_delta = np.full(orders.shape, -np.inf)
     np.log(delta, out=log_delta, where=np.broadcast_to(np.asarray(delta) > 0, orders.shape))
     log_orders = np.log(orders)

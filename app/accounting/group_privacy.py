@@ -1,4 +1,4 @@
-"""What protects a record, rewritten as what protects a privacy unit that owns several of them."""
+"""Convert record-level guarantees to privacy units that own several records."""
 
 from dataclasses import replace
 from functools import singledispatch
@@ -30,17 +30,17 @@ from app.accounting.events import (
 
 
 def for_group(event: DpEvent, size: int) -> DpEvent:
-    """Return an event that costs a record at least what `event` costs a unit with up to `size` records.
+    """Convert an event that protects a record to one that protects a group.
 
     Args:
-        event: described as if each record were a unit.
-        size: the most records that one unit owns, at least 1.
+        event: its parameters treat each record as a privacy unit.
+        size: maximum number of records per unit, at least 1.
 
     Returns:
-        An event without that group.
+        An event whose cost per record bounds the cost of `event` per unit.
 
     Raises:
-        UnsupportedEventError: there is no sound bound for such a group here, or it is beyond an event's bounds.
+        UnsupportedEventError: no sound group bound is known, or it exceeds an event's bounds.
     """
     try:
         return event if size == 1 else _in_group(event, size)
@@ -60,7 +60,7 @@ def _in_group(event: DpEvent, size: int) -> DpEvent:
 
 @_in_group.register
 def _(event: Gaussian | Laplace | DiscreteGaussian | TreeAggregation, size: int) -> DpEvent:
-    # The records' contributions add up: the sum, and the vector of a tree's nodes, moves `size` times as far at most.
+    # Contributions add up: the sum, or the vector of a tree's nodes, moves at most `size` times as far.
     return replace(event, noise_multiplier=event.noise_multiplier / size)
 
 
@@ -78,13 +78,13 @@ def _(event: AdaptiveClipping, size: int) -> DpEvent:
 
 @_in_group.register
 def _(event: RandomizedResponse, size: int) -> DpEvent:
-    # Every record answers by its own coins.
+    # Each record is randomized independently.
     return SelfComposed(event, size)
 
 
 @_in_group.register
 def _(event: Exponential, size: int) -> DpEvent:
-    # Scores move by `size` sensitivities, and so does the range of the loss.
+    # Scores, and so the range of the loss, grow by a factor of at most `size`.
     return Exponential(size * event.epsilon)
 
 
@@ -109,9 +109,9 @@ def _(event: EpsilonDelta, size: int) -> DpEvent:
 
 @_in_group.register
 def _(event: PoissonSampled, size: int) -> DpEvent:
-    # With probability 1 - (1 - q)^k at least one of the unit's records is taken. Given that, and the sample of all
-    # other records, the output is a mixture over which of them; both directions of the divergence from the output
-    # without any are convex in that mixture, hence at most what the worst choice of up to k records gives.
+    # A sample includes at least one of the unit's records with probability 1 - (1 - q)^k. Given that, the output is a
+    # mixture over the subset that was sampled. Both directions of the divergence are convex in that mixture, so the
+    # worst subset of up to k records bounds them.
     q = event.sampling_probability
     taken = 1.0 if q == 1 else min(-expm1(size * log1p(-q)), 1 - 2**-53)  # rounding must not turn sampling off
     return PoissonSampled(taken, for_group(event.event, size))
@@ -124,7 +124,7 @@ def _(event: Composed, size: int) -> DpEvent:
 
 @_in_group.register
 def _(event: SelfComposed | RepeatAndSelect | Decay, size: int) -> DpEvent:
-    # A schedule scales its noise multiplier, and selection takes any bound on one run: both keep their form.
+    # A schedule scales its noise multiplier, and selection accepts any bound on one run: both keep their form.
     return replace(event, event=for_group(event.event, size))
 
 

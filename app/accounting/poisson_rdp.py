@@ -1,4 +1,4 @@
-"""The Rényi divergence of each mechanism that ran on a Poisson sample."""
+"""Rényi divergence of mechanisms that run on a Poisson sample."""
 
 from functools import singledispatch
 from typing import Final
@@ -38,7 +38,7 @@ from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.group_privacy import for_group
 
 NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian)
-"""Mechanisms that release the noisy sum of a sample's contributions and nothing about who was taken."""
+"""Mechanisms that release only a noisy sum of the sample's contributions, not its membership."""
 
 
 @rdp.register
@@ -50,21 +50,17 @@ def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringR
 
 
 def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
-    """Check whether a Poisson sample hides, from the output of an event, which neighbour it was drawn from.
+    """Check whether the output hides which neighbour the Poisson sample was drawn from.
 
-    Under add_or_remove_one it always is: the other neighbour lacks the record, too. Under replace_special it is to a
-    noisy sum, to which a special record contributes zero, or is left out of its micro-batch. Of any other event the
-    output may show who was taken: of clients that answer a server by themselves, say.
-
-    Args:
-        event: what happened to the sample.
-        relation: which data sets are neighbours.
+    True under add_or_remove_one: the other neighbour lacks the record in any case. Under replace_special it is true of
+    a noisy sum, to which a special record contributes zero or is left out of its micro-batch. The output of other
+    events may show who was sampled, for example clients that answer a server directly. See docs/adr/0025.
 
     Returns:
-        Whether the outputs are a mixture against one of its own parts: what `poisson_sampled_rdp` has formulas for.
+        Whether the outputs are a mixture against one of its own parts, as `poisson_sampled_rdp` requires.
 
     Raises:
-        UnsupportedEventError: the event is a noisy sum and a record is replaced by any other one.
+        UnsupportedEventError: the event is a noisy sum under replace_one.
     """
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return True
@@ -83,12 +79,12 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
 def poisson_sampled_rdp(
     event: DpEvent, sampling_probability: float, orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the Rényi divergence of an event on a Poisson sample, one record added or removed.
+    """Compute the Rényi divergence of an event on a Poisson sample under add_or_remove_one.
 
-    It is that of `replace_special`, too, for events to which a special record is as good as none: see `is_amplified`.
+    It also holds under replace_special if `is_amplified`.
 
     Args:
-        event: what happened to the sample.
+        event: the event that runs on the sample.
         sampling_probability: in (0, 1).
         orders: (n_orders,) Rényi orders above 1.
 
@@ -96,7 +92,7 @@ def poisson_sampled_rdp(
         (n_orders,) nats, as for `rdp`.
 
     Raises:
-        UnsupportedEventError: no proven formula here covers this event on a sample.
+        UnsupportedEventError: no proven formula covers this event on a sample.
     """
     raise UnsupportedEventError(
         f"There is no bound for Poisson sampling of {type_name(event)} with probability {sampling_probability:g} over "
@@ -113,7 +109,7 @@ def _(
     orders: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     z = gaussian_noise(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
-    if z < MIN_NOISE_MULTIPLIER / 2:  # what one mechanism has at the least, its sensitivity doubled
+    if z < MIN_NOISE_MULTIPLIER / 2:  # the minimum of one mechanism with doubled sensitivity
         raise UnsupportedEventError(
             f"The releases of one sample have together a noise multiplier of {z:.3g}: less than the least that one "
             f"mechanism may have, {MIN_NOISE_MULTIPLIER:g}, with its sensitivity doubled."
@@ -133,7 +129,7 @@ def _(event: DiscreteGaussian, sampling_probability: float, orders: NDArray[np.f
 
 @poisson_sampled_rdp.register
 def _(event: Exponential, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    # The sampled pair mixes the unsampled one with a pair of equals: by quasi-convexity it is never further apart.
+    # The sampled pair mixes the unsampled pair with a pair of equals: by quasi-convexity its divergence is no larger.
     sampled = sampled_pure_dp_rdp(sampling_probability, event.epsilon, orders)
     return np.minimum(sampled, bounded_range_rdp(event.epsilon, orders))
 
@@ -159,7 +155,7 @@ def _(event: Zcdp, sampling_probability: float, orders: NDArray[np.float64]) -> 
 
 
 def strip_group(event: DpEvent) -> DpEvent:
-    """Return what protects the units of a sample, where it is described as what protects their records."""
+    """Convert nested group-privacy events to the unit-level event."""
     while isinstance(event, GroupPrivacy):
         event = for_group(event.event, event.group_size)
     return event
@@ -167,9 +163,9 @@ def strip_group(event: DpEvent) -> DpEvent:
 
 @worst_loss.register
 def _(event: PoissonSampled, relation: NeighboringRelation) -> float:
-    # Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8: the loss of adding a record, which is the larger one.
+    # Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8: adding a record has the larger loss.
     loss = worst_loss(strip_group(event.event), relation)
     if event.sampling_probability == 1 or not is_amplified(event.event, relation):
         return loss
     sampled = float(log1p_u(event.sampling_probability, np.array([loss]))[0])
-    return max(sampled, TINY) if loss else 0.0  # what is positive costs something, even where it is below every float
+    return max(sampled, TINY) if loss else 0.0  # a positive loss never rounds to zero

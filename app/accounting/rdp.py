@@ -1,4 +1,4 @@
-"""What events cost: the rounded curve of every event over any orders."""
+"""Price events: the rounded-up curve of every event over any orders."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -44,30 +44,23 @@ from app.accounting.work import spend_curve
 __all__ = ["FORMULA_VERSION", "curve_over", "event_curve", "rdp"]
 
 FORMULA_VERSION: Final = 2
-"""Of the formulas that price events now. Version 1 had upper bounds for sampled Gaussians with noise multipliers below
-0.2; no price was ever below what version 2 says, but for the rounding of floats."""
+"""Version of the pricing formulas. Version 1 used upper bounds for sampled Gaussians with noise multipliers below
+0.2; up to float rounding, version 2 never charges more."""
 
 SELECTION_GRID: Final = 2
-"""Version of the grid over which the bound for selection, which joins two orders, looks for the other one."""
+"""Grid version over which selection, whose bound joins two orders, searches the second order."""
 
 
 def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int = GRID_VERSION) -> RdpCurve:
-    """Return what one repetition of an event costs; the latest 4096 curves are kept.
+    """Compute the cost of one repetition of an event, rounded up.
 
-    A curve that is kept counts as work like any other: whether a request is too expensive must not depend on it.
-
-    Args:
-        event: what the mechanism did.
-        relation: which data sets are neighbours.
-        grid_version: version of the grid of orders.
-
-    Returns:
-        The curve over that grid, rounded up.
+    The last 4096 curves are cached. A cache hit still counts as work, so that it cannot decide whether a request is
+    too expensive.
 
     Raises:
-        UnsupportedEventError: no proven formula here covers this event under this relation.
-        UnknownGridVersionError: there is no such grid.
-        PlanTooExpensiveError: as `spend`.
+        UnsupportedEventError: no proven formula covers this event under this relation.
+        UnknownGridVersionError: the grid does not exist.
+        PlanTooExpensiveError: as for `spend`.
     """
     spend_curve(event, orders_of_grid(grid_version).size)
     return kept_curve(event, relation, grid_version)
@@ -75,26 +68,26 @@ def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int
 
 @lru_cache(maxsize=4096)
 def kept_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int) -> RdpCurve:
-    """Return what `event_curve` does, without counting the work."""
+    """Compute or get from the cache the curve of `event_curve`, without counting work."""
     return curve_over(event, orders_of_grid(grid_version), relation)
 
 
 @singledispatch
 def curve_over(event: DpEvent, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
-    """Return what one repetition of an event costs over any orders.
+    """Compute the cost of one repetition of an event over any orders.
 
-    What is computed in floats is rounded up once, at the event that has a formula; composition above it is exact.
+    Floats are rounded up once, at the events that have a formula; composition of the integers is exact.
 
     Args:
-        event: what the mechanism did.
-        orders: (n_orders,) Rényi orders in (1, 1024], increasing; those above 1024 stand for infinity.
-        relation: which data sets are neighbours.
+        event: the event.
+        orders: (n_orders,) increasing Rényi orders in (1, 1024]; a higher order represents infinity.
+        relation: the neighboring relation.
 
     Returns:
-        The curve over these orders; up to the rounding of floats, each value is what the whole grid's curve has there.
+        The curve over these orders, equal up to float rounding to the whole grid's curve there.
 
     Raises:
-        UnsupportedEventError: no proven formula here covers this event under this relation.
+        UnsupportedEventError: no proven formula covers this event under this relation.
     """
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation))
 
@@ -105,7 +98,7 @@ def _rounded(
     loss: float,
     delta: float = 0.0,
 ) -> RdpCurve:
-    """Round up what a formula gives at orders up to HIGHEST, and the largest privacy loss at those above."""
+    """Round up a formula, and the largest loss above order HIGHEST."""
     nats = np.full_like(orders, loss)
     computed = orders <= HIGHEST
     if computed.any():
@@ -171,19 +164,19 @@ def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringR
         return _taken_or_not(event.sampling_probability, curve_over(inner, orders, relation), orders)
     if isinstance(inner, EpsilonDelta) and inner.delta:
         epsilon, delta = sampled_epsilon_delta(event.sampling_probability, inner.epsilon, inner.delta)
-        # Even where q delta is below every float it takes a unit.
+        # A positive delta costs at least one unit, even if q delta underflows.
         return _rounded(lambda at: pure_dp_rdp(epsilon, at), orders, epsilon, max(delta, float_info.min))
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation))
 
 
 def _taken_or_not(q: float, taken: RdpCurve, orders: NDArray[np.float64]) -> RdpCurve:
-    """Return what a Poisson sample costs where a record differs if it is taken, and its absence may show.
+    """Compute the cost of a sample whose output may show its members.
 
-    The coin that takes the record is the same on both neighbours: the mechanism fails with q times its own probability.
+    The coin for the record is the same on both neighbours: the mechanism fails with q times its own delta.
     """
     nats = np.where(orders <= HIGHEST, taken_or_not_rdp(q, taken.nats(), orders), taken.nats())
     sampled = RdpCurve.from_nats(nats, max(q * taken.delta_value(), float_info.min) if taken.delta else 0.0)
-    # That curve is rounded up already; rounded up once more it would be above itself.
+    # The inner curve is already rounded up; rounding it again could exceed it.
     return RdpCurve(np.minimum(sampled.values, taken.values), min(sampled.delta, taken.delta))
 
 
@@ -198,8 +191,8 @@ def _(event: SampledWithoutReplacement, orders: NDArray[np.float64], relation: N
         return curve_over(event.event, orders, relation)
     inner = strip_group(event.event)
     if not isinstance(inner, Gaussian | AdaptiveClipping):
-        # The bound compares three Gaussians, and a query that depends on an earlier answer may set them differently in
-        # each branch: several releases of one batch are one longer vector only if all queries are fixed beforehand.
+        # The bound compares three Gaussians, and an adaptive query may shift them differently in each branch: several
+        # releases of one batch form one longer vector only if all queries are fixed in advance.
         raise UnsupportedEventError(
             f"There is no bound for {type_name(inner)} on a batch of fixed size under {relation}; a "
             "sampled_without_replacement event may hold a gaussian or adaptive_clipping event, or the group_privacy of "

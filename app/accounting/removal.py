@@ -1,4 +1,4 @@
-"""Whether what an event costs where a record is replaced also bounds what it costs where one leaves or enters."""
+"""Check whether a cost under replace_one also bounds adding or removing a record."""
 
 from typing import Final
 
@@ -11,23 +11,20 @@ from app.accounting.events import (
 )
 
 SHOWS_REMOVAL: Final = (RandomizedResponse, TreeAggregation, SampledWithoutReplacement)
-"""Of these a missing record shows, whatever it was: it does not answer, the steps of those after it move, or batches
-are drawn from another number of records."""
+"""A missing record is visible in their output: it does not answer, shifts the steps of later records, or changes the
+number of records that batches are drawn from."""
 
 
 def unbounded_on_removal(event: DpEvent) -> DpEvent | None:
-    """Find the part of an event whose price under replace_one says nothing about a record that leaves or enters.
+    """Find a part of an event whose replace_one cost misses removal.
 
-    A sum of clipped vectors moves by one clipping norm where a record leaves, and by up to two where it is replaced.
-    A stated guarantee is taken at its word: who attests that removal is bounded attests it of these, too. Everything
-    else is made of its parts by bounds that grow with theirs; that of a Poisson sample is the joint convexity of
-    `taken_or_not_rdp`, with the output without the record in one place of the pair.
-
-    Args:
-        event: what a mechanism does to a part of the data.
+    A sum of clipped vectors moves by one clipping norm if a record is removed, and by up to two if it is replaced. A
+    stated guarantee is trusted: the attestation of bounded removal covers it. All other events are bounded by
+    monotone functions of their parts; for a Poisson sample that is the joint convexity of `taken_or_not_rdp`, with the
+    output without the record on one side of the pair.
 
     Returns:
-        The first such part; None: the event is bounded on removal.
+        The first such part, or None if the whole event is bounded on removal.
     """
     if isinstance(event, SHOWS_REMOVAL):
         return event

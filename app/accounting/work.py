@@ -1,8 +1,8 @@
-"""How much work a price is, known before it is computed; and a bound on the work of one request.
+"""Estimate the work of pricing events, and bound that of a request.
 
-Work is counted in microseconds of the machine on which `benchmarks/planning.py` was run: whole numbers from a table
-that say at most what each formula takes. The same question is the same work, whatever is remembered and how busy the
-machine is, so an answer never depends on that. Nothing is counted unless somebody sets a bound.
+Work is measured in microseconds of the machine that ran `benchmarks/planning.py`, from a table of upper bounds per
+formula. It ignores caches and load, so the same request is always accepted or always refused. Nothing is counted
+outside `bounded`. See docs/adr/0027.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,13 +32,13 @@ from app.accounting.events import (
 )
 
 MOST_WORK: Final = 800_000
-"""Of one request: 0.8 s. A schedule of a thousand different noises on a sample takes all but 0.05 s of it."""
+"""Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
 
 FEW: Final = 64
-"""So many orders take less time than the whole grid does."""
+"""Up to this many orders take less time than the whole grid."""
 
 LINK: Final = 10
-"""What an event takes beside its formula: being hashed, rewritten for a group, added up."""
+"""Overhead of an event beyond its formula: hashing, group conversion, addition."""
 
 SELECTION: Final = 700
 POISSON_SELECTION: Final = 4500
@@ -46,21 +46,14 @@ POISSON_SELECTION: Final = 4500
 
 TAKEN_OR_NOT: Final = 300
 TAKEN_OR_NOT_FEW: Final = 100
-"""The bound for a sample in which a record is replaced by another one."""
+"""The bound for a sample in which one record is replaced."""
 
 _spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
 
 
 @contextmanager
 def bounded(most: int = MOST_WORK) -> Iterator[None]:
-    """Bound the work of what is done within.
-
-    Args:
-        most: in microseconds.
-
-    Yields:
-        Nothing; beyond the bound, `spend` raises.
-    """
+    """Limit the work of the enclosed block to `most` microseconds."""
     token = _spent.set([0, most])
     try:
         yield
@@ -69,13 +62,10 @@ def bounded(most: int = MOST_WORK) -> Iterator[None]:
 
 
 def spend(work: int) -> None:
-    """Count work that is about to be done.
-
-    Args:
-        work: in microseconds.
+    """Count work, in microseconds, that is about to be done.
 
     Raises:
-        PlanTooExpensiveError: together with what was done before it is more than one request may take.
+        PlanTooExpensiveError: the total exceeds the limit of `bounded`.
     """
     expect(work)
     spent = _spent.get()
@@ -84,13 +74,10 @@ def spend(work: int) -> None:
 
 
 def expect(work: int) -> None:
-    """Refuse work before it is begun, if all of it would be too much.
-
-    Args:
-        work: in microseconds, that will be done at least; it is not counted here.
+    """Refuse work that would exceed the limit, in microseconds, without counting it.
 
     Raises:
-        PlanTooExpensiveError: as `spend`.
+        PlanTooExpensiveError: as for `spend`.
     """
     spent = _spent.get()
     if spent is not None and spent[0] + work > spent[1]:
@@ -98,30 +85,20 @@ def expect(work: int) -> None:
 
 
 def spend_curve(event: DpEvent, orders: int) -> None:
-    """Count the work of pricing an event, and do nothing else.
-
-    Args:
-        event: what is about to be priced.
-        orders: over how many of them.
+    """Count the work of pricing an event over a number of orders.
 
     Raises:
-        PlanTooExpensiveError: as `spend`.
+        PlanTooExpensiveError: as for `spend`.
     """
     if _spent.get() is not None:
         spend(curve_work(event, few=orders <= FEW))
 
 
 def require_little_work(events: Iterable[DpEvent]) -> int:
-    """Refuse events whose prices together are more work than one request may make.
-
-    Args:
-        events: of a request.
-
-    Returns:
-        The work, in microseconds.
+    """Compute the work of pricing the events of a request, in microseconds.
 
     Raises:
-        PlanTooExpensiveError: it is too much.
+        PlanTooExpensiveError: it exceeds MOST_WORK.
     """
     work = sum(curve_work(event, few=False) for event in set(events))
     if work > MOST_WORK:
@@ -139,11 +116,11 @@ def _told(what: str, most: int) -> str:
 
 @singledispatch
 def curve_work(event: DpEvent, *, few: bool) -> int:  # noqa: ARG001 - dispatch looks at it
-    """Return how much work it is at most to price an event once.
+    """Estimate an upper bound on the work of pricing an event once.
 
     Args:
-        event: what is priced.
-        few: over at most FEW orders, and not over a whole grid.
+        event: the event to price.
+        few: whether at most FEW orders are needed, not a whole grid.
 
     Returns:
         Microseconds.
@@ -175,7 +152,7 @@ def _(event: PoissonSampled, *, few: bool) -> int:
     amplified = _sampled_work(event.event, few=few)
     if is_noisy_sum(event.event):
         return LINK + amplified
-    # Under a relation by which a record is replaced, it is made of the curve of what happens to the sample.
+    # If a record is replaced, the bound is computed from the curve of the event inside.
     return LINK + max(amplified, (TAKEN_OR_NOT_FEW if few else TAKEN_OR_NOT) + curve_work(event.event, few=few))
 
 
@@ -198,7 +175,7 @@ def _(event: SelfComposed | GroupPrivacy, *, few: bool) -> int:
 
 @curve_work.register
 def _(event: RepeatAndSelect, *, few: bool) -> int:
-    del few  # the other order is looked for over the whole grid
+    del few  # the second order is searched over the whole grid
     return (SELECTION if event.shape is not None else POISSON_SELECTION) + curve_work(event.event, few=False)
 
 
@@ -209,7 +186,7 @@ def _(event: Decay, *, few: bool) -> int:
 
 @singledispatch
 def _sampled_work(event: DpEvent, *, few: bool) -> int:
-    """Return how much work a Poisson sample of an event is: one Gaussian, whatever it is made of."""
+    """Estimate the work of pricing an event on a Poisson sample."""
     return _links(event) + (250 if few else 730)
 
 
@@ -221,7 +198,7 @@ def _(event: DiscreteGaussian, *, few: bool) -> int:
 
 @_sampled_work.register
 def _(event: Laplace, *, few: bool) -> int:
-    # An integral whose number of nodes grows with 1 / z, up to the noise below which it is not computed.
+    # The integral needs about 1 / z nodes, down to the noise below which a bound replaces it.
     whole = 3000 + 800 / max(event.noise_multiplier, 0.05)
     return 600 if few else int(whole)
 
@@ -234,13 +211,13 @@ def _(event: Exponential | EpsilonDelta, *, few: bool) -> int:
 
 @_sampled_work.register
 def _(event: GroupPrivacy, *, few: bool) -> int:
-    # What the group makes of a noise multiplier is not looked at: the slowest is counted.
+    # The group's noise multiplier is not computed here: the slowest case is counted.
     quieter = Laplace(0.05) if isinstance(event.event, Laplace) else event.event
     return LINK + _sampled_work(quieter, few=few)
 
 
 def _links(event: DpEvent) -> int:
-    """Return the work of adding up the parts of a Gaussian release."""
+    """Estimate the work of combining the parts of a Gaussian release."""
     if isinstance(event, Composed):
         return sum(_links(part) for part in event.events)
     return LINK + (_links(event.event) if isinstance(event, SelfComposed | GroupPrivacy) else 0)

@@ -1,6 +1,6 @@
-"""Zero-concentrated differential privacy: the two numbers of a plan without sampling, and what they prove.
+"""Zero-concentrated differential privacy of plans without sampling.
 
-Source: Bun & Steinke 2016 (arXiv 1605.02065), Definition 1.1 and Lemma 3.5 (Proposition 1.3 where xi is 0).
+Source: Bun & Steinke 2016 (arXiv 1605.02065), Definition 1.1 and Lemma 3.5 (Proposition 1.3 for xi = 0).
 """
 
 from collections import Counter
@@ -39,17 +39,17 @@ from app.accounting.formulas.noise_schedules import segments
 from app.accounting.group_privacy import for_group
 
 ROUNDING: Final = 1e-12
-"""Relative room for the roundings of a sum of some thousand terms: results are increased by it."""
+"""Relative margin for rounding in a sum of thousands of terms; results are increased by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZcdpBound:
-    """A divergence that is at most xi + rho a at every order a.
+    """A bound xi + rho a on the divergence at every order a.
 
     Args:
         rho: nats per order, at least 0.
         xi: nats, at least 0.
-        is_gaussian: whether it is exactly that of Gaussian noise, so that mu = sqrt(2 rho) tells all.
+        is_gaussian: whether the divergence equals that of Gaussian noise with mu = sqrt(2 rho).
     """
 
     rho: float
@@ -57,91 +57,43 @@ class ZcdpBound:
     is_gaussian: bool = False
 
     def __add__(self, other: "ZcdpBound") -> "ZcdpBound":
-        """Compose.
-
-        Args:
-            other: what was released besides.
-
-        Returns:
-            The concentration of both (Lemma 2.3 of the source).
-        """
+        """Compose two releases (Lemma 2.3 of the source)."""
         return ZcdpBound(self.rho + other.rho, self.xi + other.xi, self.is_gaussian and other.is_gaussian)
 
     def times(self, count: float) -> "ZcdpBound":
-        """Compose repetitions.
-
-        Args:
-            count: how many, at least 0; a half is the weight of a noise that stands for two.
-
-        Returns:
-            The concentration of all of them.
-        """
+        """Compose repetitions; the count may be fractional for schedules."""
         return ZcdpBound(self.rho * count, self.xi * count, self.is_gaussian)
 
     def epsilon(self, delta: float) -> float:
-        """Return the epsilon that zCDP monitors print.
-
-        Args:
-            delta: in (0, 1).
-
-        Returns:
-            xi + rho + 2 sqrt(rho ln(1 / delta)) in nats, rounded up.
-
-        Source:
-            Lemma 3.5 of the source.
-        """
+        """Compute the epsilon of Lemma 3.5: xi + rho + 2 sqrt(rho ln(1 / delta)), rounded up."""
         return (self.xi + self.rho + 2 * sqrt(-self.rho * log(delta))) * (1 + ROUNDING)
 
     def delta(self, epsilon: float) -> float:
-        """Return the delta that zCDP proves.
-
-        Args:
-            epsilon: nats, at least 0.
+        """Compute the delta that zCDP proves at an epsilon (Lemma 3.5).
 
         Returns:
-            exp(-(epsilon - xi - rho)^2 / (4 rho)), rounded up, or 1 where epsilon is below xi + rho.
-
-        Source:
-            Lemma 3.5 of the source, solved for delta.
+            exp(-(epsilon - xi - rho)^2 / (4 rho)), rounded up, or 1 if epsilon is below xi + rho.
         """
         left = epsilon - (self.xi + self.rho) * (1 + ROUNDING)
         if left <= 0:
             return 1.0
-        # The square may be large: what was allowed above is allowed to its logarithm.
+        # The square may be large, so its logarithm gets the same margin as above.
         return min(1.0, exp(-(left**2) / (4 * self.rho) * (1 - ROUNDING)) * (1 + ROUNDING)) if self.rho else 0.0
 
     def exact_epsilon(self, delta: float) -> float:
-        """Return the epsilon of Gaussian noise; `is_gaussian` must be true.
-
-        Args:
-            delta: in (0, 1).
-
-        Returns:
-            The exact epsilon in nats, rounded up.
-        """
+        """Compute the exact epsilon of Gaussian noise, rounded up; requires `is_gaussian`."""
         return gaussian_epsilon(sqrt(2 * self.rho) * (1 + ROUNDING), delta)
 
     def exact_delta(self, epsilon: float) -> float:
-        """Return the delta of Gaussian noise; `is_gaussian` must be true.
-
-        Args:
-            epsilon: nats, finite, at least 0.
-
-        Returns:
-            The exact delta, rounded up.
-        """
+        """Compute the exact delta of Gaussian noise, rounded up; requires `is_gaussian`."""
         return gaussian_delta(sqrt(2 * self.rho) * (1 + ROUNDING), epsilon)
 
 
 def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: NeighboringRelation) -> ZcdpBound | None:
-    """Return the concentration of a plan.
-
-    Args:
-        steps: events and how often each is repeated.
-        relation: which data sets are neighbours.
+    """Compute the zCDP bound of a plan of events and repetition counts.
 
     Returns:
-        The exact sum, or None where zCDP says nothing about an event: sampling does not amplify it.
+        The exact sum, or None if zCDP does not bound an event, for example one on a sample.
     """
     counts: Counter[DpEvent] = Counter()
     for event, count in steps:
@@ -157,15 +109,7 @@ def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: Neighbor
 
 @singledispatch
 def concentration(event: DpEvent, relation: NeighboringRelation) -> ZcdpBound | None:
-    """Return the concentration of one repetition of an event.
-
-    Args:
-        event: what the mechanism did.
-        relation: which data sets are neighbours.
-
-    Returns:
-        Its rho and xi, or None where none are proven here.
-    """
+    """Compute the zCDP bound of one event; None if none is proven."""
     del event, relation
     return None
 
@@ -174,7 +118,7 @@ def concentration(event: DpEvent, relation: NeighboringRelation) -> ZcdpBound | 
 def _(
     event: Gaussian | AdaptiveClipping | DiscreteGaussian | TreeAggregation, relation: NeighboringRelation
 ) -> ZcdpBound | None:
-    # Bun & Steinke 2016, Proposition 1.6: the divergence of Gaussian noise is rho a itself, so any order gives rho.
+    # Bun & Steinke 2016, Proposition 1.6: the divergence of Gaussian noise is exactly rho a, so any order yields rho.
     order = np.array([2.0])
     rho = float(rdp(event, order, relation)[0]) / 2
     return ZcdpBound(rho, is_gaussian=not isinstance(event, DiscreteGaussian))
@@ -247,5 +191,5 @@ def _(event: GroupPrivacy, relation: NeighboringRelation) -> ZcdpBound | None:
 
 
 def _pure(epsilon: float) -> ZcdpBound:
-    """Return what pure differential privacy implies (Bun & Steinke 2016, Proposition 1.4)."""
+    """Bound a pure epsilon-DP mechanism (Bun & Steinke 2016, Proposition 1.4)."""
     return ZcdpBound(epsilon**2 / 2)

@@ -1,1 +1,1 @@
-"""Solving for a parameter of a plan, and reading what a plan costs on its way."""
+"""Calibrate plan parameters, and compute the privacy cost along a plan."""

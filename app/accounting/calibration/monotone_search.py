@@ -1,4 +1,4 @@
-"""Searching: the least number that fits, where more of it always fits, among numbers with a few decimal digits."""
+"""Search monotone predicates over numbers with a few decimal digits, and find roots."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -6,35 +6,34 @@ from math import inf
 from typing import Final
 
 USUAL_SLOPE: Final = 1.5
-"""Of the logarithm of epsilon over that of the noise."""
+"""Slope of ln epsilon over the logarithm of the noise."""
 
 GENTLEST: Final = 0.01
 
 FIRST_STEP: Final = 0.7
-"""The longest first step towards a root, about a factor of two of the noise; each further one may be twice as long."""
+"""Maximum first step towards a root, about a factor of two of the noise; the limit doubles with each step."""
 
 FAR: Final = 0.02
 OVERSHOOT: Final = 1.1
-"""Far from a root a step goes a little further than the slope says, so that the root soon lies between two points."""
+"""Far from a root, steps exceed the secant's so that two points soon bracket the root."""
 
 MOST_TRIALS: Final = 60
-"""A function that jumps has no root, and being near the jump is as good."""
+"""A function that jumps has no root; a point near the jump is good enough."""
 
 
 def least(fits_at: Callable[[int], bool], near: int, first: int, last: int) -> int | None:
-    """Return the least whole number that fits, where every number above one that fits does too.
+    """Find the smallest integer that fits, given that every larger one fits too.
 
-    Two trials are enough where `near` is the answer; otherwise their number grows with the logarithm of its distance.
+    It takes two trials if `near` is the answer, else a number that grows with the logarithm of its distance.
 
     Args:
-        fits_at: whether a number fits.
-        near: where to begin; it need not be in bounds.
-        first: the least number that may be tried.
-        last: the largest one.
+        fits_at: the predicate.
+        near: first guess; it may be out of bounds.
+        first: lower bound.
+        last: upper bound.
 
     Returns:
-        A number that was tried and fits, while the one below it was tried and does not, or is out of bounds; None if
-        not even `last` fits.
+        A checked number whose predecessor was checked not to fit or is out of bounds; None if `last` does not fit.
     """
     high, stride = min(max(near, first), last), 1
     low = high
@@ -61,20 +60,19 @@ def least(fits_at: Callable[[int], bool], near: int, first: int, last: int) -> i
 
 
 def root(falling: Callable[[float], float], start: float, bounds: tuple[float, float], close: float) -> float:
-    """Return where a falling function crosses 0.
+    """Find the zero of a decreasing function.
+
+    Secants through the last two points, bisection where a secant leaves the bracket (Dekker 1969).
 
     Args:
         falling: finite.
-        start: where to begin, within the bounds.
-        bounds: the least and the largest argument.
-        close: how near the function must come to 0, or the place to the root.
+        start: first guess, within the bounds.
+        bounds: smallest and largest argument.
+        close: tolerance for the function's value or the argument.
 
     Returns:
-        The place, or the bound on its side if the function crosses 0 nowhere between them. A secant's end is returned
-        untried where its error, about the product of its two values, is small enough.
-
-    Source:
-        Dekker 1969: secants through the latest two points, and halves where a secant leaves the bracket.
+        The zero, or the nearer bound if there is none between them. The end of a secant is returned unevaluated if its
+        error, about the product of its two values, is small enough.
     """
     low, high = bounds
     at, value, before = start, falling(start), inf
@@ -99,14 +97,9 @@ def root(falling: Callable[[float], float], start: float, bounds: tuple[float, f
 
 
 def decimal(index: int, digits: int) -> float:
-    """Return a number with a few significant decimal digits: with four, 1.000 is 0, 1.001 is 1, 10.00 is 9000.
+    """Convert an index to a number with a few significant digits.
 
-    Args:
-        index: of the number, counted upwards.
-        digits: at least 1.
-
-    Returns:
-        The positive float nearest to the number.
+    With four digits, 0 is 1.000, 1 is 1.001 and 9000 is 10.00.
     """
     smallest_mantissa = int(10 ** (digits - 1))
     decade, offset = divmod(index, 9 * smallest_mantissa)
@@ -114,15 +107,7 @@ def decimal(index: int, digits: int) -> float:
 
 
 def index_at_or_below(value: float, digits: int) -> int:
-    """Return the index of the largest number with a few digits that is not above a value.
-
-    Args:
-        value: finite and positive.
-        digits: at least 1.
-
-    Returns:
-        The index, as `decimal` counts.
-    """
+    """Find the `decimal` index of the largest number not above a value."""
     smallest_mantissa = int(10 ** (digits - 1))
     number = Decimal(repr(value))
     decade = number.adjusted()

@@ -1,7 +1,7 @@
-"""Solving for a parameter of a plan: how much noise, how many steps, how much sampling.
+"""Calibrate one parameter of a plan: noise, number of steps, or sampling.
 
-Every answer was tried by the full rule over the whole grid, and so was the number next to it, which does not fit. A
-root over a few orders only says where to try.
+Every answer was checked by the full rule over the whole grid, and its neighbour was checked not to fit. Root finding
+over a few orders only supplies the starting point.
 """
 
 from collections.abc import Callable
@@ -36,44 +36,44 @@ DIGITS: Final = 6
 """Significant decimal digits of an answer."""
 
 MIN_SAMPLING_PROBABILITY: Final = 1e-12
-"""The least that is tried: a hundredth of one person among all there are."""
+"""The smallest that is tried: a hundredth of one person in the world's population."""
 
 MAX_COUNT: Final = 2**62
-"""The most steps that are answered."""
+"""Maximum number of steps in an answer."""
 
 COARSE: Final = 12
-"""Every so many orders of the whole grid are enough to find the region of an answer."""
+"""Stride through the grid that is fine enough to find the region of an answer."""
 
 NEAR: Final = np.arange(-24, 25)
-"""Which orders find its place, counted from the best one of the region: neighbours take little time."""
+"""Orders around the best one of the region that refine the estimate: evaluating neighbours is cheap."""
 
 ROUGHLY, CLOSELY = 0.02, 1e-7
-"""How well the region and the place are found, relative; an answer's last digit is 1e-6 to 1e-5."""
+"""Relative tolerances for the region and the refined estimate; an answer's last digit is 1e-6 to 1e-5."""
 
 MOST_MOVES: Final = 8
-"""How often orders are chosen anew because the best one was the outermost."""
+"""Maximum number of times that the window of orders moves because the best order was at its edge."""
 
 LEAST_TRIALS: Final = 6
-"""Curves that every search computes: some for the region, some for the place, two for the answer."""
+"""Curves that every search computes: for the region, for the refinement, two for the answer."""
 
 UTMOST: Final = 700.0
-"""Bound of the logarithm of an excess; exp of it is still a float."""
+"""Bound on the logarithm of an excess; its exp is still finite."""
 
 OUT_OF_BOUNDS: Final = (InvalidEventError, UnsupportedEventError)
-"""What an event is that decays, or protects a group, with less noise than is allowed."""
+"""Raised for a decay or group event with less noise than allowed."""
 
 EventAt = Callable[[float], DpEvent]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a repeated event must fit into.
+    """The limit that a repeated event must fit into.
 
     Args:
-        rule: says whether a whole plan fits.
+        rule: decides whether a whole plan fits.
         count: repetitions of the event, at least 1.
         besides: curve of the rest of the plan.
-        relation: which data sets are neighbours.
+        relation: the neighboring relation.
     """
 
     rule: Rule
@@ -82,13 +82,7 @@ class Target:
     relation: NeighboringRelation
 
     def total(self, event: DpEvent) -> RdpCurve:
-        """Return the curve of the whole plan.
-
-        Args:
-            event: what is repeated.
-
-        Returns:
-            The curve over the rule's grid.
+        """Compute the curve of the whole plan over the rule's grid.
 
         Raises:
             UnsupportedEventError: no proven formula covers the event.
@@ -99,19 +93,19 @@ class Target:
 
 
 def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], digits: int = 4) -> float | None:
-    """Return the smallest noise multiplier, from the event's own upwards, with which the event fits.
+    """Find the smallest noise multiplier that fits, starting at the event's own.
 
-    It is assumed that more noise fits wherever less noise does: true of every event here, since every
-    order's divergence falls with the noise. The returned value itself was tried, so it fits in any case.
+    The search assumes that more noise fits if less does, which holds for all events: the divergence of every order
+    decreases with the noise. The returned value was checked in any case.
 
     Args:
-        event: the event; its own noise multiplier is where the search begins.
-        fits: whether an event is affordable; called at most about 25 times.
+        event: its own noise multiplier is the lower bound.
+        fits: called at most about 25 times.
         digits: significant decimal digits of the answer, at least 1.
 
     Returns:
-        The event's own noise multiplier if it fits, else the smallest number with these digits that does,
-        else None if not even the largest noise multiplier (1e6) fits.
+        The event's own noise multiplier if it fits, else the smallest number with these digits that does; None if even
+        the largest noise multiplier (1e6) does not fit.
 
     Raises:
         UnsupportedEventError: the event has no single noise multiplier.
@@ -126,15 +120,13 @@ def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], d
 
 
 def noise_multiplier_that_fits(event: DpEvent, target: Target) -> float | None:
-    """Return the smallest noise multiplier with which a repeated event fits.
+    """Find the smallest noise multiplier with which a repeated event fits.
 
-    Args:
-        event: what is repeated; its own noise multiplier is only where the search begins.
-        target: what it must fit into.
+    The search starts at the event's own noise multiplier.
 
     Returns:
-        Six significant digits, rounded up, in [1e-3, 1e6]; the next number below does not fit, if there is one. None
-        if not even 1e6 fits.
+        Six significant digits in [1e-3, 1e6], rounded up, so that the next number below does not fit; None if 1e6 does
+        not fit.
 
     Raises:
         InvalidEventError: the event is out of its bounds even with the largest noise multiplier.
@@ -159,17 +151,14 @@ def noise_multiplier_that_fits(event: DpEvent, target: Target) -> float | None:
 
 
 def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | None:
-    """Return the largest sampling probability with which a repeated event fits.
+    """Find the largest sampling probability with which a repeated event fits.
 
-    It is assumed that less sampling fits wherever more does: true of every event here.
-
-    Args:
-        event: what is repeated; its own sampling probability is only where the search begins.
-        target: what it must fit into.
+    The search starts at the event's own probability and assumes that less sampling fits if more does, which holds for
+    all events.
 
     Returns:
-        Six significant digits, rounded down, in [1e-12, 1]; the next number above does not fit, if there is one. None
-        if not even 1e-12 fits.
+        Six significant digits in [1e-12, 1], rounded down, so that the next number above does not fit; None if 1e-12
+        does not fit.
 
     Raises:
         UnsupportedEventError: the event has no single sampling probability, or no formula even with the smallest.
@@ -177,7 +166,7 @@ def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | No
     bounds = (0.0, -log(MIN_SAMPLING_PROBABILITY))
     start = min(-log(sampling_probability(event)), bounds[1])
     near = exp(-_estimate(lambda at: with_sampling_probability(event, exp(-at)), target, start, bounds))
-    # Counted downwards, because less sampling is what fits.
+    # Counted downwards: smaller probabilities fit.
     found = least(
         lambda index: _fits(lambda: with_sampling_probability(event, decimal(-index, DIGITS)), target),
         -index_at_or_below(near, DIGITS),
@@ -185,7 +174,7 @@ def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | No
         -index_at_or_below(MIN_SAMPLING_PROBABILITY, DIGITS),
     )
     if found is None:
-        if _fits(lambda: with_sampling_probability(event, 1.0), target):  # where only a true sample has no bound
+        if _fits(lambda: with_sampling_probability(event, 1.0), target):  # some have a bound only without sampling
             return 1.0
         target.total(with_sampling_probability(event, MIN_SAMPLING_PROBABILITY))
         return None
@@ -193,26 +182,23 @@ def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | No
 
 
 def count_that_fits(curve: RdpCurve, besides: RdpCurve, rule: Rule) -> int:
-    """Return the largest number of repetitions that does not break a target.
+    """Find the largest number of repetitions, up to 2^62, that fits.
 
     Args:
-        curve: of one repetition.
-        besides: of the rest of the plan.
-        rule: says whether a whole plan fits.
-
-    Returns:
-        The count, at most 2^62; 0 if not even one repetition fits.
+        curve: one repetition.
+        besides: the rest of the plan.
+        rule: decides whether a whole plan fits.
     """
     bounds = rule.bounds(besides + curve)
     free = np.where(bounds >= besides.values, bounds - np.minimum(besides.values, bounds), 0)
     near = int((free // np.maximum(curve.values, 1)).max())
-    # Counted downwards, because fewer steps are what fits.
+    # Counted downwards: fewer steps fit.
     found = least(lambda index: rule.fits(besides + curve.times(-index)), -max(near, 1), -MAX_COUNT, -1)
     return 0 if found is None else -found
 
 
 def _fits(make: Callable[[], DpEvent], target: Target) -> bool:
-    """Tell whether an event fits; one out of bounds does not."""
+    """Check whether an event fits; one out of bounds does not."""
     try:
         return target.rule.fits(target.total(make()))
     except OUT_OF_BOUNDS:
@@ -220,10 +206,11 @@ def _fits(make: Callable[[], DpEvent], target: Target) -> bool:
 
 
 def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[float, float]) -> float:
-    """Return about where a repeated event begins to fit, the argument rising towards what fits.
+    """Estimate the parameter at which a repeated event begins to fit.
 
-    Some orders over the whole grid find the region where a plan that is fixed in advance fits; the best of them and
-    its neighbours find the place. A rule that looks at the plan is asked there.
+    Every COARSE-th order finds the region where a plan that is fixed in advance fits; the best of them and its
+    neighbours refine the estimate. A rule that depends on the plan is evaluated there. The parameter grows towards
+    fitting.
     """
     rule, size = target.rule, target.besides.values.size
     expect(LEAST_TRIALS * curve_work(event_at(start), few=False))
@@ -236,7 +223,7 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
         if excess.best not in {places[0], places[-1]} or excess.best in {0, size - 1}:
             break
     if rule.looks_at_the_plan:
-        with suppress(*OUT_OF_BOUNDS):  # if it is, the search goes on from here, number by number
+        with suppress(*OUT_OF_BOUNDS):  # if so, the integer search starts from this estimate
             most = rule.bounds(target.total(event_at(at)))
             places = np.flatnonzero(most >= 0)
             prices = rule.epsilon - most[places].astype(np.float64) * UNIT
@@ -245,13 +232,15 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
 
 
 class _Excess:
-    """A function that falls through 0 where the event just fits: ln(epsilon / target) by the best of some orders.
+    """The excess ln(epsilon / target) at the best of some orders.
+
+    It decreases in the parameter and is 0 where the event just fits.
 
     Args:
-        event_at: the event with a parameter, given by its logarithm.
-        target: what it must fit into.
-        places: (n,) of these orders in the grid.
-        prices: (n,) what the conversion to epsilon adds there, nats; None: as for a plan that is fixed in advance.
+        event_at: the event for the logarithm of the parameter.
+        target: the limit.
+        places: (n,) indices of the orders in the grid.
+        prices: (n,) nats that the conversion adds at these orders; None: as for a plan that is fixed in advance.
     """
 
     def __init__(
@@ -268,10 +257,10 @@ class _Excess:
         self._besides = target.besides.at(places)
         self._prices = prices
         self.best = int(places[0]) if places.size else 0
-        """The place of the best order where the function was last asked for."""
+        """Grid index of the best order at the last evaluation."""
 
     def __call__(self, at: float) -> float:
-        """Return the logarithm, bounded."""
+        """Compute the logarithm, clipped to +-UTMOST."""
         if self._places.size == 0:
             return UTMOST
         target, rule = self._target, self._target.rule

@@ -1,4 +1,4 @@
-"""The rule that a whole plan fits a target (epsilon, delta), order by order, in whole units."""
+"""The integer rule that decides, order by order, whether a plan fits (epsilon, delta)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,11 +15,11 @@ from app.accounting.orders import GRID_VERSION, orders
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A plan that is fixed in advance fits if some order proves the target at all of delta.
+    """Accept a plan, fixed in advance, if one order proves the target.
 
     Args:
-        epsilon: the target in nats, finite and at least 0.
-        delta: the target, in (0, 1).
+        epsilon: target in nats, finite and at least 0.
+        delta: target in (0, 1).
         grid_version: the grid of the plan's curves.
     """
 
@@ -28,13 +28,10 @@ class Rule:
     grid_version: int = GRID_VERSION
 
     looks_at_the_plan: ClassVar[bool] = False
-    """Whether the bounds follow the plan's curve, and not only its own delta."""
+    """Whether the bounds depend on more of the plan's curve than its own delta."""
 
     def bounds(self, total: RdpCurve) -> NDArray[np.int64]:
-        """Return what each order may hold of a plan.
-
-        Args:
-            total: the whole plan's curve; its own delta is taken from the target's.
+        """Compute the maximum of each order, after the plan's own delta.
 
         Returns:
             (n_orders,) int64, units of 2^-44 nats, rounded down; -1 at an order that cannot prove the target.
@@ -42,20 +39,13 @@ class Rule:
         return declared_bounds(self.epsilon, delta_left(self.delta, total.delta), self.grid_version)
 
     def fits(self, total: RdpCurve) -> bool:
-        """Tell whether a plan meets the target.
-
-        Args:
-            total: the whole plan's curve.
-
-        Returns:
-            True if some order of the curve is within its bound.
-        """
+        """Check whether some order of a plan's curve is within its bound."""
         return bool((total.values <= self.bounds(total)).any())
 
 
 @lru_cache(maxsize=64)
 def declared_bounds(epsilon: float, delta: float, grid_version: int) -> NDArray[np.int64]:
-    """Return the most that each order may hold of a plan that was fixed in advance.
+    """Compute the maximum of each order for a plan that is fixed in advance.
 
     Args:
         epsilon: in nats, finite and at least 0.
@@ -64,7 +54,7 @@ def declared_bounds(epsilon: float, delta: float, grid_version: int) -> NDArray[
 
     Returns:
         (n_orders,) read-only int64, units of 2^-44 nats, rounded down; -1 where an order proves nothing. An order
-        below its bound gives an epsilon of at most the given one by `epsilon_from_rdp`.
+        within its bound has at most the given epsilon by `epsilon_from_rdp`.
     """
     grid = orders(grid_version)
     bounds = np.full(grid.shape, -1, dtype=np.int64)

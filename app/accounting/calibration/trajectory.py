@@ -1,4 +1,4 @@
-"""The epsilon of a plan after each of its steps, thinned out to as many points as a plot can show."""
+"""The epsilon after each step of a plan, thinned out for a plot."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from app.accounting.orders import GRID_VERSION, orders
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryPoint:
-    """Where a plan stands after so many steps.
+    """The privacy loss after a number of steps.
 
     Args:
-        step: how many steps were taken, from 1.
+        step: number of steps so far, from 1.
         epsilon: nats, at least 0, infinite if every order is exhausted.
-        order: the Rényi order at which the conversion was smallest.
+        order: the Rényi order that attains it.
     """
 
     step: int
@@ -26,19 +26,19 @@ class TrajectoryPoint:
 def epsilon_trajectory(
     parts: Sequence[tuple[RdpCurve, int]], delta: float, max_points: int, grid_version: int = GRID_VERSION
 ) -> list[TrajectoryPoint]:
-    """Return what a plan has cost after the first step, after the last, and after steps spread evenly between them.
+    """Compute the epsilon after the first, the last and evenly spaced steps between.
 
-    Each point is the conversion of the exact curve so far. (Converting all points as one matrix was measured to be
-    no faster: one curve stays in the processor's cache, a matrix of a thousand does not.)
+    Each point converts the exact curve so far. Converting all points as one matrix measured no faster: one curve fits
+    the processor's cache, a matrix of a thousand does not.
 
     Args:
-        parts: curves of one step and how many such steps follow each other, at least one.
+        parts: at least one pair of a step's curve and its number of consecutive steps.
         delta: in (0, 1).
-        max_points: at least 1; with 1 only the last step is shown.
+        max_points: at least 1; 1 returns only the last step.
         grid_version: the curves' grid.
 
     Returns:
-        At most `max_points` points, their steps increasing; every step where there are no more of them.
+        At most `max_points` points, their steps increasing.
     """
     grid = orders(grid_version)
     found = []
@@ -49,7 +49,7 @@ def epsilon_trajectory(
 
 
 def _spread(steps: int, max_points: int) -> list[int]:
-    """Return which of the steps 1 ... `steps` are shown."""
+    """Select the steps to show from 1 to `steps`."""
     if max_points == 1:
         return [steps]
     points = min(steps, max_points)

@@ -1,7 +1,8 @@
-"""What mechanisms did to the data: frozen DpEvents, their wire form, canonical form and fingerprint.
+"""Mechanisms as frozen DpEvents, with wire form, canonical form and fingerprint.
 
-A new event type is one dataclass under `@wire_type(name)` in the module of its kind, its noise multiplier and sampling
-probability in `parameters.py` if it has them, and a formula in `app.accounting.base_rdp` or `app.accounting.rdp`.
+To add an event type, write a dataclass under `@wire_type(name)` in the module of its kind, its noise multiplier and
+sampling probability in `parameters.py` if it has them, and a formula in `app.accounting.base_rdp` or
+`app.accounting.rdp`.
 """
 
 from app.accounting.events.additive_noise import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace, TreeAggregation

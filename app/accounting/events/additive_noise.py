@@ -1,4 +1,4 @@
-"""Events that add noise to a sum whose sensitivity was bounded by clipping."""
+"""Events that add noise to a sum with clipped contributions."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,23 +27,20 @@ class Gaussian(DpEvent):
     """A sum with Gaussian noise.
 
     Args:
-        noise_multiplier: standard deviation of the noise divided by the L2 norm to which each summand is clipped (for
-            DP-SGD: sigma / clipping norm), in [1e-3, 1e6].
-        clipped: what a summand is. "example": one record's vector, so that a record added or removed moves the sum by
-            at most one clipping norm. "microbatch": the clipped mean of several records' vectors; one of them may turn
-            that mean from anywhere in the ball to anywhere else, so that the sum moves by up to two clipping norms
-            under every relation. Which of the other records share a micro-batch must not depend on the one in question.
-            A special record is left out of the mean.
-
-    Raises:
-        InvalidEventError: the noise multiplier is not a number in these bounds, or nothing of that name is clipped.
+        noise_multiplier: standard deviation of the noise divided by the L2 clipping norm of a summand (for DP-SGD:
+            sigma / clipping norm), in [1e-3, 1e6].
+        clipped: the summand that is clipped. "example": one record's vector, so that adding or removing a record moves
+            the sum by at most one clipping norm. "microbatch": the clipped mean of several records' vectors; one record
+            may move that mean between any two points of the ball, so the sum moves by up to two clipping norms under
+            every relation. Which other records share a micro-batch must not depend on the record. A special record is
+            left out of the mean.
     """
 
     noise_multiplier: float
     clipped: Literal["example", "microbatch"] = "example"
 
     def __post_init__(self) -> None:
-        """Check the bounds; an integer becomes a float so that equal events have equal bytes."""
+        """Check the bounds."""
         set_noise_multiplier(self, GAUSSIAN_MEANING)
         if self.clipped not in ("example", "microbatch"):
             raise InvalidEventError(
@@ -58,11 +55,7 @@ class Laplace(DpEvent):
     """A sum with Laplace noise in every coordinate.
 
     Args:
-        noise_multiplier: scale b of the noise divided by the L1 norm to which each record's vector is clipped, in
-            [1e-3, 1e6].
-
-    Raises:
-        InvalidEventError: the noise multiplier is not a number in these bounds.
+        noise_multiplier: scale b of the noise divided by the L1 clipping norm of a record's vector, in [1e-3, 1e6].
     """
 
     noise_multiplier: float
@@ -75,14 +68,11 @@ class Laplace(DpEvent):
 @wire_type("discrete_gaussian")
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussian(DpEvent):
-    """A sum of vectors of integers with discrete Gaussian noise in every coordinate.
+    """A sum of integer vectors with discrete Gaussian noise in every coordinate.
 
     Args:
-        noise_multiplier: parameter sigma of the noise divided by the L2 norm to which each record's vector is clipped,
-            in [1e-3, 1e6].
-
-    Raises:
-        InvalidEventError: the noise multiplier is not a number in these bounds.
+        noise_multiplier: parameter sigma of the noise divided by the L2 clipping norm of a record's vector, in [1e-3,
+            1e6].
     """
 
     noise_multiplier: float
@@ -95,24 +85,19 @@ class DiscreteGaussian(DpEvent):
 @wire_type("adaptive_clipping")
 @dataclass(frozen=True, slots=True)
 class AdaptiveClipping(DpEvent):
-    """A clipped sum with Gaussian noise, and the noisy count of records that adapts its clipping norm.
+    """A noisy clipped sum, and the noisy count that adapts its norm.
 
-    Both are released from the same records: together they are one Gaussian release of a longer vector. What is counted
-    is the sum of b_i - 1/2, where b_i is 1 if record i was within the norm and else 0: a record moves it by 1/2.
+    Both are released from the same records: together they are one Gaussian release of a longer vector. The count is the
+    sum of b_i - 1/2, where b_i is 1 if record i was within the norm and else 0, so a record moves it by 1/2. The
+    combined noise multiplier is z = (z_g^-2 + (2 s)^-2)^(-1/2) (Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv
+    1905.03871, Theorem 1).
 
     Args:
-        noise_multiplier: of both together, in [1e-3, 1e6]; the formula below was applied by the caller, who made the
-            gradients' noise larger for it.
-        gradient_noise_multiplier: standard deviation of the gradients' noise divided by the clipping norm, in
+        noise_multiplier: z, in [1e-3, 1e6], if the caller has increased the gradients' noise by this formula.
+        gradient_noise_multiplier: z_g, the standard deviation of the gradients' noise divided by the clipping norm, in
             [1e-3, 1e6]; given with `count_noise_stddev` instead of `noise_multiplier`.
-        count_noise_stddev: standard deviation of the count's noise, in [1e-3, 1e6] records; where a system adds noise
-            to the fraction of such records, that times the fraction's divisor.
-
-    Raises:
-        InvalidEventError: not exactly one of the two forms is given, or a number is out of bounds.
-
-    Source:
-        Andrew, Thakkar, McMahan, Ramaswamy 2021 (arXiv 1905.03871), Theorem 1: z = (z_g^-2 + (2 s)^-2)^(-1/2).
+        count_noise_stddev: s, the standard deviation of the count's noise, in [1e-3, 1e6] records; if a system adds
+            noise to the fraction of such records, multiply by the fraction's divisor.
     """
 
     noise_multiplier: float | None = None
@@ -120,7 +105,7 @@ class AdaptiveClipping(DpEvent):
     count_noise_stddev: float | None = None
 
     def __post_init__(self) -> None:
-        """Check that there is one form, and its bounds."""
+        """Check the bounds, and that exactly one of the two forms is given."""
         parts = sum(part is not None for part in (self.gradient_noise_multiplier, self.count_noise_stddev))
         if parts != (2 if self.noise_multiplier is None else 0):
             raise InvalidEventError(
@@ -138,17 +123,14 @@ class AdaptiveClipping(DpEvent):
 @wire_type("tree_aggregation")
 @dataclass(frozen=True, slots=True)
 class TreeAggregation(DpEvent):
-    """DP-FTRL: running sums from binary trees of noisy partial sums, where every record occurs in one step of one tree.
+    """DP-FTRL: prefix sums from binary trees of noisy partial sums.
 
-    Several epochs are repetitions of this event.
+    Every record occurs in one step of one tree; several epochs are repetitions of this event.
 
     Args:
         noise_multiplier: standard deviation of each node's noise divided by the clipping norm, in [1e-3, 1e6].
-        step_counts: steps of each tree between two restarts, at most 1,000 trees, each in 1 ... 1e9. Virtual steps,
-            by which a trainer completes its trees, count: they release the nodes above the last steps.
-
-    Raises:
-        InvalidEventError: the noise multiplier is out of bounds, or the steps are no such list.
+        step_counts: steps of each tree between two restarts, at most 1,000 trees of 1 to 1e9 steps. Virtual steps that
+            complete a tree count: they release the nodes above the last steps.
     """
 
     noise_multiplier: float

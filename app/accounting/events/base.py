@@ -1,4 +1,4 @@
-"""What every event is: a frozen record under a wire name, whose numbers were checked when it was made."""
+"""The base of all events: frozen dataclasses with a wire name and validated numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ MAX_NOISE_MULTIPLIER: Final = 1e6
 MAX_EPSILON: Final = 1e4
 MAX_COUNT: Final = 1_000_000_000
 MAX_SHOWN: Final = 40
-"""Characters of a caller's value in a message."""
+"""Maximum characters of a caller's value in a message."""
 
 
 class NeighboringRelation(StrEnum):
-    """Which data sets count as neighbours."""
+    """The relation that defines neighbouring data sets."""
 
     ADD_OR_REMOVE_ONE = "add_or_remove_one"
     REPLACE_ONE = "replace_one"
@@ -27,7 +27,7 @@ class NeighboringRelation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DpEvent:
-    """Base of every event: what one use of a mechanism did to the data (named as in dp_accounting)."""
+    """Base of every event: one use of a mechanism (named as in dp_accounting)."""
 
 
 EventT = TypeVar("EventT", bound=DpEvent)
@@ -37,14 +37,7 @@ NAME_BY_TYPE: Final[dict[type[DpEvent], str]] = {}
 
 
 def wire_type(name: str) -> Callable[[type[EventT]], type[EventT]]:
-    """Register an event class under the name that its wire form has in `type`.
-
-    Args:
-        name: in snake_case.
-
-    Returns:
-        A decorator that leaves the class as it is.
-    """
+    """Register an event class under its `type` name on the wire."""
 
     def register(cls: type[EventT]) -> type[EventT]:
         TYPE_BY_NAME[name] = cls
@@ -55,45 +48,31 @@ def wire_type(name: str) -> Callable[[type[EventT]], type[EventT]]:
 
 
 def type_name(event: DpEvent) -> str:
-    """Return the name that an event's wire form has in `type`."""
+    """Get the `type` name of an event on the wire."""
     return NAME_BY_TYPE[type(event)]
 
 
 @singledispatch
 def curve_count(event: DpEvent) -> int:  # noqa: ARG001 - dispatch looks at it
-    """Return how many curves must be computed to price an event, at most: what a request is limited by.
-
-    Args:
-        event: the event.
-
-    Returns:
-        1 for an event that holds no other, else what the events in it take.
-    """
+    """Compute the maximum number of curves needed to price an event."""
     return 1
 
 
 def inside(event: DpEvent) -> list[DpEvent]:
-    """Get the events directly in an event; none in a mechanism."""
+    """Get the events directly inside an event; a mechanism has none."""
     parts = getattr(event, "events", None)
     return list(parts) if parts else [event.event] if hasattr(event, "event") else []
 
 
 def leaves(event: DpEvent) -> list[DpEvent]:
-    """Get the mechanisms in an event: itself, or those in it, however deep."""
+    """Get the mechanisms inside an event at any depth, or the event itself."""
     parts = inside(event)
     return [leaf for each in parts for leaf in leaves(each)] if parts else [event]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The real numbers that a field may have.
-
-    Args:
-        low: the lower end.
-        high: the upper end.
-        above: whether the lower end itself is left out.
-        below: whether the upper end itself is left out.
-    """
+    """The real numbers that a field may have; `above` and `below` exclude the ends."""
 
     low: float
     high: float
@@ -101,13 +80,13 @@ class Interval:
     below: bool = False
 
     def __contains__(self, value: float) -> bool:
-        """Whether a number is allowed; NaN never is."""
+        """Check whether a number is allowed; NaN never is."""
         return (self.low < value or (value == self.low and not self.above)) and (
             value < self.high or (value == self.high and not self.below)
         )
 
     def __str__(self) -> str:
-        """Say it in the words of a message: "must ..."."""
+        """Describe the interval for a message, after "must"."""
         if self.above or self.below:
             low, high = "above" if self.above else "at least", "below" if self.below else "at most"
             return f"be {low} {self.low:g} and {high} {self.high:g}"
@@ -121,16 +100,12 @@ DELTAS: Final = Interval(0, 0.5, below=True)
 
 
 def set_real(event: DpEvent, name: str, allowed: Interval, meaning: str) -> None:
-    """Check a field and keep it as a float, so that equal events have equal bytes.
+    """Validate a field and store it as a float for canonical bytes.
 
-    Args:
-        event: being made.
-        name: of the field.
-        allowed: its bounds.
-        meaning: what the number stands for, the end of a sentence without its full stop.
+    `meaning` ends the message: a description of the number without a full stop.
 
     Raises:
-        InvalidEventError: the field is no number, or out of its bounds.
+        InvalidEventError: the field is not a number, or out of bounds.
     """
     number = _real(name, getattr(event, name))
     if number not in allowed:
@@ -139,14 +114,12 @@ def set_real(event: DpEvent, name: str, allowed: Interval, meaning: str) -> None
 
 
 def set_noise_multiplier(event: DpEvent, sensitivity: str) -> None:
-    """Check the noise multiplier of an event that adds noise to a sum.
+    """Validate the noise multiplier of an event that adds noise to a sum.
 
-    Args:
-        event: being made.
-        sensitivity: what the noise's scale is divided by.
+    `sensitivity` describes in the message the norm that the noise is divided by.
 
     Raises:
-        InvalidEventError: it is no number in [1e-3, 1e6].
+        InvalidEventError: it is not a number in [1e-3, 1e6].
     """
     set_real(
         event,
@@ -157,17 +130,12 @@ def set_noise_multiplier(event: DpEvent, sensitivity: str) -> None:
 
 
 def check_whole(name: str, value: object, low: int, high: int, meaning: str) -> None:
-    """Refuse what is no whole number within bounds; 3.0 and true are none.
+    """Reject a value that is no integer within bounds; 3.0 is none.
 
-    Args:
-        name: of the field.
-        value: of the field.
-        low: the smallest that is allowed.
-        high: the largest that is allowed.
-        meaning: what the number stands for, the end of a sentence without its full stop.
+    `meaning` ends the message: a description of the number without a full stop.
 
     Raises:
-        InvalidEventError: it is no whole number, or out of its bounds.
+        InvalidEventError: it is not an integer, or out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidEventError(f"{name} must be a whole number, but it is {shown(value)}.")
@@ -176,16 +144,10 @@ def check_whole(name: str, value: object, low: int, high: int, meaning: str) -> 
 
 
 def as_tuple(name: str, value: object, most: int, what: str) -> tuple[object, ...]:
-    """Return a list's items, as a value that can be shared and hashed.
-
-    Args:
-        name: of the field.
-        value: of the field.
-        most: items that it may have.
-        what: the items are, in the plural.
+    """Convert a list to a tuple; `what` names its items in messages.
 
     Raises:
-        InvalidEventError: it is no list, empty, or too long.
+        InvalidEventError: it is not a list, empty, or longer than `most`.
     """
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= most:
         raise InvalidEventError(f"{name} must be a list of 1 to {most} {what}.")
@@ -193,14 +155,10 @@ def as_tuple(name: str, value: object, most: int, what: str) -> tuple[object, ..
 
 
 def check_event(value: object, role: str) -> None:
-    """Refuse what is no event.
-
-    Args:
-        value: of the field `event`.
-        role: what the event is here, the end of "the event that ...".
+    """Reject a value that is no event; `role` completes "the event that".
 
     Raises:
-        InvalidEventError: it is none.
+        InvalidEventError: it is not an event.
     """
     if not isinstance(value, DpEvent):
         raise InvalidEventError(
@@ -209,11 +167,11 @@ def check_event(value: object, role: str) -> None:
 
 
 def shown(value: object) -> str:
-    """Shorten what a caller sent, so that a message never carries a megabyte back."""
+    """Shorten a caller's value, so that a message never echoes a megabyte."""
     if isinstance(value, int) and value.bit_length() > 4 * MAX_SHOWN:
-        return "a number without end"  # the interpreter refuses to write more than 4,300 digits
+        return "a number without end"  # the interpreter refuses to print more than 4,300 digits
     if not isinstance(value, str | int | float | None):
-        return f"a {type(value).__name__}"  # its own text may be without end
+        return f"a {type(value).__name__}"  # its text may be arbitrarily long
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 

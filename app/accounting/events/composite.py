@@ -1,4 +1,4 @@
-"""Events made of other events."""
+"""Events that consist of other events."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,25 +20,18 @@ MAX_EVENTS: Final = 1000
 MAX_CURVES: Final = 1000
 MAX_GROUP: Final = 1_000_000
 MIN_SHAPE: Final = -0.9999
-"""Nearer to -1 the distribution of the number of runs is all but a constant, and its parameter loses its digits."""
+"""Nearer to -1 the number of runs is almost constant, and its parameter loses its digits."""
 
 
 @wire_type("composed")
 @dataclass(frozen=True, slots=True)
 class Composed(DpEvent):
-    """Several mechanisms run on the same data, each perhaps chosen by what those before it gave.
-
-    Args:
-        events: 1 to 1,000 events.
-
-    Raises:
-        InvalidEventError: it is no list of so many events, or it would take more than 1,000 curves.
-    """
+    """1 to 1,000 mechanisms on the same data, each possibly chosen from earlier outputs."""
 
     events: tuple[DpEvent, ...]
 
     def __post_init__(self) -> None:
-        """Check the bounds, and how much work it makes; a list becomes a tuple."""
+        """Check the bounds and the pricing work; a list becomes a tuple."""
         object.__setattr__(self, "events", as_tuple("events", self.events, MAX_EVENTS, "events"))
         curves = 0
         for event in self.events:
@@ -54,15 +47,7 @@ class Composed(DpEvent):
 @wire_type("self_composed")
 @dataclass(frozen=True, slots=True)
 class SelfComposed(DpEvent):
-    """The same mechanism run several times on the same data.
-
-    Args:
-        event: the mechanism.
-        count: how often, in 1 ... 1e9.
-
-    Raises:
-        InvalidEventError: the count is out of bounds or `event` is not an event.
-    """
+    """The same mechanism repeated on the same data, 1 to 1e9 times."""
 
     event: DpEvent
     count: int
@@ -76,22 +61,16 @@ class SelfComposed(DpEvent):
 @wire_type("repeat_and_select")
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(DpEvent):
-    """A mechanism run a random number of times, of which only the best output is released: a hyper-parameter search.
+    """A hyperparameter search: random many runs, of which only the best output is released.
 
-    Each run draws its hyper-parameters from the same distribution; the number of runs is drawn beforehand from the one
-    named here and is not released.
+    Each run draws its hyperparameters from the same distribution; the number of runs is drawn in advance and is not
+    released. Source: Papernot, Steinke 2022 (arXiv 2110.03620), Definition 1.
 
     Args:
-        event: one run, whatever its hyper-parameters.
+        event: one run, a bound for all hyperparameters.
         mean: expected number of runs, in [1, 1e9].
-        shape: of the truncated negative binomial distribution of the number of runs, in [-0.9999, 1e6]; 1 is the
-            geometric and 0 the logarithmic one; None is the Poisson distribution, its limit at infinity.
-
-    Raises:
-        InvalidEventError: a number is out of bounds or `event` is not an event.
-
-    Source:
-        Papernot, Steinke 2022 (arXiv 2110.03620), Definition 1.
+        shape: of the truncated negative binomial distribution of the number of runs, in [-0.9999, 1e6]; 1 is geometric,
+            0 logarithmic, None Poisson, the limit at infinity.
     """
 
     event: DpEvent
@@ -110,15 +89,12 @@ class RepeatAndSelect(DpEvent):
 @wire_type("group_privacy")
 @dataclass(frozen=True, slots=True)
 class GroupPrivacy(DpEvent):
-    """A mechanism that protects a record, where one privacy unit owns several records.
+    """A mechanism that protects records, where one privacy unit owns several.
 
     Args:
-        group_size: the most records that one unit owns, in 1 ... 1e6; under `replace_one` a unit is replaced by one
-            with as many records.
-        event: the mechanism, described as if each record were a unit.
-
-    Raises:
-        InvalidEventError: the size is out of bounds or `event` is not an event.
+        group_size: maximum number of records per unit, 1 to 1e6; under `replace_one` the replacing unit has equally
+            many.
+        event: the mechanism, with parameters for records as units.
     """
 
     group_size: int

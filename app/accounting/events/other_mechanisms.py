@@ -1,4 +1,4 @@
-"""Events of local randomness, and events whose guarantee the caller states."""
+"""Randomized response, the exponential mechanism, and guarantees stated by the caller."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,11 @@ from app.accounting.events.base import (
 @wire_type("randomized_response")
 @dataclass(frozen=True, slots=True)
 class RandomizedResponse(DpEvent):
-    """Each record answers with one of k values, sometimes drawn evenly instead of its own.
+    """Each record reports one of k values: its own, or one drawn uniformly.
 
     Args:
-        noise_parameter: probability with which the answer is drawn evenly from all k values, in (0, 1].
-        num_buckets: number k of values, in 2 ... 1e9.
-
-    Raises:
-        InvalidEventError: a number is out of bounds.
+        noise_parameter: probability of the uniform draw from all k values, in (0, 1].
+        num_buckets: number k of values, 2 to 1e9.
     """
 
     noise_parameter: float
@@ -45,10 +42,7 @@ class Exponential(DpEvent):
     Report noisy max with Gumbel noise of scale 2 sensitivity / epsilon is the same.
 
     Args:
-        epsilon: nats, in (0, 1e4]; for the scores' sensitivity under the population's neighboring relation.
-
-    Raises:
-        InvalidEventError: epsilon is out of bounds.
+        epsilon: nats, in (0, 1e4], for the scores' sensitivity under the population's neighboring relation.
     """
 
     epsilon: float
@@ -61,14 +55,11 @@ class Exponential(DpEvent):
 @wire_type("zcdp")
 @dataclass(frozen=True, slots=True)
 class Zcdp(DpEvent):
-    """A mechanism of which it is known that it is (xi, rho)-zCDP under the population's neighboring relation.
+    """A mechanism known to be (xi, rho)-zCDP under the population's neighboring relation.
 
     Args:
-        rho: what the divergence grows by with the order, in (0, 1e6].
-        xi: what it has at every order, in [0, 1e6] nats.
-
-    Raises:
-        InvalidEventError: a number is out of bounds.
+        rho: growth of the divergence per order, in (0, 1e6] nats.
+        xi: divergence common to all orders, in [0, 1e6] nats.
     """
 
     rho: float
@@ -83,14 +74,11 @@ class Zcdp(DpEvent):
 @wire_type("epsilon_delta")
 @dataclass(frozen=True, slots=True)
 class EpsilonDelta(DpEvent):
-    """A mechanism of which it is known that it is (epsilon, delta)-DP under the population's neighboring relation.
+    """A mechanism known to be (epsilon, delta)-DP under the population's neighboring relation.
 
     Args:
         epsilon: nats, in (0, 1e4].
-        delta: in [0, 0.5); it is taken from the account's delta.
-
-    Raises:
-        InvalidEventError: a number is out of bounds.
+        delta: in [0, 0.5); subtracted from the account's delta.
     """
 
     epsilon: float

@@ -1,4 +1,4 @@
-"""The parameters that a search may change: an event's one noise multiplier and its one sampling probability."""
+"""The parameters that a calibration may change: noise multiplier and sampling probability."""
 
 from dataclasses import replace
 from functools import singledispatch
@@ -13,13 +13,7 @@ from app.accounting.events.schedule import Decay
 
 @singledispatch
 def noise_multiplier(event: DpEvent) -> float:
-    """Return the one noise multiplier inside an event.
-
-    Args:
-        event: the event.
-
-    Returns:
-        Noise scale divided by the sensitivity of the sum; of a decay, at step 0.
+    """Get the noise multiplier of an event, for a decay at step 0.
 
     Raises:
         UnsupportedEventError: the event has no single noise multiplier.
@@ -29,14 +23,7 @@ def noise_multiplier(event: DpEvent) -> float:
 
 @singledispatch
 def with_noise_multiplier(event: DpEvent, z: float) -> DpEvent:
-    """Return the same event with another noise multiplier.
-
-    Args:
-        event: the event.
-        z: the new noise multiplier, in [1e-3, 1e6].
-
-    Returns:
-        A new event; nothing but the noise multiplier differs.
+    """Copy an event with another noise multiplier, in [1e-3, 1e6].
 
     Raises:
         InvalidEventError: `z` is out of bounds.
@@ -47,13 +34,7 @@ def with_noise_multiplier(event: DpEvent, z: float) -> DpEvent:
 
 @singledispatch
 def sampling_probability(event: DpEvent) -> float:
-    """Return the one probability of Poisson sampling inside an event.
-
-    Args:
-        event: the event.
-
-    Returns:
-        A probability in (0, 1].
+    """Get the only Poisson sampling probability inside an event.
 
     Raises:
         UnsupportedEventError: the event has no single sampling probability.
@@ -63,14 +44,7 @@ def sampling_probability(event: DpEvent) -> float:
 
 @singledispatch
 def with_sampling_probability(event: DpEvent, q: float) -> DpEvent:
-    """Return the same event with another probability of Poisson sampling.
-
-    Args:
-        event: the event.
-        q: the new sampling probability, in (0, 1].
-
-    Returns:
-        A new event; nothing but the sampling probability differs.
+    """Copy an event with another Poisson sampling probability, in (0, 1].
 
     Raises:
         InvalidEventError: `q` is out of bounds.

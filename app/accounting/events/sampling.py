@@ -1,4 +1,4 @@
-"""Events that ran on a sample of the data."""
+"""Events that run on a sample of the data."""
 
 from dataclasses import dataclass
 
@@ -20,17 +20,14 @@ from app.accounting.events.composite import Composed, GroupPrivacy, SelfComposed
 @wire_type("poisson_sampled")
 @dataclass(frozen=True, slots=True)
 class PoissonSampled(DpEvent):
-    """A mechanism run on a Poisson sample: every record is taken independently with the same probability.
+    """A mechanism on a Poisson sample, which includes each record independently.
 
-    To a noisy sum, a record that is not taken contributes what a missing or a special one does. Of any other mechanism
-    the output may show who was taken: sampling then amplifies under `add_or_remove_one` only.
+    To a noisy sum, an unsampled record contributes the same as a missing or special one. The output of other mechanisms
+    may show who was sampled: they are amplified under `add_or_remove_one` only.
 
     Args:
-        sampling_probability: probability with which each record is taken, in (0, 1].
-        event: what happened to the sample.
-
-    Raises:
-        InvalidEventError: the probability is out of bounds or `event` is not an event.
+        sampling_probability: in (0, 1].
+        event: the mechanism that runs on the sample.
     """
 
     sampling_probability: float
@@ -50,15 +47,12 @@ class PoissonSampled(DpEvent):
 @wire_type("sampled_without_replacement")
 @dataclass(frozen=True, slots=True)
 class SampledWithoutReplacement(DpEvent):
-    """A mechanism run on a batch of a fixed number of records, every such batch being as likely as any other.
+    """A mechanism on a batch of fixed size, drawn uniformly without replacement.
 
     Args:
-        source_dataset_size: number n of records, in 1 ... 1e9; public, as neighbours replace a record.
-        sample_size: number of records in the batch, in 1 ... n.
-        event: what happened to the batch.
-
-    Raises:
-        InvalidEventError: a number is out of bounds or `event` is not an event.
+        source_dataset_size: number n of records, 1 to 1e9; public, since neighbours replace a record.
+        sample_size: number of records in the batch, 1 to n.
+        event: the mechanism that runs on the batch.
     """
 
     source_dataset_size: int
@@ -78,7 +72,7 @@ def _(event: PoissonSampled | SampledWithoutReplacement) -> int:
 
 
 def is_noisy_sum(event: DpEvent) -> bool:
-    """Check whether an event is the release of one noisy sum, or of several Gaussian ones composed."""
+    """Check whether an event releases one noisy sum, or several Gaussian ones composed."""
     if isinstance(event, GroupPrivacy):
         return is_noisy_sum(event.event)
     return isinstance(event, Laplace | DiscreteGaussian) or _is_gaussian_sum(event)

@@ -1,4 +1,4 @@
-"""A mechanism whose noise shrinks from step to step."""
+"""A mechanism whose noise decreases from step to step."""
 
 from dataclasses import dataclass
 from typing import Final, get_args
@@ -26,22 +26,22 @@ RATES: Final = {"time": Interval(0, 1e6), "step": Interval(0, 1, below=True), "e
 @wire_type("decay")
 @dataclass(frozen=True, slots=True)
 class Decay(DpEvent):
-    """A mechanism run at every step of a schedule along which its noise multiplier shrinks.
+    """A mechanism that runs at every step of a schedule with decreasing noise.
 
     With z the noise multiplier of `event` and k the decay rate, step t = 0, 1, 2, ... has z / (1 + k t) in mode "time",
     z (1 - k)^t in mode "step" and z exp(-k t) in mode "exp" (MindArmour's names).
 
     Args:
-        mode: one of these three.
+        mode: "time", "step" or "exp".
         decay_rate: k, at least 0, below 1 in mode "step".
-        steps: how many steps the event stands for, in 1 ... 1e7.
-        event: what happens at each step, with the noise multiplier of step 0: a gaussian event, an adaptive_clipping
-            event with one noise multiplier, or one of these on a Poisson sample.
-        first_step: number t of the first of the steps, in 0 ... 1e9.
+        steps: number of steps, 1 to 1e7.
+        event: the mechanism with the noise multiplier of step 0: a gaussian event, an adaptive_clipping event with one
+            noise multiplier, or one of these on a Poisson sample.
+        first_step: number t of the first step, 0 to 1e9.
 
     Raises:
-        InvalidEventError: a field is out of bounds, or the noise multiplier falls below 1e-3 on the way.
-        UnsupportedEventError: there is no sound bound for such an `event` along a schedule.
+        InvalidEventError: a field is out of bounds, or the noise multiplier falls below 1e-3 during the schedule.
+        UnsupportedEventError: no sound bound is known for such an `event` along a schedule.
     """
 
     mode: DecayMode

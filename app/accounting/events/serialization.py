@@ -1,6 +1,6 @@
-"""Events as JSON: the wire form, the canonical bytes and the fingerprint.
+"""Events as JSON: wire form, canonical bytes and fingerprint.
 
-The wire form follows from a class's fields: `type`, and every field that is not at its default.
+The wire form is `type` and every field that differs from its default.
 """
 
 import json
@@ -14,18 +14,11 @@ from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events.base import TYPE_BY_NAME, DpEvent, shown, type_name
 
 MAX_NESTING: Final = 16
-"""No mechanism nests deeper; a hostile body must not exhaust the interpreter's stack."""
+"""Far deeper than any mechanism; a hostile body must not exhaust the interpreter's stack."""
 
 
 def event_to_dict(event: DpEvent) -> dict[str, object]:
-    """Return an event's wire form.
-
-    Args:
-        event: the event.
-
-    Returns:
-        A JSON object with `type` and those of the event's fields that are not at their default, nested as the event is.
-    """
+    """Convert an event to its wire form."""
     wire: dict[str, object] = {"type": type_name(event)}
     for field in fields(event):
         value = getattr(event, field.name)
@@ -35,42 +28,26 @@ def event_to_dict(event: DpEvent) -> dict[str, object]:
 
 
 def event_from_dict(wire: object) -> DpEvent:
-    """Read an event from its wire form.
+    """Parse and validate an event from its wire form.
 
     Args:
         wire: a JSON object, for example `{"type": "gaussian", "noise_multiplier": 1.1}`.
 
-    Returns:
-        The event, checked.
-
     Raises:
-        InvalidEventError: not an object, a field missing, unknown or out of bounds, or nested too deep.
-        UnsupportedEventError: `type` names no supported event, or events are combined that no formula here covers.
+        InvalidEventError: not an object, nested too deeply, or a field is missing, unknown or out of bounds.
+        UnsupportedEventError: `type` is unknown, or no formula covers the combination of events.
     """
     return _event_from_dict(wire, depth=1)
 
 
 def canonical(event: DpEvent) -> bytes:
-    """Return the one byte string that stands for an event: sorted JSON, no spaces, shortest exact floats.
-
-    Args:
-        event: the event.
-
-    Returns:
-        ASCII bytes; equal events give equal bytes and different events different ones.
-    """
+    """Serialize an event to unique bytes: sorted ASCII JSON with exact floats."""
     wire = event_to_dict(event)
     return json.dumps(wire, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def event_from_canonical(data: bytes) -> DpEvent:
-    """Read an event back from its canonical form.
-
-    Args:
-        data: what `canonical` returned.
-
-    Returns:
-        The event, equal to the one that was written.
+    """Parse an event from its canonical bytes.
 
     Raises:
         InvalidEventError: `data` is not the wire form of a valid event.
@@ -85,14 +62,7 @@ def event_from_canonical(data: bytes) -> DpEvent:
 
 @lru_cache(maxsize=1024)
 def fingerprint(event: DpEvent) -> str:
-    """Return the name of an event's content; the latest 1,024 are kept.
-
-    Args:
-        event: the event.
-
-    Returns:
-        SHA-256 of the canonical form, 64 hexadecimal digits.
-    """
+    """Compute the SHA-256 hex digest of an event's canonical form."""
     return sha256(canonical(event)).hexdigest()
 
 

@@ -1,1 +1,1 @@
-"""Rényi divergences of mechanisms as pure formulas: numbers in, nats out, each with its theorem or its proof."""
+"""Rényi divergences as pure formulas on numbers, each with its theorem or proof."""

@@ -1,22 +1,21 @@
-"""Amplification by Poisson sampling: every record is taken independently with the same probability q.
+"""Amplification by Poisson sampling: each record is sampled independently with probability q.
 
-Whatever the other records are, the outputs on two neighbours are mixtures (1 - q) Q + q P and Q of what the mechanism
-does with and without the one record, and a Rényi divergence of mixtures is at most the largest of their parts. With
-L = P / Q the moment of order a is 1 + E_Q[phi(ln(1 - q + q L))] where the record was added, and the same with psi where
-it was removed. Relations: add_or_remove_one; and replace_special for mechanisms to which a special record is as good as
-none.
+Adding or removing a record (and replace_special for mechanisms to which a special record equals none). For any other
+records, the outputs on two neighbours are mixtures (1 - q) Q + q P and Q of the outputs with and without the record,
+and a Rényi divergence of mixtures is at most the maximum over their parts. With L = P / Q the moment of order a is
+1 + E_Q[phi(ln(1 - q + q L))] if the record was added, and the same with psi if it was removed.
 
-Where a record is replaced and its absence may show, they are (1 - q) O + q P and (1 - q) O + q Q with an O that is
-neither. The moment of order a, the sum of Q (P / Q)^a, is the f-divergence of t^a, which is convex: it is jointly
-convex in the pair (Csiszár 1967; Liese, Vajda 2006), and 1 for a pair of equals. So it is at most 1 - q + q A, A the
-moment of P and Q. That is the truth where O is disjoint from both. It needs that the coin of the record in question
-does not depend on the record, and that the samples of the others are drawn alike on both neighbours.
+If some mapping of the outputs exchanges P and Q, the former is larger. With m = 1 - q + q L, m' = 1 - q + q / L,
+s = ln m, s' = -ln m' and c = a - 1/2, exchanging P and Q in half of the mean gives E_Q[m^a - m^(1 - a)] the sign of
+sqrt(m) sinh(c s) - L sqrt(m') sinh(c s') for L > 1. It is 0 at c = 1/2, and sinh(c s) / sinh(c s') increases with c
+since m m' >= 1, that is s >= s' > 0. So it is nonnegative for a >= 1. For densities that is Theorem 5 of Mironov,
+Talwar, Zhang 2019 (arXiv 1908.10530).
 
-If some mapping of the outputs exchanges P and Q, then the first is the larger one. With m = 1 - q + q L,
-m' = 1 - q + q / L, s = ln m, s' = -ln m' and c = a - 1/2, exchanging P and Q in half of the mean leaves the sign of
-E_Q[m^a - m^(1 - a)] to sqrt(m) sinh(c s) - L sqrt(m') sinh(c s') for L > 1. It is 0 at c = 1/2, and
-sinh(c s) / sinh(c s') grows with c since m m' >= 1, that is s >= s' > 0. So it is never negative for a >= 1.
-For densities that is Theorem 5 of Mironov, Talwar, Zhang 2019 (arXiv 1908.10530).
+Replacing a record whose absence may show. The outputs are (1 - q) O + q P and (1 - q) O + q Q with a third O. The
+moment of order a, the sum of Q (P / Q)^a, is the f-divergence of t^a, which is convex: it is jointly convex in the
+pair (Csiszár 1967; Liese, Vajda 2006), and 1 for a pair of equals. So it is at most 1 - q + q A, where A is the moment
+of P and Q, with equality if O is disjoint from both. This requires that the record's coin does not depend on the
+record, and that the other records are sampled alike on both neighbours.
 """
 
 from math import exp, expm1, log, log1p
@@ -45,28 +44,18 @@ PANEL: Final = 8.0
 """Length of a panel of the integral; the integrand has a branch point at the distance pi."""
 
 NODES_PER_ROOT: Final = 2.7
-"""Nodes of a panel for the root of how much the integrand's logarithm may change in half of it, beyond 16 nodes."""
+"""Nodes per panel, beyond 16, per square root of the change of the integrand's logarithm in half a panel."""
 
 ORDER_GROUPS: Final = (4.0, 16.0, 64.0, 128.0, 256.0, 512.0, np.inf)
-"""Orders up to each of these share their nodes."""
+"""Upper bounds of groups of orders that share their nodes."""
 
 
 def sampled_pure_dp_rdp(q: float, epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest Rényi divergence of any epsilon-DP mechanism on a Poisson sample.
+    """Compute the largest Rényi divergence of any epsilon-DP mechanism on a Poisson sample.
 
-    The mechanism's outputs with and without the record can be made from those of binary randomized response, and so
-    can the mixtures: the sampled randomized response is the worst case, at every order.
-
-    Args:
-        q: sampling probability, in (0, 1].
-        epsilon: nats, at least 0, finite.
-        orders: (n_orders,) Rényi orders above 1.
-
-    Returns:
-        (n_orders,) nats, tight, relative error at most 1e-13; 0 for epsilon 0.
-
-    Source:
-        Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776): the reduction. Relations: see the module.
+    The outputs with and without the record, and so their mixtures, can be simulated from binary randomized response
+    (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776): sampled randomized response is the worst case at every order. The
+    result is tight, with a relative error of at most 1e-13.
     """
     if q == 1 or epsilon == 0:
         return pure_dp_rdp(epsilon, orders)
@@ -78,13 +67,14 @@ def sampled_pure_dp_rdp(q: float, epsilon: float, orders: NDArray[np.float64]) -
 
 
 def sampled_laplace_rdp(q: float, noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Rényi divergence of a sum with Laplace noise in every coordinate, on a Poisson sample.
+    """Compute the Rényi divergence of Laplace noise in every coordinate, on a Poisson sample.
 
-    One coordinate moved by the whole sensitivity is the worst case also here: moved by v (in scales) its hockey-stick
-    divergence at exp(e) is 1 - exp((e - v) / 2) for |e| <= v, 0 above and 1 - exp(e) below; integrating that over
-    the losses of a second coordinate gives at most the same formula with v + w. So every f-divergence is at most that
-    of one coordinate, also after mixing. There, with E = 1 / z, ln L is -E with probability 1/2, E with probability
-    exp(-E) / 2, and has the density exp(-(E + l) / 2) / 4 between: one smooth integral over a finite interval.
+    One coordinate moved by the whole sensitivity is the worst case: moved by v (in scales) its hockey-stick divergence
+    at exp(e) is 1 - exp((e - v) / 2) for |e| <= v, 0 above and 1 - exp(e) below; integrating that over the losses of a
+    second coordinate gives at most the same formula with v + w. So every f-divergence is at most that of one
+    coordinate, also after mixing (Zhu, Dong, Wang 2022, arXiv 2106.08567). There, with E = 1 / z, ln L is -E with
+    probability 1/2, E with probability exp(-E) / 2, and has the density exp(-(E + l) / 2) / 4 between: one smooth
+    integral over a finite interval.
 
     Args:
         q: sampling probability, in (0, 1].
@@ -92,12 +82,7 @@ def sampled_laplace_rdp(q: float, noise_multiplier: float, orders: NDArray[np.fl
         orders: (n_orders,) Rényi orders in (1, 1024].
 
     Returns:
-        (n_orders,) nats, exact up to a relative error of 1e-13; below a noise multiplier of 0.05 the upper bound
-        for any 1/z-DP mechanism.
-
-    Source:
-        Direct integration; Zhu, Dong, Wang 2022 (arXiv 2106.08567) for domination by hockey-stick divergences.
-        Relations: see the module.
+        (n_orders,) nats, relative error at most 1e-13; for z below 0.05 the upper bound for any 1/z-DP mechanism.
     """
     if q == 1:
         return laplace_rdp(noise_multiplier, orders)
@@ -121,11 +106,11 @@ def sampled_laplace_rdp(q: float, noise_multiplier: float, orders: NDArray[np.fl
 def sampled_discrete_gaussian_rdp(
     q: float, noise_multiplier: float, orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return a bound on the Rényi divergence of an integer sum with discrete Gaussian noise, on a Poisson sample.
+    """Bound the Rényi divergence of discrete Gaussian noise on a Poisson sample.
 
     At integer orders k the moments E_Q[L^k] are those of the continuous Gaussian, exp(k (k - 1) / (2 z^2)), and the
-    sampled moment is made of them: there the divergence is that of the sampled Gaussian. Between them ln A is convex
-    in the order, and A is at most 1 - q + q exp(a (a - 1) / (2 z^2)) because it is convex in the mixture.
+    sampled moment is composed of them: there the divergence is that of the sampled Gaussian. Between them ln A is
+    convex in the order, and A is at most 1 - q + q exp(a (a - 1) / (2 z^2)) because it is convex in the mixture.
 
     Args:
         q: sampling probability, in (0, 1].
@@ -137,7 +122,7 @@ def sampled_discrete_gaussian_rdp(
 
     Source:
         Canonne, Kamath, Steinke 2020 (arXiv 2004.00010), Proposition 5; Mironov, Talwar, Zhang 2019
-        (arXiv 1908.10530), section 3.3. Relations: see the module.
+        (arXiv 1908.10530), section 3.3.
     """
     unsampled = gaussian_rdp(noise_multiplier, orders)
     if q == 1:
@@ -148,20 +133,17 @@ def sampled_discrete_gaussian_rdp(
 
 
 def taken_or_not_rdp(q: float, nats: NDArray[np.float64], orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a bound on the Rényi divergence of any mechanism on a Poisson sample, one record replaced.
+    """Bound the Rényi divergence of any mechanism on a Poisson sample, one record replaced.
 
-    It holds whatever the output shows of who was taken: ln(1 - q + q exp(b R)) / b, b = a - 1.
+    The bound ln(1 - q + q exp(b R)) / b, b = a - 1, holds even if the output shows who was sampled, and is exact then.
 
     Args:
         q: sampling probability, in (0, 1).
-        nats: (n_orders,) divergence R of the mechanism on records that are taken, infinity allowed.
+        nats: (n_orders,) divergence R of the mechanism on sampled records, infinity allowed.
         orders: (n_orders,) Rényi orders above 1.
 
     Returns:
-        (n_orders,) nats, at most `nats`; exact where the output shows who was taken; positive where `nats` is.
-
-    Source:
-        Joint convexity: see the module. Relations: replace_one, replace_special.
+        (n_orders,) nats, at most `nats`, positive where `nats` is.
     """
     b = orders - 1
     finite = np.isfinite(nats)
@@ -171,18 +153,9 @@ def taken_or_not_rdp(q: float, nats: NDArray[np.float64], orders: NDArray[np.flo
 
 
 def sampled_epsilon_delta(q: float, epsilon: float, delta: float) -> tuple[float, float]:
-    """Return what an (epsilon, delta)-DP mechanism is on a Poisson sample: ln(1 + q (exp(epsilon) - 1)) and q delta.
+    """Amplify (epsilon, delta)-DP by Poisson sampling: ln(1 + q (exp(epsilon) - 1)) and q delta.
 
-    Args:
-        q: sampling probability, in (0, 1].
-        epsilon: nats, at least 0, finite.
-        delta: in [0, 1].
-
-    Returns:
-        The new epsilon and delta, relative error at most 1e-15.
-
-    Source:
-        Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8. Relations: see the module.
+    Source: Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8.
     """
     if q == 1:
         return epsilon, delta

@@ -1,4 +1,4 @@
-"""The exact privacy curve of Gaussian noise without sampling, on the safe side and without cancellation.
+"""The exact privacy curve of unsampled Gaussian noise, rounded up and without cancellation.
 
 Gaussian mechanisms that were fixed in advance compose to one whose neighbouring outputs are normal with standard
 deviation 1 and means mu apart, mu^2 = sum of (sensitivity / noise's standard deviation)^2. With x = epsilon/mu - mu/2
@@ -17,13 +17,13 @@ import numpy as np
 from app.accounting.formulas.numerics import root
 
 ROUNDING: Final = 2.0**-50
-"""Relative error allowed to every number that enters a logarithm of delta: 8 roundings, where there are at most 4."""
+"""Relative error allowed for each number in a logarithm of delta: 8 roundings; there are at most 4."""
 
 DIRECT_MU: Final = 1.0
-"""From here on m(x) - m(y) may be subtracted: m(y) is at most x / (x + mu) of m(x). Below, it is integrated."""
+"""From here on m(x) - m(y) may be subtracted, since m(y) is at most x / (x + mu) of m(x); below, it is integrated."""
 
 SMALLEST_MU: Final = 1e-80
-"""A smaller mu is rounded up to this: the integral stays above the smallest float, and delta below 1e-80."""
+"""Smaller mu are rounded up to this: the integral does not underflow, and delta stays below 1e-80."""
 
 _T: Final = np.arange(-4.5, 4.75, 1 / 16)
 NODES: Final = np.exp(_T - np.exp(-_T))
@@ -32,17 +32,9 @@ WEIGHTS: Final = (1 + np.exp(-_T)) * NODES / 16
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return the delta of Gaussian mechanisms that were fixed in advance.
+    """Compute the exact delta, rounded up, of Gaussian mechanisms fixed in advance.
 
-    Args:
-        mu: root of the sum of (sensitivity / standard deviation)^2, finite, at least 0.
-        epsilon: nats, finite, at least 0.
-
-    Returns:
-        The exact delta, rounded up, in [0, 1]; 0 only if mu is 0.
-
-    Source:
-        Balle & Wang 2018 (arXiv 1805.06530), Theorem 8.
+    `mu` is the root of the sum of (sensitivity / standard deviation)^2; delta is 0 only if `mu` is 0.
     """
     if mu == 0:
         return 0.0
@@ -51,17 +43,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the epsilon of Gaussian mechanisms that were fixed in advance.
+    """Compute the exact epsilon, rounded up, of Gaussian mechanisms fixed in advance.
 
-    Args:
-        mu: root of the sum of (sensitivity / standard deviation)^2, finite, at least 0.
-        delta: in (0, 1).
-
-    Returns:
-        The exact epsilon in nats, rounded up, at least 0.
-
-    Source:
-        Balle & Wang 2018 (arXiv 1805.06530), Theorem 8, solved for epsilon.
+    `mu` is as for `gaussian_delta`.
     """
     target = log(delta) * (1 + ROUNDING)
     if mu == 0 or _log_delta(max(mu, SMALLEST_MU), 0.0) <= target:
@@ -77,12 +61,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
-    """Return ln delta, above the true value by at most what the roundings may have taken off."""
+    """Compute ln delta plus an upper bound on its rounding errors."""
     from scipy.special import erfcx, ndtr  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
 
     middle, half = epsilon / mu, mu / 2
     x, y = middle - half, middle + half
-    # x is known to within ROUNDING of its two parts, and d ln delta / dx is at most |x| + 1 in size.
+    # x is known to within ROUNDING of its two parts, and |d ln delta / dx| is at most |x| + 1.
     error = ROUNDING * ((middle + half) * (abs(x) + 1) + 1)
     if mu >= DIRECT_MU and x <= 0:
         return log(float(ndtr(-x)) - exp(-x * x / 2) * float(erfcx(y / sqrt(2))) / 2) + error

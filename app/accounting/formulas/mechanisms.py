@@ -1,4 +1,4 @@
-"""Rényi divergence of the basic mechanisms, each from a sum of positive terms: no lost digits, no overflow."""
+"""Rényi divergence of the basic mechanisms, without cancellation or overflow."""
 
 from collections.abc import Sequence
 from math import inf, log, log1p
@@ -10,39 +10,30 @@ from app.accounting.formulas.numerics import TINY, log_f, log_phi, log_psi, rdp_
 
 
 def gaussian_rdp(noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Rényi divergence of a sum with Gaussian noise, or with discrete Gaussian noise: a / (2 z^2).
+    """Compute the Rényi divergence of (discrete) Gaussian noise: a / (2 z^2).
 
-    Args:
-        noise_multiplier: standard deviation z of the noise over the L2 sensitivity of the sum, above 0.
-        orders: (n_orders,) Rényi orders above 1.
-
-    Returns:
-        (n_orders,) nats; exact for continuous noise and for discrete noise at integer orders, else a bound.
+    `noise_multiplier` z is the noise's standard deviation over the L2 sensitivity under any relation. The result is
+    exact for continuous noise, and for discrete noise at integer orders, else a bound.
 
     Source:
         Mironov 2017 (arXiv 1702.07476), Proposition 7; for integer-valued sums with discrete noise Canonne, Kamath,
-        Steinke 2020 (arXiv 2004.00010), Proposition 5. Any relation under which the sensitivity was taken.
+        Steinke 2020 (arXiv 2004.00010), Proposition 5.
     """
     return orders / (2 * noise_multiplier**2)
 
 
 def laplace_rdp(noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Rényi divergence of a sum with Laplace noise in every coordinate.
+    """Compute the Rényi divergence of Laplace noise in every coordinate.
 
     With b = a - 1 the moment is A = (a exp(b / z) + b exp(-a / z)) / (2 a - 1), which is 1 plus
     (a f(b / z) + b f(-a / z)) / (2 a - 1), f(t) = exp(t) - 1 - t. That is one coordinate moved by the whole
-    sensitivity. It is the worst case: ln A is convex in the distance moved and 0 at distance 0, hence superadditive,
+    sensitivity, the worst case: ln A is convex in the distance moved and 0 at distance 0, so superadditive,
     and the divergences of independent coordinates add up.
 
-    Args:
-        noise_multiplier: scale z of the noise over the L1 sensitivity of the sum, above 0.
-        orders: (n_orders,) Rényi orders above 1.
+    `noise_multiplier` z is the noise's scale over the L1 sensitivity under any relation. The result is positive, with a
+    relative error of at most 1e-13.
 
-    Returns:
-        (n_orders,) nats, positive, exact up to a relative error of 1e-13.
-
-    Source:
-        Mironov 2017 (arXiv 1702.07476), Proposition 6. Any relation under which the sensitivity was taken.
+    Source: Mironov 2017 (arXiv 1702.07476), Proposition 6.
     """
     b = orders - 1
     rising = np.log(orders) + log_f(b / noise_multiplier)
@@ -51,20 +42,11 @@ def laplace_rdp(noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray
 
 
 def pure_dp_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest Rényi divergence of any mechanism that is epsilon-DP.
+    """Compute the largest Rényi divergence of any epsilon-DP mechanism.
 
-    The output of every such mechanism on two neighbours can be made from that of binary randomized response on
-    them, whose moment is 1 + expm1(b epsilon) (1 - exp(-a epsilon)) / (1 + exp(-epsilon)), b = a - 1.
-
-    Args:
-        epsilon: nats, at least 0, finite.
-        orders: (n_orders,) Rényi orders above 1.
-
-    Returns:
-        (n_orders,) nats, exact for randomized response up to a relative error of 1e-13; 0 for epsilon 0.
-
-    Source:
-        Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776): the reduction. The same relation as the epsilon's.
+    The outputs of every such mechanism on two neighbours can be simulated from binary randomized response (Kairouz, Oh,
+    Viswanath 2015, arXiv 1311.0776), whose moment is 1 + expm1(b epsilon) (1 - exp(-a epsilon)) / (1 + exp(-epsilon)),
+    b = a - 1. The relative error is at most 1e-13.
     """
     if epsilon == 0:
         return np.zeros_like(orders)
@@ -72,26 +54,18 @@ def pure_dp_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float
 
 
 def bounded_range_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest Rényi divergence of a mechanism whose privacy loss has a range of epsilon.
+    """Compute the largest Rényi divergence of a mechanism whose privacy loss has range epsilon.
 
-    Such is the exponential mechanism with weights exp(epsilon score / (2 sensitivity)), and report noisy max with
+    This covers the exponential mechanism with weights exp(epsilon score / (2 sensitivity)), and report noisy max with
     Gumbel noise: losses of any two outputs differ by at most epsilon. The moment is a convex function of the loss,
     so the worst loss takes the two ends t and t - epsilon only, with probabilities fixed by the mean of L = 1. With
     b = a - 1, A(t) = exp(b t) (1 - c (exp(t) - 1)), c = (1 - exp(-b epsilon)) / (exp(epsilon) - 1), is largest where
-    exp(t) - 1 = (b f(epsilon) + f(-b epsilon)) / (a (1 - exp(-b epsilon))), f(t) = exp(t) - 1 - t.
-    It is at most a epsilon^2 / 8 and at most what pure epsilon-DP costs.
-
-    Args:
-        epsilon: nats, at least 0, finite.
-        orders: (n_orders,) Rényi orders above 1.
-
-    Returns:
-        (n_orders,) nats, tight, relative error at most 1e-13; 0 for epsilon 0.
+    exp(t) - 1 = (b f(epsilon) + f(-b epsilon)) / (a (1 - exp(-b epsilon))), f(t) = exp(t) - 1 - t. The bound is tight,
+    with a relative error of at most 1e-13, and at most a epsilon^2 / 8.
 
     Source:
         Durfee, Rogers 2019 (arXiv 1905.04273): bounded range; Dong, Durfee, Rogers 2020 (arXiv 1909.13830): the
-        two-point worst case; Cesar, Rogers 2021 (arXiv 2004.07223): the bound a epsilon^2 / 8. The same relation
-        as the sensitivity's.
+        two-point worst case; Cesar, Rogers 2021 (arXiv 2004.07223): the bound a epsilon^2 / 8.
     """
     if epsilon == 0:
         return np.zeros_like(orders)
@@ -113,23 +87,20 @@ def bounded_range_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np
 def randomized_response_rdp(
     noise_parameter: float, num_buckets: int, orders: NDArray[np.float64], *, special: bool
 ) -> NDArray[np.float64]:
-    """Return the Rényi divergence of randomized response: the value itself, or one of k values drawn evenly.
+    """Compute the Rényi divergence of randomized response over k values.
 
     Replacing a record exchanges the probabilities 1 - p + p / k and p / k of two values, whose log-ratio is e: the
     moment is 1 + (1 - p + p / k) expm1(b e) (1 - exp(-a e)), b = a - 1, in both directions. A special record answers
-    evenly, with 1 / k for every value; then the larger of both directions counts.
+    uniformly, with probability 1 / k; then the larger of both directions counts. For k = 2: Warner 1965.
 
     Args:
-        noise_parameter: probability p of the even draw, in [0, 1].
+        noise_parameter: probability p of the uniform draw, in [0, 1].
         num_buckets: number k of values, at least 1.
         orders: (n_orders,) Rényi orders above 1.
-        special: whether a neighbour has a special record instead of another one.
+        special: whether the relation is replace_special, not replace_one.
 
     Returns:
-        (n_orders,) nats, exact up to a relative error of 1e-13; 0 if nothing depends on the data, infinite for p = 0.
-
-    Source:
-        Warner 1965 for two values; by summing over the k values. Relations: replace_one, or replace_special.
+        (n_orders,) nats, relative error at most 1e-13; infinite for p = 0.
     """
     p, k, b = noise_parameter, float(num_buckets), orders - 1
     if p == 1 or num_buckets == 1:
@@ -150,35 +121,30 @@ def randomized_response_rdp(
 def tree_aggregation_rdp(
     noise_multiplier: float, step_counts: Sequence[int], orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the Rényi divergence of DP-FTRL: prefix sums from binary trees of noisy partial sums, with restarts.
+    """Compute the Rényi divergence of DP-FTRL with restarts under replace_special.
 
-    Every record takes part in one step of one tree, and a tree over n steps adds that step into at most as many nodes
-    as n has binary digits; each of them is a Gaussian release. A special record contributes zero, so that the steps
-    of all others stay where they are.
+    Every record takes part in one step of one tree, and a tree over n steps adds that step to at most as many nodes as
+    n has binary digits; each node is a Gaussian release. A special record contributes zero, so that other records keep
+    their steps. The result is exact for the deepest tree.
 
     Args:
         noise_multiplier: standard deviation of every node's noise over the L2 sensitivity of a step's sum, above 0.
-        step_counts: steps of each tree, between two restarts, virtual ones included; at least one tree, counts at
-            least 0.
+        step_counts: steps of at least one tree between two restarts, virtual ones included, each at least 0.
         orders: (n_orders,) Rényi orders above 1.
 
-    Returns:
-        (n_orders,) nats, exact for the deepest tree.
-
     Source:
-        Kairouz, McMahan, Song, Thakkar, Thakurta, Xu 2021 (arXiv 2103.00039), appendix D. Relation:
-        replace_special.
+        Kairouz, McMahan, Song, Thakkar, Thakurta, Xu 2021 (arXiv 2103.00039), appendix D.
     """
     depth = max(step_counts).bit_length()
     return depth * gaussian_rdp(noise_multiplier, orders)
 
 
 def _log_two_point_excess(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln(expm1(b eps) (1 - exp(-a eps))), b = a - 1: two values whose probabilities the neighbours exchange."""
+    """Compute ln(expm1(b eps) (1 - exp(-a eps))), b = a - 1, of two exchanged probabilities."""
     b = orders - 1
     return b * epsilon + _log_one_minus_exp(b * epsilon) + _log_one_minus_exp(orders * epsilon)
 
 
 def _log_one_minus_exp(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln(1 - exp(-t)) for t >= 0; at 0 the logarithm of the smallest float stands for minus infinity."""
+    """Compute ln(1 - exp(-t)) for t >= 0; at 0, the logarithm of the smallest normal float."""
     return np.log(np.maximum(-np.expm1(-t), TINY))

@@ -1,11 +1,11 @@
-"""Noise that shrinks from step to step: a schedule as few noise multipliers with counts, never below the truth.
+"""Schedules of decreasing noise, reduced to few noise multipliers that never undercharge.
 
 Let A(T) be the moment of order a of a (sampled) Gaussian at T = 1 / z^2. It is E[phi(M_T)], phi(m) = (1 - q + q m)^a,
 with the geometric Brownian motion M_T = exp(B_T - T / 2), whose generator is G = (m^2 / 2) d^2/dm^2. So A' = E[G phi]
 and A'' = E[G^2 phi], and at every m, phi G^2 phi >= (G phi)^2: with c = 1 - q and n = q m the difference is
-2 c^2 + 4 (a - 1) c n times something positive. By Cauchy and Schwarz A A'' >= A'^2: ln A is convex in T, and it grows.
-Along each schedule 1 / z^2 is convex in the step t. Hence so is the divergence R of the step, and between two steps
-the straight line from the one to the other is never below it.
+2 c^2 + 4 (a - 1) c n times a positive factor. By the Cauchy-Schwarz inequality A A'' >= A'^2: ln A is convex in T, and
+it increases. Along each schedule 1 / z^2 is convex in the step t, and so is the divergence R of a step. So the straight
+line between two steps is never below it.
 """
 
 from math import log1p
@@ -19,34 +19,31 @@ from app.accounting.errors import InvalidEventError
 DecayMode = Literal["time", "step", "exp"]
 
 MIN_NOISE_MULTIPLIER: Final = 1e-3
-"""Below this no formula here is meant to work."""
+"""No formula here supports less noise."""
 
 EXACT_STEPS: Final = 1000
-"""Up to so many steps each is charged by itself."""
+"""Up to this many steps, each is charged individually."""
 
 KNOTS: Final = 512
-"""At most so many of more steps are; straight lines stand for the others."""
+"""Maximum number of steps charged in a longer schedule; straight lines interpolate the others."""
 
 DENSE: Final = 1 << 14
-"""Points from which the places of the knots are interpolated."""
+"""Points that the knots are interpolated from."""
 
 
 def decayed(
     mode: DecayMode, z0: float, rate: float, step: NDArray[np.int64] | NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the noise multipliers of steps of a schedule.
+    """Compute the noise multipliers of steps of a schedule.
 
     Args:
-        mode: "time" is z0 / (1 + k t), "step" is z0 (1 - k)^t and "exp" is z0 exp(-k t) at step t.
+        mode: "time" is z0 / (1 + k t), "step" is z0 (1 - k)^t and "exp" is z0 exp(-k t) at step t (MindArmour's names).
         z0: noise multiplier of step 0, above 0.
         rate: k, at least 0, below 1 in mode "step".
-        step: (n,) numbers t of steps, at least 0.
+        step: (n,) step numbers t, at least 0.
 
     Returns:
-        (n,) noise multipliers, not increasing in t; 0 where they are below every float.
-
-    Source:
-        MindArmour's noise mechanisms, whose decay policies have these names.
+        (n,) noise multipliers, nonincreasing in t; 0 where they underflow.
     """
     t = np.asarray(step, dtype=np.float64)
     if mode == "time":
@@ -56,31 +53,20 @@ def decayed(
 
 
 def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: int) -> list[tuple[float, int]]:
-    """Return a schedule as noise multipliers, each with how many half steps it is charged for.
+    """Reduce a schedule to noise multipliers with counts of half steps.
 
-    Up to 1000 steps are charged each by itself, two halves a step. Of more, at most 512 knots are, and the straight
-    lines between them add up to whole numbers of halves: a knot with l steps to the one before it and m to the one
-    after it counts l + m halves, the first and the last count one more than their only distance. The halves add up to
-    2 `steps`. Since the divergence grows along the schedule, the sum of the charges is too high by at most the sum
-    over neighbouring knots of (distance - 1) / 2 times the difference of their divergences. Measured over
-    schedules of DP-SGD: 3e-4 of itself or less; half of it at an order that only the last step or two take past the
-    bend of the curve.
-
-    Args:
-        mode: as for `decayed`.
-        z0: noise multiplier of step 0, above 0.
-        rate: k, at least 0, below 1 in mode "step".
-        first_step: number of the first step, at least 0.
-        steps: how many steps, at least 1.
+    Up to 1000 steps are charged individually, two halves a step. Of more, up to 512 knots are charged by the trapezoid
+    rule (the module has the proof): a knot with l steps to its predecessor and m to its successor counts l + m halves,
+    the first and the last count one more than their only distance. The halves add up to 2 `steps`. Since the divergence
+    increases along the schedule, the total is too high by at most the sum over neighbouring knots of (distance - 1) / 2
+    times the difference of their divergences. Measured over schedules of DP-SGD: a share of at most 3e-4, but 1/2 at an
+    order that only the last step or two take past the bend of the curve.
 
     Returns:
-        Noise multipliers, decreasing, and their counts in halves, which are at least 1.
+        Decreasing noise multipliers, and their counts in halves, at least 1.
 
     Raises:
-        InvalidEventError: the noise multiplier falls below 1e-3 on the way.
-
-    Source:
-        The module's proof, for a Gaussian or a Poisson-sampled Gaussian; the trapezoid rule.
+        InvalidEventError: the noise multiplier falls below 1e-3 during the schedule.
     """
     last_step = first_step + steps - 1
     check_noise(mode, z0, rate, first_step, last_step)
@@ -97,17 +83,10 @@ def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: in
 
 
 def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: int) -> None:
-    """Refuse a schedule that ends with hardly any noise; name the step from which on that is so.
-
-    Args:
-        mode: as for `decayed`.
-        z0: noise multiplier of step 0, above 0.
-        rate: k, at least 0, below 1 in mode "step".
-        first_step: number of the first step, at least 0.
-        last_step: number of the last one.
+    """Reject a schedule whose noise becomes too small, naming the first such step.
 
     Raises:
-        InvalidEventError: the noise multiplier falls below 1e-3 on the way.
+        InvalidEventError: the noise multiplier falls below 1e-3 during the schedule.
     """
 
     def falls_below(step: int) -> bool:
@@ -126,10 +105,10 @@ def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_s
 
 
 def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: int) -> NDArray[np.int64]:
-    """Return steps between which straight lines stand for the divergence, more where it bends.
+    """Choose the steps between which straight lines bound the divergence.
 
-    The lines' excess is least where knots are as dense as the cube root of the second derivative: that of 1 / z^2
-    itself for "step" and "exp", none in particular for "time". Half of the knots are placed so, half evenly.
+    The lines' excess is minimal if the density of knots is the cube root of the second derivative: that of 1 / z^2 for
+    "step" and "exp", none in particular for "time". Half of the knots follow it, half are spaced evenly.
     """
     t = np.linspace(first_step, last_step, DENSE)
     bend = decayed(mode, z0, rate, t) ** (-2 / 3)

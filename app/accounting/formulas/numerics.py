@@ -1,8 +1,8 @@
-"""Building blocks of the formulas: nothing here loses digits to a subtraction, and nothing overflows.
+"""Numerical primitives without cancellation or overflow.
 
 With b = a - 1 and a ratio of probabilities L = exp(w) of mean 1, the moment E[L^a] of order a is 1 plus the mean of
 phi(w) = L^a - 1 - a (L - 1), and E[L^-b], the moment with the two distributions exchanged, is 1 plus the mean of
-psi(w) = L^-b - 1 + b (L - 1). Both are made of f(t) = exp(t) - 1 - t, which is never negative:
+psi(w) = L^-b - 1 + b (L - 1). Both are sums of f(t) = exp(t) - 1 - t >= 0:
 phi(w) = exp(w) (f(b w) + b f(-w)) and psi(w) = f(-b w) + b f(w).
 """
 
@@ -17,27 +17,20 @@ from numpy.typing import NDArray
 TINY: Final = float(np.finfo(np.float64).tiny)
 
 EXP_RANGE: Final = 700.0
-"""exp of this is still a float."""
+"""exp of this is finite."""
 
 SERIES_RADIUS: Final = 1.0
-"""Where |t| is below this, f(t) is summed as a series, since the difference would lose digits."""
+"""For |t| below this, f(t) is summed as a series, since the difference would cancel."""
 
 SERIES: Final = tuple(1 / factorial(n + 2) for n in reversed(range(17)))
-"""Coefficients of f(t) / t^2, the highest power first; the rest is below 2e-17 of the sum."""
+"""Coefficients of f(t) / t^2, highest power first; the remainder is below 2e-17 of the sum."""
 
 CHUNK: Final = 1 << 14
-"""Elements of a temporary array: small enough for a processor's cache."""
+"""Elements of a temporary array: few enough for a processor's cache."""
 
 
 def f(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return exp(t) - 1 - t.
-
-    Args:
-        t: any shape, at most 700.
-
-    Returns:
-        The same shape, to full relative accuracy; 0 where it is below every float.
-    """
+    """Compute exp(t) - 1 - t for t up to 700, to full relative accuracy or 0 on underflow."""
     result = np.expm1(t) - t
     is_small = np.abs(t) < SERIES_RADIUS
     small = t[is_small]
@@ -46,14 +39,7 @@ def f(t: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def log_f(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln(exp(t) - 1 - t).
-
-    Args:
-        t: any shape, finite.
-
-    Returns:
-        The same shape, absolute error about 1e-15; at t = 0 a number below -1400 stands for minus infinity.
-    """
+    """Compute ln(exp(t) - 1 - t) with absolute error about 1e-15; below -1400 at t = 0."""
     result = np.empty_like(t)
     is_small = np.abs(t) < SERIES_RADIUS
     is_high = t >= SERIES_RADIUS
@@ -65,27 +51,17 @@ def log_f(t: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def log_phi(b: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln(L^a - 1 - a (L - 1)) with L = exp(w).
+    """Compute ln(L^a - 1 - a (L - 1)) with L = exp(w), b = a - 1 > 0.
 
-    Args:
-        b: a - 1, above 0.
-        w: ln L; `b` and `w` broadcast together.
-
-    Returns:
-        The broadcast shape, absolute error about 1e-15 (1 + |b w|).
+    The shapes broadcast; the absolute error is about 1e-15 (1 + |b w|).
     """
     return w + np.logaddexp(log_f(b * w), np.log(b) + log_f(-w))
 
 
 def log_psi(b: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln(L^-b - 1 + b (L - 1)) with L = exp(w).
+    """Compute ln(L^-b - 1 + b (L - 1)) with L = exp(w), b = a - 1 > 0.
 
-    Args:
-        b: a - 1, above 0.
-        w: ln L; `b` and `w` broadcast together.
-
-    Returns:
-        The broadcast shape, absolute error about 1e-15 (1 + |b w|).
+    The shapes broadcast; the absolute error is about 1e-15 (1 + |b w|).
     """
     return np.logaddexp(log_f(-b * w), np.log(b) + log_f(w))
 
@@ -93,10 +69,10 @@ def log_psi(b: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float6
 def log_sum_phi(
     weights: NDArray[np.float64], w: NDArray[np.float64], orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return ln of the weighted sum of phi(w) over nodes, for every order.
+    """Compute the logarithm of the weighted sum of phi(w) over nodes, for every order.
 
     Args:
-        weights: (n_nodes,) weights, none negative, that of the largest w above 1e-300.
+        weights: (n_nodes,) nonnegative weights, that of the largest w above 1e-300.
         w: (n_nodes,) ln L, each between -700 and 700, the largest above 0.
         orders: (n_orders,) Rényi orders above 1.
 
@@ -110,7 +86,7 @@ def log_sum_phi(
     for start in range(0, orders.size, rows):
         part = slice(start, start + rows)
         b = orders[part, np.newaxis] - 1
-        # Everything is divided by exp(b w) at the largest w; where that is infinite only the exponentials count.
+        # Everything is divided by exp(b w) at the largest w; where that is infinite only the exponentials matter.
         t, shift = b * w, b * w.max()
         scale = np.exp(-shift)
         terms = np.exp(t - shift) - scale * (1 + t)
@@ -123,29 +99,17 @@ def log_sum_phi(
 
 
 def log1p_u(q: float, y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln(1 - q + q exp(y)), the log-ratio of a sampled pair whose unsampled one is y.
-
-    Args:
-        q: sampling probability, in (0, 1).
-        y: any shape.
-
-    Returns:
-        The same shape, to full relative accuracy.
-    """
+    """Compute ln(1 - q + q exp(y)), the log-ratio of a sampled pair, to full relative accuracy."""
     near = np.log1p(q * np.expm1(np.minimum(y, EXP_RANGE)))
     far = np.logaddexp(log1p(-q), log(q) + y)
     return np.where(y <= EXP_RANGE, near, far)
 
 
 def rdp_of_excess(log_excess: NDArray[np.float64], orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the divergence whose moment of order a is 1 + exp(log_excess).
-
-    Args:
-        log_excess: (n_orders,) ln(A - 1).
-        orders: (n_orders,) Rényi orders above 1.
+    """Compute the divergence whose moment of order a is 1 + exp(log_excess).
 
     Returns:
-        (n_orders,) ln(A) / (a - 1) in nats; positive, even where it is below every float.
+        (n_orders,) ln(A) / (a - 1) in nats; positive, even on underflow.
     """
     return np.maximum(np.logaddexp(0, log_excess) / (orders - 1), TINY)
 
@@ -153,16 +117,17 @@ def rdp_of_excess(log_excess: NDArray[np.float64], orders: NDArray[np.float64]) 
 def chord(
     at_integers: Callable[[NDArray[np.float64]], NDArray[np.float64]], orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Extend divergences at integer orders to all orders by straight lines of (a - 1) R(a).
+    """Extend divergences at integer orders to all orders by interpolation.
 
-    That function is convex in the order (Hölder) and 0 at a = 1, so the lines are never below it.
+    (a - 1) R(a) is interpolated linearly. It is convex in the order (Hölder) and 0 at a = 1, so interpolation gives an
+    upper bound.
 
     Args:
-        at_integers: takes integer orders above 1, increasing, and returns their divergences in nats.
+        at_integers: takes increasing integer orders above 1 and returns their divergences in nats.
         orders: (n_orders,) Rényi orders above 1.
 
     Returns:
-        (n_orders,) nats: the same at integer orders, an upper bound between them.
+        (n_orders,) nats, equal at integer orders.
     """
     knots = np.unique(np.concatenate([[1.0], np.floor(orders), np.ceil(orders)]))
     log_moments = np.zeros_like(knots)
@@ -172,16 +137,9 @@ def chord(
 
 
 def gauss_legendre(low: float, high: float, panels: int, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return nodes and weights that integrate over an interval, panel by panel.
+    """Compute nodes and weights of Gauss-Legendre quadrature over panels of equal length.
 
-    Args:
-        low: lower end.
-        high: upper end.
-        panels: number of panels of equal length.
-        n: nodes in each panel; rounded up to a multiple of 8, so that few sets of nodes are ever computed.
-
-    Returns:
-        Two vectors of as many numbers as there are nodes.
+    `n` is the number of nodes per panel, rounded up to a multiple of 8 so that few sets of nodes are computed.
     """
     nodes, weights = _unit_nodes(-(-n // 8) * 8)
     half = (high - low) / (2 * panels)
@@ -190,36 +148,28 @@ def gauss_legendre(low: float, high: float, panels: int, n: int) -> tuple[NDArra
 
 
 def root(of: Callable[[float], float], low: float, high: float, xtol: float = 1e-300, rtol: float = 1e-14) -> float:
-    """Return where a function is zero (Brent's method).
+    """Find the zero of a continuous function between ends of opposite sign (Brent's method).
 
-    Args:
-        of: continuous, with opposite signs at the two ends.
-        low: lower end.
-        high: upper end.
-        xtol: how far off the answer may be; the larger of both counts.
-        rtol: the same, as a share of the answer.
-
-    Returns:
-        A number between the ends.
+    The tolerance is the larger of `xtol`, absolute, and `rtol`, relative.
     """
-    # Loaded when it is needed: few events are, and it is a tenth of what every start of the service loads.
-    from scipy.optimize import brentq  # noqa: PLC0415 - as said
+    # Imported lazily: few events need it, and it is a tenth of the imports at every start of the service.
+    from scipy.optimize import brentq  # noqa: PLC0415 - see above
 
     return float(brentq(of, low, high, xtol=xtol, rtol=rtol))
 
 
 @lru_cache(maxsize=64)
 def _unit_nodes(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the n Gauss-Legendre nodes in [-1, 1] and their weights."""
+    """Compute and cache the n Gauss-Legendre nodes in [-1, 1] and their weights."""
     from scipy.special import roots_legendre  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
 
-    # numpy's own take ten times as long for hundreds of nodes.
+    # numpy's own routine takes ten times as long for hundreds of nodes.
     nodes, weights = roots_legendre(n)
     return nodes, weights
 
 
 def _series(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return f(t) / t^2 for |t| below SERIES_RADIUS."""
+    """Compute f(t) / t^2 for |t| below SERIES_RADIUS."""
     result = np.full_like(t, SERIES[0])
     for coefficient in SERIES[1:]:
         result = result * t + coefficient

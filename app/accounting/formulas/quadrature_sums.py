@@ -1,13 +1,13 @@
-"""Sums of weight ((1 + u)^a - 1 - a u) over nodes, at many orders a, with one exponential for a node and an order.
+"""Sum weight ((1 + u)^a - 1 - a u) over nodes at many orders a.
 
-With w = ln(1 + u), b = a - 1 and f(t) = exp(t) - 1 - t, which is never negative, each term is
-weight (1 + u) (f(b w) + b f(-w)): nothing cancels at any order and any u. The second part is b times a number that
-does not depend on the order. For the first, orders are taken in blocks of similar b. In a block f(b w) is a short
-polynomial in b where b |w| stays small, so these nodes are summed once, as moments; at all others exp(b w), 1 and b w
-differ enough to be summed apart.
+With w = ln(1 + u), b = a - 1 and f(t) = exp(t) - 1 - t >= 0, each term is weight (1 + u) (f(b w) + b f(-w)): nothing
+cancels at any order and any u. The second part is b times a number that does not depend on the order. For the first,
+orders are processed in blocks of similar b. Where b |w| stays small in a block, f(b w) is a short polynomial in b, so
+these nodes are summed once, as moments; at all others exp(b w), 1 and b w differ enough to be summed separately, with
+one exponential per node and order.
 
-What an order gets does not depend on the other ones that are asked for, to the last bit: blocks have fixed edges, and
-every sum over nodes has the same terms in the same sequence.
+An order's result does not depend on the other orders, to the last bit: blocks have fixed edges, and every sum over
+nodes has the same terms in the same sequence.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 RADIUS: Final = 3.2
-"""Nodes with b |w| up to this at a block's upper edge go into its moments. At the others b |w| is above RADIUS / 8 =
-0.4 in the whole block, where exp(t), 1 and t are at most 18 times f(t)."""
+"""Nodes with b |w| up to this at a block's upper edge are summed as moments. At the others b |w| is above
+RADIUS / 8 = 0.4 in the whole block, where exp(t), 1 and t are at most 18 times f(t)."""
 
 EDGES: Final = np.array(
     [*(0.5 / 8**k for k in range(7, -1, -1)), 4, 16, 64, 128, 256, 384, *(512 + 256 * k for k in range(15))]
 )
-"""Edges of the blocks of b: up to 4 as few as RADIUS allows, above closer, so that few nodes are summed in vain. Below
-the lowest one, 2e-7, every node goes into the moments: for noise multipliers from 1e-3 on, w stays below 2e6 there."""
+"""Edges of the blocks of b: up to 4 as few as RADIUS allows, closer above, so that few nodes are summed in vain.
+Below the lowest one, 2e-7, all nodes are moments: for noise multipliers from 1e-3 on, w stays below 2e6 there."""
 
 POWERS: Final = np.arange(1.0, 31.0)[:, np.newaxis]
 """The powers of the moments, 1 to 30: RADIUS^31 / 31! is 6e-19 of f(-RADIUS) and less of every other f(t)."""
@@ -36,23 +36,23 @@ SIGNS: Final = (-1) ** POWERS[1:, 0]
 """The powers 2 to 30 of b = -1."""
 
 CHUNK: Final = 1 << 14
-"""Pairs of an order and a node that are worked on at a time: few enough for a processor's cache."""
+"""Pairs of an order and a node that are processed at once: few enough for a processor's cache."""
 
 EXP_RANGE: Final = 600.0
-"""exp of this, times the number of nodes, is still a float."""
+"""exp of this, times the number of nodes, is finite."""
 
 EXP_FLOOR: Final = -700.0
-"""exp of less is replaced by 1e-304, since the processor takes ten times as long where it underflows."""
+"""Smaller exponents are replaced by this (1e-304): the processor takes ten times as long if exp underflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Nodes of a quadrature, sorted by w = ln(1 + u), which is also their order along x.
+    """Nodes of a quadrature, sorted by w = ln(1 + u) and so by x.
 
     Args:
-        x: (n_nodes,) places.
-        table: (5, n_nodes); w is row 1 + row 2 and ln(weight (1 + u)) row 0 + row 3, the later one of each being
-            what is lost in rounding the earlier one; row 4 is weight (1 + u).
+        x: (n_nodes,) abscissas.
+        table: (5, n_nodes); w is row 1 + row 2 and ln(weight (1 + u)) is row 0 + row 3, rows 2 and 3 being the rounding
+            errors of rows 1 and 0; row 4 is weight (1 + u).
     """
 
     x: Floats
@@ -64,8 +64,8 @@ class Block:
     """The orders between two edges.
 
     Args:
-        start: place of the first one among the sorted orders.
-        stop: place after the last one.
+        start: index of the first one among the sorted orders.
+        stop: index after the last one.
         top: the upper edge.
     """
 
@@ -75,24 +75,20 @@ class Block:
 
     @property
     def highest(self) -> float:
-        """Return where the nodes that matter end, but for the spread of the density.
-
-        Returns:
-            The rightmost peak of any term of any order up to the upper edge.
-        """
+        """The rightmost peak of any term of any order up to the upper edge."""
         return max(2.0, self.top + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class OrderPlan:
-    """What depends on the orders alone.
+    """Precomputed numbers that depend on the orders only.
 
     Args:
         a: (n_orders,) orders, sorted.
         b: (n_orders,) a - 1.
-        places: (n_orders,) where each of the given orders is among the sorted ones.
-        blocks: those that hold an order, in turn.
-        design: (n_orders, 4) what the rows 0 to 3 of a table of nodes are multiplied with: 1, b, b, 1.
+        places: (n_orders,) index of each given order among the sorted ones.
+        blocks: nonempty blocks, ascending.
+        design: (n_orders, 4) factors 1, b, b, 1 of the rows 0 to 3 of a table of nodes.
         powers: (n_orders, 31) the powers 0 to 30 of b.
     """
 
@@ -106,13 +102,9 @@ class OrderPlan:
 
 @lru_cache(maxsize=16)
 def order_plan(orders: bytes) -> OrderPlan:
-    """Return what depends on the orders alone; the latest 16 plans are kept (about 0.4 MB for 1,387 orders).
+    """Build and cache the plan of float64 orders in (1, 4096], given as bytes.
 
-    Args:
-        orders: float64 orders above 1 and up to 4096, as bytes, in any sequence.
-
-    Returns:
-        The plan.
+    The last 16 plans are cached, about 0.4 MB each for 1,387 orders.
 
     Raises:
         ValueError: an order is out of bounds.
@@ -139,15 +131,15 @@ def order_plan(orders: bytes) -> OrderPlan:
 
 
 def excess(nodes: Nodes, plan: OrderPlan, near: int, stop: int, bend: float, spread: float) -> tuple[Floats, Floats]:
-    """Sum weight ((1 + u)^a - 1 - a u) over nodes: all nodes at the lower orders, those below the bend at higher ones.
+    """Sum weight ((1 + u)^a - 1 - a u) over nodes.
 
     Args:
-        nodes: places, weights and w.
+        nodes: the quadrature.
         plan: the orders.
-        near: how many of the sorted orders get all nodes.
-        stop: how many get any; 1 or more.
-        bend: where the nodes of the others end.
-        spread: nodes further than this beyond the highest peak of a block are left out.
+        near: number of sorted orders that use all nodes.
+        stop: number of sorted orders to compute, at least 1.
+        bend: upper end of the nodes for orders from `near` on.
+        spread: nodes further than this beyond the highest peak of a block are ignored.
 
     Returns:
         Two (stop,) arrays: the sums, each times exp(-its log scale), and the log scales, which are 0 unless a term
@@ -183,7 +175,7 @@ def excess(nodes: Nodes, plan: OrderPlan, near: int, stop: int, bend: float, spr
 
 
 def _order_free(w: Floats, weight: Floats, powers: Floats, low: int, stop: int) -> float:
-    """Return the sum of weight (1 + u) f(-w): from the powers where |w| is at most 1, as it stands elsewhere."""
+    """Sum weight (1 + u) f(-w): from the powers where |w| is at most 1, else directly."""
     left, right = w[:stop].searchsorted((-1.0, 1.0)).tolist()
     total = float(SIGNS @ (powers[:, left - low : right - low] @ weight[left:right]))
     for part in (slice(left), slice(right, stop)):
@@ -192,13 +184,13 @@ def _order_free(w: Floats, weight: Floats, powers: Floats, low: int, stop: int) 
 
 
 def _add_far(far: Floats, design: Floats, sums: Floats, log_scales: Floats) -> None:
-    """Add exp(b w) of the nodes that are in no moment to a block's sums; set the scales of the orders that need one."""
+    """Add the nodes outside the moments to a block's sums."""
     at_once = max(2, CHUNK // far.shape[1])
     workspace = np.empty((min(at_once, len(design)), far.shape[1]))
     for start in range(0, len(design), at_once):
         part = slice(start, start + at_once)
         exponent = _exponents(design[part], far, workspace)
-        # An exponent is linear in the order: its extremes are at the first order and at the last one.
+        # An exponent is linear in the order: its extremes are at the first and last order.
         ends = exponent[:: max(1, len(exponent) - 1)]
         if ends.max() > EXP_RANGE:
             largest = exponent.max(axis=1)
@@ -211,12 +203,12 @@ def _add_far(far: Floats, design: Floats, sums: Floats, log_scales: Floats) -> N
 
 
 def _exponents(design: Floats, far: Floats, workspace: Floats) -> Floats:
-    """Return b w + ln(weight (1 + u)), shape (n_orders, n_nodes).
+    """Compute b w + ln(weight (1 + u)), shape (n_orders, n_nodes).
 
     The product may be 1e4 times the sum: a matrix product adds it without rounding it first (fused multiply-add).
     """
     if 1 in (len(design), far.shape[1]):
-        # A product with a vector is another routine, which adds in another sequence.
+        # BLAS multiplies vectors by another routine, which adds in another sequence.
         doubled: Floats = np.tile(design, (2, 1)) @ np.tile(far, (1, 2))
         return doubled[: len(design), : far.shape[1]]
     return np.matmul(design, far, out=workspace[: len(design)])

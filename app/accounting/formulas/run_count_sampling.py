@@ -1,4 +1,4 @@
-"""How often a sweep runs its mechanism: the number that `repeat_and_select` is accounted for, drawn."""
+"""Draw the number of runs that `repeat_and_select` accounts for."""
 
 from math import exp, expm1, log1p
 
@@ -6,7 +6,7 @@ from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.repeat_and_select import log_inverse_gamma
 
 LEAST_SHAPE = 1e-6
-"""Shapes nearer to 0 are drawn as 1e-9: differences of nearly equal numbers would cost more digits than that does."""
+"""Shapes nearer to 0 are drawn as 1e-9: cancellation would cost more digits than that does."""
 
 
 MAX_MEAN = 1e6
@@ -16,19 +16,19 @@ _NEAR_HALF = 0.5
 
 
 def number_of_runs(mean: float, shape: float | None, uniform: float) -> int:
-    """Return the number K of runs to which a uniform draw belongs: the least k with P(K > k) <= `uniform`.
+    """Draw the number K of runs: the smallest k with P(K > k) <= `uniform`.
 
     With a finite shape h and g = gamma of the mean, K is truncated negative binomial, P(K = k) proportional to
     (1 - g)^k (k + h - 1 choose k) for k = 1, 2, ...; with shape None it is Poisson, and may be 0.
 
     Args:
         mean: expected number of runs, in [1, 1e6].
-        shape: in [-0.5, 1e6]; nearer to -1 the number has no bound that anybody could train to. None: Poisson.
+        shape: in [-0.5, 1e6] or None for Poisson; nearer to -1, K may be larger than anyone can train.
         uniform: in (0, 1), drawn uniformly and independently of the data.
 
     Returns:
-        The number of runs; it must not be released, nor anything of a run that is not the best (Papernot, Steinke 2022,
-        arXiv 2110.03620, Definition 1).
+        K, which must not be released, nor any output except the best run's (Papernot, Steinke 2022, arXiv 2110.03620,
+        Definition 1).
 
     Raises:
         InvalidEventError: a number is out of bounds.
@@ -61,12 +61,11 @@ def number_of_runs(mean: float, shape: float | None, uniform: float) -> int:
 
 
 def _tail(runs: int, shape: float, log_inverse_gamma: float) -> float:
-    """Return P(K > runs) of the truncated negative binomial distribution.
+    """Compute P(K > runs) of the truncated negative binomial distribution.
 
-    Without the truncation it is I(1 - g; runs + 1, h), the regularised incomplete beta function. Below h = 0 that is
-    continued by I(x; a, h) = I(x; a, h + 1) - x^a (1 - x)^h Gamma(a + h) / (Gamma(a) Gamma(h + 1)).
-
-    Source: DLMF 8.17.4 and 8.17.21.
+    Without the truncation it is I(1 - g; runs + 1, h), the regularised incomplete beta function. For h < 0 that is
+    continued by I(x; a, h) = I(x; a, h + 1) - x^a (1 - x)^h Gamma(a + h) / (Gamma(a) Gamma(h + 1)) (DLMF 8.17.4,
+    8.17.21).
     """
     from scipy.special import betainc, betaincc, gammaln  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
 

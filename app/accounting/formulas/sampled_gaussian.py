@@ -1,10 +1,10 @@
-"""Rényi divergence of the Poisson-sampled Gaussian at any order, with no subtraction that loses digits, no overflow.
+"""Rényi divergence of the Poisson-sampled Gaussian at any order, without cancellation or overflow.
 
 With s the noise multiplier, q the sampling probability and a the order, (a - 1) R(a) = ln A(a), where
 A(a) = E[(1 + u)^a], u = q (exp(y) - 1), y = (2x - 1) / (2 s^2) and x is normal with mean 0 and standard deviation s.
-Since E[u] = 0, A - 1 is the integral of (1 + u)^a - 1 - a u >= 0. Left of a place called the bend it is summed by the
-trapezoid rule; right of it 1 + u is q exp(y) but for a share of 1e-4, and orders far above the bend get a short
-series of Gaussian integrals there.
+Since E[u] = 0, A - 1 is the integral of (1 + u)^a - 1 - a u >= 0. Left of a point called the bend it is summed by the
+trapezoid rule. Right of it 1 + u equals q exp(y) up to a share of 1e-4, and orders far above the bend use a short
+series of Gaussian integrals.
 
 Source: Mironov, Talwar, Zhang 2019 (arXiv 1908.10530), Theorem 4 and section 3.3.
 """
@@ -21,7 +21,7 @@ from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, OrderPlan,
 Floats = NDArray[np.float64]
 
 TAIL: Final = 9.5
-"""Standard deviations beyond which a Gaussian peak is left out: exp(-9.5^2 / 2) is 3e-20."""
+"""Standard deviations beyond which a Gaussian peak is ignored: exp(-9.5^2 / 2) is 3e-20."""
 
 TRAPEZOID_EXPONENT: Final = 44.0
 """The trapezoid rule's step is chosen for a relative error of about exp(-44) = 8e-20."""
@@ -33,21 +33,21 @@ FLAT_NOISE: Final = 0.05
 """Below this noise multiplier u is -q for all x but a share of 1e-23 (10 standard deviations lie below x = 1/2)."""
 
 NEGLIGIBLE: Final = 1e-18
-"""Share of a sum below which a term is left out."""
+"""Share of a sum below which a term is ignored."""
 
 LOG_NEGLIGIBLE: Final = 45.0
-"""Where the logarithms of two terms differ by more, the smaller one is left out: exp(-45) is 3e-20."""
+"""Difference of logarithms beyond which the smaller term is ignored: exp(-45) is 3e-20."""
 
 LEAST: Final = 1e-290
-"""Nats; smaller divergences (q near 1e-145 and less) are rounded up to this, since floats underflow on the way."""
+"""Nats; smaller divergences (q near 1e-145 and less) are rounded up to this, since intermediate floats underflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mechanism:
-    """The numbers that the nodes and the series share; those in long double are multiplied by orders or nodes.
+    """Numbers shared by the nodes and the series; long doubles are multiplied by orders or nodes.
 
-    At q = 1e-9 and s = 5 the terms of (1 + u)^a times the density reach exp(2e4 - 2e4), of which double precision would
-    leave 1e-12. Where long double is no longer than double (some ARM machines), that is what is left: 6e-13 measured.
+    At q = 1e-9 and s = 5 the terms of (1 + u)^a times the density reach exp(2e4 - 2e4), of which double precision
+    would leave 1e-12. Where long double equals double (some ARM machines), the error was measured as 6e-13.
     """
 
     q: float
@@ -64,7 +64,7 @@ class _Mechanism:
 
 
 def sampled_gaussian_rdp(q: float, s: float, orders: Floats) -> Floats:
-    """Return the Rényi divergence of a Gaussian mechanism on a Poisson sample, one record added or removed.
+    """Compute the Rényi divergence of a Poisson-sampled Gaussian under add_or_remove_one.
 
     Args:
         q: sampling probability, in (0, 1).
@@ -72,14 +72,11 @@ def sampled_gaussian_rdp(q: float, s: float, orders: Floats) -> Floats:
         orders: (n_orders,) Rényi orders above 1 and up to 4096, in any sequence.
 
     Returns:
-        (n_orders,) nats, relative error at most 1e-10; at least LEAST, where they are above the truth. Measured: 5e-15
-        for q from 1e-9, 7e-14 for smaller q.
+        (n_orders,) nats, relative error at most 1e-10 (measured: 5e-15 for q from 1e-9, 7e-14 for smaller q); values
+        below LEAST are rounded up to it.
 
     Raises:
         ValueError: an order is out of bounds.
-
-    Source:
-        Mironov, Talwar, Zhang 2019 (arXiv 1908.10530), Theorem 4 and section 3.3.
     """
     plan = order_plan(np.asarray(orders, dtype=np.float64).tobytes())
     mechanism = _mechanism(q, s)
@@ -105,7 +102,7 @@ def sampled_gaussian_rdp(q: float, s: float, orders: Floats) -> Floats:
 
 
 def _mechanism(q: float, s: float) -> _Mechanism:
-    """Return the shared numbers of a mechanism."""
+    """Precompute the shared numbers of a mechanism."""
     log_q, log_rest = np.log(np.longdouble(q)), np.log1p(-np.longdouble(q))
     log_odds = float(log_rest - log_q)
     y = max(log_odds, 0.0) - log(BEND_SHARE)
@@ -121,7 +118,7 @@ def _mechanism(q: float, s: float) -> _Mechanism:
 
 
 def _log1p_scaled(sums: Floats, log_scales: Floats) -> Floats:
-    """Return ln(1 + sum exp(log scale)), where a log scale above 0 says that this is a large number."""
+    """Compute ln(1 + sum exp(log scale)) without overflow."""
     result: Floats = np.log1p(sums)
     large = log_scales > 0
     if large.any():
@@ -130,7 +127,7 @@ def _log1p_scaled(sums: Floats, log_scales: Floats) -> Floats:
 
 
 def _step(s: float) -> float:
-    """Return the trapezoid rule's step for noise multiplier s.
+    """Choose the trapezoid rule's step.
 
     Shifting the contour by d multiplies the density by exp(d^2 / (2 s^2)) and leaves exp(-2 pi d / h) of that as
     the error; d may go up to the branch point of (1 + u)^a at Im x = pi s^2.
@@ -141,10 +138,10 @@ def _step(s: float) -> float:
 
 
 def _nodes(mechanism: _Mechanism, end: float) -> Nodes:
-    """Return the trapezoid rule's nodes up to a place, each with the density times the step as its weight.
+    """Compute the trapezoid rule's nodes up to `end`, weighted by density times step.
 
-    Below FLAT_NOISE one node of weight 1 stands for all x below 1/2: there u differs from -q by q exp(y), and
-    E[exp(y); x < 1/2] is the probability of the tail below -1/(2 s). The nodes proper start at x = 1/2, where u = 0.
+    Below FLAT_NOISE one node of weight 1 represents all x below 1/2: there u differs from -q by q exp(y), and
+    E[exp(y); x < 1/2] is the probability of the tail below -1/(2 s). Other nodes start at x = 1/2, where u = 0.
     """
     q, s = mechanism.q, mechanism.s
     step = _step(s)
@@ -174,30 +171,30 @@ def _nodes(mechanism: _Mechanism, end: float) -> Nodes:
 
 
 def _log_right(mechanism: _Mechanism, plan: OrderPlan, near: int) -> Floats:
-    """Return ln E[(1 + u)^a - 1 - a u; x > bend] at the orders from `near` on, TAIL s and more above the bend.
+    """Compute ln E[(1 + u)^a - 1 - a u; x > bend] at orders at least TAIL s above the bend.
 
     With r = (1 - q) / (q exp(y)) <= BEND_SHARE, (1 + u)^a = sum_k C(a, k) r^k (q exp(y))^a. Over all x the k-th term is
     a Gaussian integral around x = a - k,
 
         C(a, k) (1 - q)^k q^(a - k) exp((a - k) (a - k - 1) / (2 s^2)).
 
-    Terms with a - k below the bend are left out, the others are taken whole. In either case what is wrong about it is
-    at most C(a, k) BEND_SHARE^k exp(-g^2 / 2) / 2 of the first term, g = (a - bend) / s >= TAIL: relative to the first
-    term's, the k-th integrand's share is C(a, k) r^k with r = r(bend) exp(-(x - bend) / s^2), and a normal tail from t
-    is at most exp(-t^2 / 2) / 2. All of them together are (1 + BEND_SHARE)^a exp(-g^2 / 2) / 2, below 2e-20.
+    Terms with a - k below the bend are omitted, the others are integrated over all x. Either error is at most
+    C(a, k) BEND_SHARE^k exp(-g^2 / 2) / 2 of the first term, g = (a - bend) / s >= TAIL: relative to the first term's,
+    the k-th integrand's share is C(a, k) r^k with r = r(bend) exp(-(x - bend) / s^2), and a normal tail from t is at
+    most exp(-t^2 / 2) / 2. Their sum is (1 + BEND_SHARE)^a exp(-g^2 / 2) / 2, below 2e-20.
     """
     a, b = plan.a[near:], plan.b[near:]
     slope = (a * mechanism.curvature + mechanism.log_q).astype(np.float64)
     log_series = np.log1p(_series(mechanism, a, b))
     log_q = float(mechanism.log_q)
     log_right: Floats = b * slope + log_q + log_series
-    # What is subtracted, E[1 + a u; x > bend] <= a E[1 + u; x > bend], is at most a / (1 + u(bend))^b of the rest.
+    # The subtrahend E[1 + a u; x > bend] <= a E[1 + u; x > bend] is at most a / (1 + u(bend))^b of the rest.
     few = int(np.searchsorted(b, LOG_NEGLIGIBLE / mechanism.log_at_bend + 1))
     if few:
         a, b = a[:few], b[:few]
-        # It is a q P(x > bend - 1) + (1 - a q) P(x > bend).
         from scipy.special import log_ndtr  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
 
+        # It equals a q P(x > bend - 1) + (1 - a q) P(x > bend).
         log_shifted = float(log_ndtr((1 - mechanism.bend) / mechanism.s))
         ratio = float(log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
         log_other = np.log1p(np.exp(ratio - log_q - np.log(a)) - exp(ratio))
@@ -208,7 +205,7 @@ def _log_right(mechanism: _Mechanism, plan: OrderPlan, near: int) -> Floats:
 
 
 def _series(mechanism: _Mechanism, a: Floats, b: Floats) -> Floats:
-    """Return the sum of the terms from k = 1 on, each relative to the term at k = 0."""
+    """Sum the terms from k = 1 on, relative to the term at k = 0."""
     result = np.zeros_like(a)
     if not a.size:
         return result

@@ -1,19 +1,19 @@
-"""Rényi divergence of the Gaussian mechanism on a batch of fixed size, drawn without replacement; one record replaced.
+"""Rényi divergence of the Gaussian mechanism on a batch without replacement under replace_one.
 
 Notation. q is batch size over data set size; M and M' are the outputs on two neighbours that differ in one record. With
 probability q that record is in the batch: M = (1 - q) P0 + q P1, M' = (1 - q) P0 + q P1'. Exchanging the record for
-another one of the data set couples P0 with the other two, so that any two of the three are mixtures of Gaussians that
-lie at most one replace-one sensitivity apart. P and Q are two Gaussians at that distance, L = 1 - q + q P / Q,
-H_t(M || M') the largest M(S) - t M'(S) over all events S, b = a - 1.
+another one of the data set couples P0 with the other two, so that any two of the three are mixtures of Gaussians at
+most one replace-one sensitivity apart. P and Q are two Gaussians at that distance, L = 1 - q + q P / Q,
+H_t(M || M') is the maximum of M(S) - t M'(S) over all events S, and b = a - 1.
 
-1. For t = 1 + q (s - 1) >= 1, M - t M' = q (P1 - s ((1 - t / s) P0 + (t / s) P1')), hence
+1. For t = 1 + q (s - 1) >= 1, M - t M' = q (P1 - s ((1 - t / s) P0 + (t / s) P1')), so
    H_t(M || M') <= q H_s(P || Q) = H_t(L Q || Q) =: G(t), in both directions.
 2. The moment is A(a) = 1 + a b (integral over t > 0 of t^(a - 2) h(t)), where h(t) = H_t(M || M') for t >= 1 and
    t H_(1/t)(M' || M) below, so 0 <= h <= g: g(t) = G(t), t G(1/t) below. With all of g, A is 1 + E_Q[phi + psi; L > 1].
-3. At a = 2 more is known: A(2) - 1 = integral of (M - M')^2 / M' is jointly convex, at most
+3. At a = 2 a second bound exists: A(2) - 1 = integral of (M - M')^2 / M' is jointly convex, at most
    q^2 ((1 - q) 2 (exp(D) - exp(D / 2)) + q (exp(D) - 1)) =: X with D = 1 / z^2. The first part is three Gaussians at
-   equal distances: exp(A) + exp(B) - 2 exp((A + B - C) / 2) with squared distances A, B, C in [0, D] grows with C, and
-   at C = D with A and B.
+   equal distances: exp(A) + exp(B) - 2 exp((A + B - C) / 2) with squared distances A, B, C in [0, D] increases with C,
+   and at C = D with A and B.
 4. For a >= 2 the integral of t^(a - 2) h under 0 <= h <= g and 2 (integral of h) <= X is largest for h = g above some
    1 / T, 0 below (Neyman and Pearson). T >= 1, since X covers all of g above 1. For a <= 2,
    t^(a - 2) <= (a + 1) / 3 + (2 - a) / (3 t^3), and 3. holds for t^-3 h, which exchanges M and M': A - 1 <= a b X / 2.
@@ -32,7 +32,7 @@ from app.accounting.formulas.numerics import TINY, f, gauss_legendre, log1p_u, r
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 
 MIN_INTEGRATED_NOISE: Final = 0.2
-"""Below this noise multiplier what the removed record can add to Poisson's moment is bounded by b q: it is small."""
+"""Below this noise multiplier the removed record's contribution to Poisson's moment is bounded by b q: it is small."""
 
 TAIL: Final = 9.5
 """Half-width of the integrals in standard deviations: exp(-9.5^2 / 2) is 3e-20."""
@@ -44,19 +44,19 @@ NODES: Final = 48
 """Nodes of a panel."""
 
 NEGLECTED: Final = 1e-14
-"""Where the bound b q is below this share of Poisson's moment, it is added instead of the integrals."""
+"""If the bound b q is below this share of Poisson's moment, it replaces the integrals."""
 
 ROUNDING: Final = 1e-12
-"""Share by which the integral of h that is cut off is rounded down."""
+"""Relative amount by which the part of the integral of h that is cut off is rounded down."""
 
 SECOND: Final = 2.0
-"""The order from which on the cut of step 4 holds."""
+"""The smallest order at which the cut of step 4 holds."""
 
 
 def without_replacement_gaussian_rdp(
     q: float, noise_multiplier: float, orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return a bound on the Rényi divergence of a Gaussian sum over a batch of fixed size, one record replaced.
+    """Bound the Rényi divergence of a Gaussian sum over a batch of fixed size.
 
     Args:
         q: batch size over data set size, in (0, 1].
@@ -67,13 +67,13 @@ def without_replacement_gaussian_rdp(
     Returns:
         (n_orders,) nats: an upper bound, never above the unsampled Gaussian and exact for q = 1. At a = 2 three
         Gaussians at equal distances attain it in the limit of small q; beyond the bend of the curve, where high
-        orders of L count, the Poisson-sampled Gaussian does. Measured: at most 1.96 times the latter.
+        orders of L dominate, the Poisson-sampled Gaussian does. Measured: at most 1.96 times the latter.
 
     Source:
         The module's steps. 1. is Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 9; 3. has the ternary
         divergence of Wang, Balle, Kasiviswanathan 2019 (arXiv 1808.00087) and the leading term of Birrell, Ebrahimi,
         Behnia, Pacheco 2024 (arXiv 2408.10456), Theorem 3.4. Wang et al.'s whole bound (their Theorem 27) was never
-        below this one in the tests. Relation: replace_one.
+        below this one in the tests.
     """
     if q == 1:
         return gaussian_rdp(noise_multiplier, orders)
@@ -95,15 +95,15 @@ def without_replacement_gaussian_rdp(
 
 
 def _log_second_moment(q: float, z: float) -> float:
-    """Return ln X."""
+    """Compute ln X."""
     d = 1 / (z * z)
     return 2 * log(q) + d + log(-2 * (1 - q) * expm1(-d / 2) - q * expm1(-d))
 
 
 def _added(q: float, z: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what the bound adds to the moment of the Poisson-sampled Gaussian, which is never negative.
+    """Compute the excess of the bound over the Poisson-sampled Gaussian's moment.
 
-    That is E_Q[psi'; L > 1] - E_Q[phi; L < 1], where psi' is psi up to L = T and a straight line beyond (a >= 2).
+    That is E_Q[psi'; L > 1] - E_Q[phi; L < 1] >= 0, where psi' is psi up to L = T and linear beyond (a >= 2).
     """
     added = np.empty_like(orders)
     is_low = orders < SECOND
@@ -127,12 +127,12 @@ def _nodes(low: float, high: float, z: float) -> tuple[NDArray[np.float64], NDAr
 
 
 def _end(z: float) -> float:
-    """Return an r beyond which nothing counts under P, and less under Q."""
+    """Compute an r beyond which the density is negligible under P, and more so under Q."""
     return 0.5 + TAIL * z
 
 
 def _below_one(q: float, z: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return E_Q[phi; L < 1]; with phi = L (f(b w) + b f(-w)), w = ln L < 0."""
+    """Compute E_Q[phi; L < 1]; phi = L (f(b w) + b f(-w)), w = ln L < 0."""
     r, weights = _nodes(0.0, _end(z), z)
     w = log1p_u(q, -r / z**2)
     weights = weights * _density(r, z, mean=1.0) * np.exp(w)
@@ -141,7 +141,7 @@ def _below_one(q: float, z: float, orders: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _above_one(q: float, z: float, orders: NDArray[np.float64], cut: float) -> NDArray[np.float64]:
-    """Return E_Q[psi'; L > 1]; psi = f(-b w) + b f(w), and its tangent where r is beyond the cut."""
+    """Compute E_Q[psi'; L > 1]; psi = f(-b w) + b f(w), and its tangent beyond the cut."""
     r, weights = _nodes(0.0, min(cut, _end(z)), z)
     w = log1p_u(q, r / z**2)
     weights = weights * _density(r, z, mean=0.0)
@@ -156,16 +156,16 @@ def _above_one(q: float, z: float, orders: NDArray[np.float64], cut: float) -> N
 
 
 def _beyond(q: float, z: float, cut: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return nodes beyond the cut: their weights under Q and their L - T."""
+    """Compute the weights under Q, and L - T, of nodes beyond the cut."""
     r, weights = _nodes(cut, _end(z), z)
     return weights * _density(r, z, mean=0.0), q * exp(cut / z**2) * np.expm1((r - cut) / z**2)
 
 
 def _cut(q: float, z: float) -> float:
-    """Return the r at which L is T, rounded up; infinite if X takes all of g.
+    """Compute the r at which L = T, rounded up; infinite without a cut.
 
-    Cutting off h below 1 / T takes E_Q[(L - T)^2 / (L T^2); L > T] from A(2) - 1. What may be taken is the excess
-    of g over X.
+    Cutting off h below 1 / T removes E_Q[(L - T)^2 / (L T^2); L > T] from A(2) - 1. The budget for it is the excess of
+    g over X.
     """
     two = np.array([SECOND])
     d = 1 / (z * z)
