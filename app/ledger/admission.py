@@ -1,7 +1,7 @@
-"""The one rule: a charge is admitted by every account on its path, or by none.
+"""The admission rule: every account on a charge's path admits it, or none.
 
-Admit iff for every account with a limit some order j has spent_j + held_j + new_j <= B_j. There is no
-tolerance: all three are integers rounded up and B_j is an integer rounded down.
+Admit iff for every account with a limit some order j has spent_j + held_j + new_j <= B_j. There is no tolerance: all
+three are integers rounded up and B_j is an integer rounded down.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from app.ledger.noise_search import noise_that_fits
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The epsilon of a run, and the limit that governs it: its own, or else its nearest ancestor's."""
+    """A run's epsilon, and its governing limit: its own or the nearest ancestor's."""
 
     epsilon: float
     delta: float
@@ -28,14 +28,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The charge is admitted.
+    """An admitted charge.
 
     Args:
-        accounts: the path root to leaf, as it is afterwards.
-        reading: of the run, afterwards.
+        accounts: the path root to leaf, after the charge.
+        reading: of the run, after the charge.
         steps_remaining: further repetitions of the last event that would fit now.
-        binding: the account that leaves the fewest of them.
-        overdrawn: whether some account is over its limit now; only what has happened already is recorded so.
+        binding: the account with the fewest remaining.
+        overdrawn: whether an account exceeds its limit; only reported steps do that.
     """
 
     accounts: tuple[Account, ...]
@@ -47,25 +47,24 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The charge does not fit; nothing changes.
+    """A refused charge; nothing changes.
 
     Args:
         reading: of the run, unchanged.
-        binding: the account that leaves the fewest of the requested steps.
+        binding: the account that admits the fewest of the requested steps.
         epsilon: of the binding account, by its filter.
-        epsilon_requested: what it would become.
+        epsilon_requested: of the binding account after the charge.
         order: the order at which the binding account comes closest to admitting.
         spent: of the binding account at `order`, nats.
         held: as `spent`.
-        requested: as `spent`: by how much the request would move it.
+        requested: growth of the binding account at `order`, nats.
         limit: the threshold at `order`, nats.
-        delta_requested: what the request's mechanisms take of delta by a delta of their own.
-        delta_left: what the binding account has left for that.
-        max_count_that_fits: how many of the requested steps, from the first, would be admitted.
-        noise_multiplier_that_fits: with which the whole request would be admitted; None where no noise
-            is enough, or as `noise_that_fits` says.
-        limit_change: how the limit of the binding account came into force; None: it has always been this one, or
-            nobody has looked.
+        delta_requested: growth of the mechanisms' own deltas.
+        delta_left: of the binding account for own deltas.
+        max_count_that_fits: number of requested steps, from the first, that would be admitted.
+        noise_multiplier_that_fits: noise with which the whole request would be admitted, or None as for
+            `noise_that_fits`.
+        limit_change: the latest change of the binding account's limit; None if it never changed or was not looked up.
     """
 
     reading: Reading
@@ -90,16 +89,15 @@ NoiseSearch = Callable[[Sequence[Account], Sequence[PricedStep]], float | None]
 def admit(
     path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
 ) -> Admission | Refusal:
-    """Decide about a charge.
+    """Decide on a charge.
 
     Args:
-        path: every account that the charge would touch, the run's own last, none above one that lies beneath it, as
-            they are now.
-        steps: the charge, at least one, each at its price.
-        search: finds the noise that fits, for a refusal; None: `noise_that_fits`.
+        path: current accounts that the charge would touch, ancestors first, the run's own last.
+        steps: at least one priced step.
+        search: finds the noise that fits a refusal, by default `noise_that_fits`.
 
     Returns:
-        The accounts afterwards, or the reasons why not.
+        The accounts after the charge, or the reasons why not.
     """
     charged = record(path, steps)
     if charged.overdrawn:
@@ -110,15 +108,7 @@ def admit(
 
 
 def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
-    """How many steps of a charge would be admitted, from the first.
-
-    Args:
-        path: as for `admit`.
-        steps: as for `admit`.
-
-    Returns:
-        0 if not even one; all of them if the whole charge would be admitted.
-    """
+    """Count the steps of a charge, from the first, that would be admitted."""
     whole = record(path, steps)
     if not whole.overdrawn:
         return sum(step.step.count for step in steps)
@@ -129,16 +119,7 @@ def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
 def hold(
     path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
 ) -> tuple[Account, ...] | Refusal:
-    """Set a plan's cost aside on every account, or on none.
-
-    Args:
-        path: as for `admit`.
-        steps: the plan, each step event at its price.
-        search: as for `admit`.
-
-    Returns:
-        The accounts with the plan held, or the reasons why not: those for which it would not be admitted.
-    """
+    """Hold a plan's cost on every account, or refuse it as `admit` would."""
     outcome = admit(path, steps, search)
     if isinstance(outcome, Refusal):
         return outcome
@@ -147,15 +128,7 @@ def hold(
 
 
 def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
-    """Charge steps that have happened, whatever the limits say.
-
-    Args:
-        path: as for `admit`.
-        steps: as for `admit`.
-
-    Returns:
-        The accounts afterwards; `overdrawn` if `admit` would have refused.
-    """
+    """Charge executed steps regardless of limits; `overdrawn` if `admit` would refuse."""
     accounts = [account.prepared_for(steps) for account in path]
     new = total_cost(steps)
     decided = all(account.limit is None or account.weights_frozen for account in accounts)
@@ -168,36 +141,21 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
 
 
 def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Account]:
-    """How often an event could still be admitted, and by which account it is bound.
-
-    Args:
-        path: root to leaf.
-        step: the event at its price; its count does not matter.
-
-    Returns:
-        The count, and the account that leaves the fewest.
-    """
+    """Count the further repetitions of an event that fit, and find the binding account."""
     accounts = [account.prepared_for([step]) for account in path]
     remaining, binding = min_repetitions(accounts, (), step.curve)
     return max(0, remaining), accounts[binding]
 
 
 def reading_of(path: Sequence[Account]) -> Reading:
-    """The epsilon of the last account on a path.
-
-    Args:
-        path: root to leaf; the root has a limit.
-
-    Returns:
-        Read by the filter of the nearest account with a limit: the leaf itself, or an ancestor.
-    """
+    """Compute the epsilon of the last account on a path by the governing filter."""
     governing = governing_of(path)
     assert governing.limit is not None
     return Reading(governing.epsilon(path[-1].spent), governing.limit.delta, governing.limit.epsilon)
 
 
 def governing_of(path: Sequence[Account]) -> Account:
-    """The nearest account with a limit: the leaf, or one above it; of several budgets, above the first."""
+    """Find the nearest account with a limit, from the leaf up its first budget."""
     wanted: str | None = path[-1].id
     for account in reversed(path):
         if account.id == wanted:
@@ -208,12 +166,12 @@ def governing_of(path: Sequence[Account]) -> Account:
 
 
 def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[int, Account]:
-    """How many of the steps fit, from the first, and which account binds."""
+    """Count the steps that fit, from the first, and find the binding account."""
     pending = zero_curve(accounts[0].grid_version)
     fitting = 0
     for step in steps:
         cost = step.cost
-        if not all(fits(account, pending, cost) for account in accounts):  # to count what fits takes far longer
+        if not all(fits(account, pending, cost) for account in accounts):  # far faster than counting
             count, binding = min_repetitions(accounts, (pending,), step.curve)
             return fitting + max(0, count), accounts[binding]
         pending = pending + cost

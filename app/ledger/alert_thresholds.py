@@ -1,9 +1,9 @@
-"""Thresholds of an account: which of them its epsilon has reached, and how far off the next one is.
+"""Alert thresholds: shares of a limit's epsilon that an account crosses once.
 
-Spent never decreases, so neither does epsilon: a threshold is crossed by exactly one charge. To ask each charge for
-the account's epsilon would cost more than the charge. One order is enough to prove that a threshold was not reached,
-because epsilon is a minimum over orders: as long as that order alone stays below, epsilon does. The order and how much
-may be spent at it is a `Watch`; once it no longer holds, epsilon is computed, and the next watch.
+The spent curve never decreases, and neither does epsilon. Computing epsilon would cost more than the charge. One order
+is enough to prove that a threshold was not reached: epsilon is a minimum over orders, so it stays below as long as that
+order does. A watermark is the order and its maximum; once it is exceeded, epsilon and the next watermark are computed
+(ADR 0018).
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ LARGEST_THRESHOLD: Final = 10.0
 """An overdrawn account may be far past its limit."""
 
 _ROUNDING: Final = 2.0**-48
-"""Relative error allowed to each term of an epsilon; the watch gives way a little early, and epsilon decides."""
+"""Relative error allowed for each term of an epsilon; the watermark is a little early, and epsilon decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class ThresholdWatermark:
     """Proof that no further threshold was reached.
 
     Args:
-        passed: how many thresholds were.
-        place: an order, by its place in the grid.
-        bound: how much may be spent there, units of 2^-44 nats; -1: the watch proves nothing.
-        delta: how much mechanisms may have taken of delta, units of 2^-62.
+        passed: number of thresholds reached.
+        place: grid index of an order.
+        bound: maximum spent there, units of 2^-44 nats; -1 proves nothing.
+        delta: maximum sum of mechanisms' own deltas, units of 2^-62.
     """
 
     passed: int
@@ -46,21 +46,21 @@ class ThresholdWatermark:
     delta: int
 
     def holds(self, spent: RdpCurve) -> bool:
-        """Whether an account that has spent so much has reached no further threshold for certain."""
-        # On the hot path, once for every account of a path: a plain number is compared in a tenth of a microsecond.
+        """Check whether a spent curve has provably reached no further threshold."""
+        # Hot path, once per account and step: comparing Python ints takes a tenth of a microsecond.
         return spent.values.item(self.place) <= self.bound and spent.delta <= self.delta
 
 
 def holds_on(watch: ThresholdWatermark, before: Account, now: Account) -> bool:
-    """Whether what a watch proved of an account proves as much of a later state of it, whoever charged meanwhile.
+    """Check whether a watermark still proves the same for a later account state.
 
     Args:
-        watch: of the earlier state, for the same thresholds.
+        watch: the earlier state's, for the same thresholds.
         before: the earlier state.
-        now: the later one; an older one, as a restored backup is, may not have reached what was reached.
+        now: the later one, or an older one after a restore, which may not have reached the same thresholds.
 
     Returns:
-        True if it has reached the same thresholds for certain; otherwise epsilon is to be asked.
+        True if it has provably reached the same thresholds; otherwise epsilon must be computed.
     """
     return (
         watch.holds(now.spent)
@@ -71,10 +71,7 @@ def holds_on(watch: ThresholdWatermark, before: Account, now: Account) -> bool:
 
 
 def check_thresholds(thresholds: Sequence[float]) -> None:
-    """Refuse thresholds that nothing could be told by.
-
-    Args:
-        thresholds: shares of a limit's epsilon.
+    """Reject unusable thresholds.
 
     Raises:
         InvalidInputError: there are too many, they do not increase, or one is outside (0, 10].
@@ -88,15 +85,7 @@ def check_thresholds(thresholds: Sequence[float]) -> None:
 
 
 def reached(account: Account, thresholds: Sequence[float]) -> int:
-    """How many thresholds an account has reached: those whose share of the limit its epsilon is at or above.
-
-    Args:
-        account: as it stands.
-        thresholds: shares of its limit's epsilon, increasing.
-
-    Returns:
-        Their number; 0 for an account without a limit.
-    """
+    """Count the thresholds that an account's epsilon has reached; 0 without a limit."""
     if account.limit is None:
         return 0
     epsilon, limit = account.epsilon(), account.limit.epsilon
@@ -104,14 +93,9 @@ def reached(account: Account, thresholds: Sequence[float]) -> int:
 
 
 def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWatermark:
-    """Find the order that proves longest that an account has not reached its next threshold.
+    """Find the order that proves longest that the next threshold is not reached.
 
-    Args:
-        account: as it stands.
-        thresholds: shares of its limit's epsilon, increasing.
-
-    Returns:
-        The watch; it holds for the account itself, unless nothing or next to nothing lies before the threshold.
+    The watermark holds for the account itself, unless it is at or next to the threshold.
     """
     passed = reached(account, thresholds)
     if account.limit is None or passed == len(thresholds):
@@ -123,6 +107,6 @@ def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWate
     target, price = thresholds[passed] * account.limit.epsilon, float(gate.prices[best])
     bound = floor((target - price - _ROUNDING * (target + abs(price))) / UNIT) - 1
     place = best if isinstance(gate.places, slice) else int(gate.places[best])
-    # What mechanisms take by a delta of their own moves a declared filter's prices; weights keep it apart from them.
+    # Own deltas change the prices of a declared filter; weights keep them separate.
     delta = account.spent.delta if account.weights is None else gate.room
     return ThresholdWatermark(passed, place, max(-1, min(bound, EXHAUSTED - 1)), delta)

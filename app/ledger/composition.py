@@ -1,7 +1,7 @@
-"""Composition: what an account makes of what lies beneath it.
+"""Compose the loss of an account from its descendants.
 
-By default what is spent beneath an account adds up. The children of a *parallel* account hold disjoint parts of its
-population: nobody loses more than those parts lose in which they are (ADR 0017).
+By default losses add up. The children of a *parallel* account hold disjoint partitions of its population: a unit loses
+at most the sum over the partitions that hold its data (ADR 0017).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,23 +17,23 @@ from app.ledger.errors import InvalidInputError
 from app.ledger.parallel_exposure import ParallelExposure, largest, of_parts, without
 
 REMOVAL_IS_BOUNDED: Final = "removal_is_bounded"
-"""What may be attested of units that are replaced: they may leave their parts, and what is done there bounds that."""
+"""Attests that replaced units may leave their partitions, and that the events there bound removal."""
 
 MAX_PARTS = 64
-"""How many parts a parallel account may have."""
+"""Maximum number of partitions of a parallel account."""
 
 MAX_BUDGETS = 8
-"""How many budgets a run may charge."""
+"""Maximum number of budgets that a run charges."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """How a charge reaches an account.
+    """The effect of a charge on an account.
 
     Args:
-        exposure: how it grows.
-        parallel: the topmost parallel account through which the charge comes, or itself; None: it is added to it.
-        inner: how that one grows.
+        exposure: the account's growth.
+        parallel: the topmost parallel account on the charge's way, possibly itself; None: losses add up.
+        inner: the growth of that account.
     """
 
     exposure: ParallelExposure
@@ -42,14 +42,14 @@ class _Reached:
 
 
 def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account, ...]:
-    """A path, each of its accounts with how it grows by a charge of the run at its end.
+    """Attach to each account its exposure to charges of the run.
 
     Args:
-        path: the run and every account above it, the run last, none above one that lies beneath it.
-        parts: the children of every parallel account of the path; those of the path may be among them.
+        path: the run and all accounts above it, ancestors first.
+        parts: the children of every parallel account of the path, which may include those on the path.
 
     Returns:
-        The path; the very same accounts where nothing on it is parallel.
+        The path; unchanged accounts if none is parallel.
     """
     if all(account.partitions_per_unit is None for account in path):
         return tuple(path)
@@ -69,7 +69,7 @@ def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account,
 
 
 def _reached(account: Account, beneath: Sequence[_Reached], others: Sequence[tuple[RdpCurve, RdpCurve]]) -> _Reached:
-    """How a charge reaches an account, by how it reaches the children through which it comes; none: it comes first."""
+    """Compute a charge's effect on an account from its children's."""
     if account.parts_that_count is not None:
         assert beneath, "nothing but a part of it lies beneath a parallel account"
         whole = of_parts([each.exposure for each in beneath], others, account.parts_that_count)
@@ -87,15 +87,7 @@ def _reached(account: Account, beneath: Sequence[_Reached], others: Sequence[tup
 
 
 def of_children(account: Account, children: Iterable[Account]) -> Account:
-    """A parallel account as its parts make it now.
-
-    Args:
-        account: parallel.
-        children: all of its parts.
-
-    Returns:
-        The account, changed.
-    """
+    """Recompute a parallel account from all of its partitions."""
     assert account.parts_that_count is not None, "it has parts"
     beneath = list(children)
     spent = largest([part.spent for part in beneath], account.parts_that_count)
@@ -104,7 +96,7 @@ def of_children(account: Account, children: Iterable[Account]) -> Account:
 
 
 def through(path: Sequence[Account], account: Account) -> Account | None:
-    """The topmost parallel account of a path beneath one that is not parallel; None: what is charged is added to it."""
+    """Find the topmost parallel account of a path under a sequential one, if any."""
     beneath = {account.id}
     for other in path:
         if other.parent_id in beneath:
@@ -115,13 +107,9 @@ def through(path: Sequence[Account], account: Account) -> Account | None:
 
 
 def budgets_of(path: Sequence[Account]) -> tuple[Account, ...]:
-    """The budgets that a run charges, the first of them first: those of its path that have none beneath them.
+    """List the budgets that a run charges, the first budget first.
 
-    Args:
-        path: as for `exposed`.
-
-    Returns:
-        At least one; the others in the order of the path.
+    They are the accounts of a path, as for `exposed`, without another budget under them.
     """
     above = {account.parent_id for account in path[:-1]}
     found = [account for account in path[:-1] if account.id not in above]
@@ -129,13 +117,13 @@ def budgets_of(path: Sequence[Account]) -> tuple[Account, ...]:
 
 
 def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
-    """Refuse budgets that one run cannot charge at once.
+    """Reject budgets that one run cannot charge together.
 
     Args:
-        paths: of each budget its accounts, root first and itself last, by the budget's path of names.
+        paths: accounts of each budget, root first and itself last, by the budget's path of names.
 
     Raises:
-        InvalidInputError: one of them lies above another, or a charge would reach an account in two ways.
+        InvalidInputError: one is an ancestor of another, or a charge would reach an account in two ways.
     """
     for name, path in paths.items():
         for other, beneath in paths.items():
@@ -161,10 +149,10 @@ def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
 
 
 def require_charged_directly(account: Account, what: str) -> None:
-    """Refuse a run directly beneath a population, or beneath an account whose children are parts.
+    """Require an account that runs may charge: a budget without partitions.
 
     Raises:
-        InvalidInputError: it is one.
+        InvalidInputError: it is a population, or its children are partitions.
     """
     if account.kind is not AccountKind.BUDGET:
         raise InvalidInputError(f"{what!r} is a population; register the run beneath one of its budgets.")
@@ -175,14 +163,10 @@ def require_charged_directly(account: Account, what: str) -> None:
 
 
 def require_bounded_on_removal(path: Sequence[Account], events: Iterable[DpEvent]) -> None:
-    """Refuse events whose price does not bound a unit that leaves a part, where units may leave their parts.
-
-    Args:
-        path: the accounts that the events would be charged to.
-        events: charged, planned or declared.
+    """Require events that bound removal, if units may leave a partition of the path.
 
     Raises:
-        UnsupportedEventError: the price of an event holds for a unit that is replaced, and not for one that leaves.
+        UnsupportedEventError: an event's cost holds for a replaced unit, but not for a removed one.
     """
     above = next((account for account in path if account.parts_lose_units), None)
     if above is None:

@@ -1,4 +1,4 @@
-"""What a run has declared of its steps, held against the steps that it takes."""
+"""Compare a run's steps with its declaration."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from app.ledger.event_inspection import smallest_noise
 
 
 class DeviationKind(StrEnum):
-    """In what the steps differ."""
+    """The aspect in which steps differ."""
 
     SAMPLER = "sampler"
     SAMPLING_PROBABILITY = "sampling_probability"
@@ -25,13 +25,13 @@ class DeviationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Where steps first differed from what their run has declared, in one respect.
+    """The first step that differs from its run's declaration in one aspect.
 
     Args:
-        kind: in which respect.
-        declared: what was declared.
-        observed: what was asked, or reported, instead.
-        first_step: the number of the first such step.
+        kind: the aspect.
+        declared: the declared value.
+        observed: the requested or reported value.
+        first_step: number of the first such step.
     """
 
     kind: DeviationKind
@@ -42,13 +42,13 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a run has declared of its steps; None: nothing.
+    """A run's declaration; None: not declared.
 
     Args:
-        event: what a step costs unless the request says otherwise.
-        planned: further events that it has planned.
-        steps: how many steps it has planned.
-        steps_per_hour: how fast it goes at the most.
+        event: the default step event.
+        planned: further planned events.
+        steps: planned number of steps.
+        steps_per_hour: maximum rate.
     """
 
     event: DpEvent | None
@@ -58,20 +58,17 @@ class Declared:
 
 
 LEAST_HOURS: Final = 1.0
-"""A run that has just begun may take an hour's steps at once."""
+"""A run that has just begun may take an hour's steps immediately."""
 
 
 def deviations(declared: Declared, next_step: int, steps: Iterable[StepEvent], hours: float) -> tuple[Deviation, ...]:
-    """In what steps differ from what was declared.
+    """Find the first deviation of each kind.
 
     Args:
-        declared: by the run.
-        next_step: the number of the first of the steps.
-        steps: asked for, planned, or reported.
+        declared: the run's declaration.
+        next_step: number of the first step.
+        steps: requested, planned or reported.
         hours: since the run was registered.
-
-    Returns:
-        Each kind at most once.
     """
     found: dict[DeviationKind, Deviation] = {}
     at = next_step
@@ -90,7 +87,7 @@ def deviations(declared: Declared, next_step: int, steps: Iterable[StepEvent], h
 
 
 def merge_deviations(before: tuple[Deviation, ...], found: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
-    """All deviations of a run: of each kind the first."""
+    """Keep the first deviation of each kind."""
     kinds = {each.kind for each in before}
     further = tuple(each for each in found if each.kind not in kinds)
     return (*before, *further) if further else before
@@ -114,7 +111,7 @@ def _differences(declared: DpEvent, observed: DpEvent) -> tuple[_Difference, ...
 
 
 def _traits(event: DpEvent) -> dict[DeviationKind, float | str | None]:
-    """What a reader looks at first: how the data are sampled, how much of them, what is done to them, its noise."""
+    """List the main traits of an event: sampler, sampling rate, mechanisms and noise."""
     sampler, probability = _sampling(event)
     return {
         DeviationKind.SAMPLER: sampler,
@@ -125,7 +122,7 @@ def _traits(event: DpEvent) -> dict[DeviationKind, float | str | None]:
 
 
 def _sampling(event: DpEvent) -> tuple[str, float]:
-    """The outermost sampler in an event, and the largest part of the data that it takes."""
+    """Get the sampler in an event with the largest rate, and its rate."""
     if isinstance(event, PoissonSampled):
         return type_name(event), event.sampling_probability
     if isinstance(event, SampledWithoutReplacement):

@@ -1,48 +1,17 @@
-"""What can go wrong by the ledger's rules.
+"""Errors of the ledger's rules, each with a stable code.
 
-::
-
-    LedgerError
-     ├─ NotFoundError                 not_found
-     ├─ AuthenticationError           unauthenticated
-     ├─ InsufficientScopeError        insufficient_scope
-     ├─ PolicyViolationError          policy_violation
-     ├─ InvalidInputError             invalid_request
-     ├─ RequestTooLargeError          request_too_large
-     ├─ RateLimitedError              rate_limited
-     ├─ NameTakenError                name_taken
-     ├─ PreconditionRequiredError     precondition_required
-     ├─ PreconditionFailedError          precondition_failed
-     ├─ ProposalClosedError          proposal_closed
-     ├─ SigningNotConfiguredError     signing_not_configured
-     ├─ LimitTooSmallError            limit_too_small
-     ├─ DeltaTooLargeError            delta_too_large
-     ├─ PrivacyUnitMismatchError      privacy_unit_mismatch
-     ├─ RelationMismatchError         neighboring_relation_mismatch
-     ├─ BudgetClosedError             budget_closed
-     ├─ RunStateConflictError         run_state_conflict
-     ├─ AttemptSupersededError        attempt_superseded
-     ├─ ReservationClosedError      reservation_closed
-     ├─ ReservationStateConflictError      reservation_state_conflict
-     ├─ AccountQuarantinedError       account_quarantined
-     ├─ SequenceConflictError         sequence_conflict
-     ├─ SequenceGapError              sequence_gap
-     ├─ WebhookStateConflictError          webhook_state_conflict
-     ├─ IdempotencyKeyReusedError     idempotency_key_reused
-     └─ LedgerUnavailableError        ledger_unavailable
-
-A refused step is not here: a refusal is a value that is returned and recorded (ADR 0002).
+A refused step is not an error: refusals are values that are returned and recorded (ADR 0002).
 """
 
 from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """A rule of the ledger says no.
+    """Base of the ledger's errors.
 
     Args:
-        detail: a sentence for a person: what is wrong and what would be right.
-        **members: facts for a program, by name; they become members of the HTTP problem.
+        detail: a sentence for the caller: the problem and the remedy.
+        **members: machine-readable facts; they become members of the HTTP problem.
     """
 
     code: ClassVar[str]
@@ -54,49 +23,49 @@ class LedgerError(Exception):
 
 
 class NotFoundError(LedgerError):
-    """There is no such object in the caller's organisation."""
+    """The caller's organisation has no such object."""
 
     code = "not_found"
 
 
 class AuthenticationError(LedgerError):
-    """The request carries no key, or none that this ledger knows."""
+    """The request has no key, or an unknown one."""
 
     code = "unauthenticated"
 
 
 class InsufficientScopeError(LedgerError):
-    """The key's role or reach does not allow this, or it takes another person."""
+    """The key lacks permission or scope, or another person must approve."""
 
     code = "insufficient_scope"
 
 
 class CsrfError(LedgerError):
-    """Somebody's browser asks, and no page of this service has made it ask."""
+    """The CSRF check failed: the browser's request came from another site."""
 
     code = "csrf_failed"
 
 
 class PolicyViolationError(LedgerError):
-    """A policy of the organisation, or of a part of its trees, does not allow this."""
+    """A policy of the organisation or of an account forbids this."""
 
     code = "policy_violation"
 
 
 class InvalidInputError(LedgerError):
-    """A value is outside what the ledger takes."""
+    """A value is out of bounds."""
 
     code = "invalid_request"
 
 
 class RequestTooLargeError(LedgerError):
-    """The request holds more than one transaction should."""
+    """The request is too large for one transaction."""
 
     code = "request_too_large"
 
 
 class RateLimitedError(LedgerError):
-    """The caller asks more often than one may; `retry_after` says in how many seconds it may again."""
+    """The caller exceeded its rate; retry after `retry_after` seconds."""
 
     code = "rate_limited"
 
@@ -108,25 +77,25 @@ class NameTakenError(LedgerError):
 
 
 class PreconditionRequiredError(LedgerError):
-    """The request must say which version it means to change."""
+    """The request must name the version that it changes."""
 
     code = "precondition_required"
 
 
 class PreconditionFailedError(LedgerError):
-    """What the request means to change is not what the asker has seen."""
+    """The object has changed since the caller read it."""
 
     code = "precondition_failed"
 
 
 class ProposalClosedError(LedgerError):
-    """The proposal was approved, rejected or withdrawn, and stays so."""
+    """The proposal is already closed."""
 
     code = "proposal_closed"
 
 
 class SigningNotConfiguredError(LedgerError):
-    """Something is to be signed, and the service has no key."""
+    """A signature is required, but the service has no signing key."""
 
     code = "signing_not_configured"
 
@@ -144,36 +113,36 @@ class DeltaTooLargeError(LedgerError):
 
 
 class PrivacyUnitMismatchError(LedgerError):
-    """The trainer protects another unit than the population's."""
+    """The trainer protects another privacy unit than the population's."""
 
     code = "privacy_unit_mismatch"
 
 
 class RelationMismatchError(LedgerError):
-    """The trainer's mechanism is calibrated for another neighboring relation than the population's."""
+    """The trainer's mechanism uses another neighboring relation than the population."""
 
     code = "neighboring_relation_mismatch"
 
 
 class BudgetClosedError(LedgerError):
-    """An account is not open yet, or not any more."""
+    """The account's window has not opened yet, or has closed."""
 
     code = "budget_closed"
 
 
 class RunStateConflictError(LedgerError):
-    """The run is in a state that does not allow this."""
+    """The run's status does not allow this."""
 
     code = "run_state_conflict"
 
 
 class AttemptSupersededError(LedgerError):
-    """The trainer speaks for an attempt that is not the run's current one: its fencing token is stale."""
+    """The fencing token is stale: the attempt is not the run's current one."""
 
     code = "attempt_superseded"
 
     def unnamed(self) -> "AttemptSupersededError":
-        """The same, said to a trainer that named no attempt."""
+        """Copy the error for a request that named no attempt."""
         current = self.members["current_attempt"]
         return AttemptSupersededError(
             f"The request named no `attempt`, which means 1; the current one is {current}. "
@@ -183,25 +152,25 @@ class AttemptSupersededError(LedgerError):
 
 
 class ReservationClosedError(LedgerError):
-    """The reservation was committed, voided or forfeited, and stays so."""
+    """The reservation is already committed, voided or forfeited."""
 
     code = "reservation_closed"
 
 
 class ReservationStateConflictError(LedgerError):
-    """The reservation, or the run that it is for, does not allow this now."""
+    """The state of the reservation or its run does not allow this."""
 
     code = "reservation_state_conflict"
 
 
 class AccountQuarantinedError(LedgerError):
-    """Verification found an account's balance unproven; nothing is charged to it until it is sound again."""
+    """Verification could not prove an account's balance; charges stop until it can."""
 
     code = "account_quarantined"
 
 
 class SequenceConflictError(LedgerError):
-    """These steps were admitted before, with another content."""
+    """These steps were admitted before, with different content."""
 
     code = "sequence_conflict"
 
@@ -213,18 +182,18 @@ class SequenceGapError(LedgerError):
 
 
 class WebhookStateConflictError(LedgerError):
-    """A webhook is disabled, or there are too many."""
+    """The webhook is disabled, or there are too many."""
 
     code = "webhook_state_conflict"
 
 
 class IdempotencyKeyReusedError(LedgerError):
-    """The key was used before, for another request."""
+    """The idempotency key was used for another request."""
 
     code = "idempotency_key_reused"
 
 
 class LedgerUnavailableError(LedgerError):
-    """The database is in doubt; nothing was admitted and the request is safe to repeat."""
+    """The database is unavailable; nothing was admitted, and a retry is safe."""
 
     code = "ledger_unavailable"

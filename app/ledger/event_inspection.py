@@ -1,4 +1,4 @@
-"""The smallest noise in an event."""
+"""Inspect the noise of events."""
 
 from math import hypot
 
@@ -9,9 +9,10 @@ from app.accounting.formulas.noise_schedules import decayed
 
 
 def smallest_noise(event: DpEvent) -> float | None:
-    """The smallest noise multiplier in an event; None: nothing in it has one.
+    """Find the smallest noise multiplier in an event; None if no part has one.
 
-    Of adaptive clipping it is that of gradients and count together (arXiv 1905.03871, Theorem 1), of a decay its last.
+    For adaptive clipping it is that of gradients and count together (arXiv 1905.03871, Theorem 1), for a decay its
+    last.
     """
     if isinstance(event, Decay):
         first = smallest_noise(event.event)

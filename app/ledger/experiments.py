@@ -1,4 +1,4 @@
-"""Experiments: many trainings of which one is chosen, and how the choice is paid for."""
+"""Experiments: many trainings, one of which is selected, and how they are charged."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -8,25 +8,22 @@ from app.ledger.accounts import StepEvent
 
 
 class ChargingMode(StrEnum):
-    """How a sweep is paid for."""
+    """How a sweep is charged."""
 
     EACH_RUN = "each_run"
-    """Each run by itself: all of them may be looked at and released, and the choice costs nothing more."""
+    """Each run individually: all may be inspected and released, and selection is free."""
 
     REPEAT_AND_SELECT = "repeat_and_select"
-    """All at once, before: their number is random and secret, and nothing but the best is looked at or released."""
+    """Once, in advance: the number of runs is random and secret, and only the best may be inspected or released."""
 
 
 def sweep_event(trial: Sequence[StepEvent], mean: float, shape: float | None) -> RepeatAndSelect:
-    """The event of a whole sweep.
+    """Build the event of a whole sweep, to be charged once.
 
     Args:
-        trial: all that one trial does to the data, whatever its hyper-parameters; at least one.
+        trial: all steps of one trial, valid for all hyperparameters; at least one.
         mean: expected number of trials.
         shape: of the distribution of their number; None: Poisson.
-
-    Returns:
-        One event, to be charged once.
 
     Raises:
         InvalidEventError: a number is out of bounds.

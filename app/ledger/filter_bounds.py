@@ -1,4 +1,4 @@
-"""What a limit lets through: the thresholds of a filter, ready for one decision after another."""
+"""The thresholds of a filter, precomputed for decisions."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,21 +21,21 @@ from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve
 from app.accounting.orders import orders
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 
-# Arrays without dimensions: numpy takes twice as long for a Python number.
+# Zero-dimensional arrays: Python ints take numpy twice as long.
 _ONE: Final = np.array(1)
 _BELOW_ZERO: Final = np.array(-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilterBounds:
-    """The orders at which a filter decides, and how much may be spent at each.
+    """The orders of a filter and the maximum loss at each.
 
     Args:
-        places: indices into the grid, increasing; a full slice if every order counts.
+        places: increasing indices into the grid; a full slice for all orders.
         bounds: (n_places,) int64, units of 2^-44 nats, rounded down; -1 at an order that admits nothing.
-        prices: (n_places,) what the conversion to epsilon adds at each order, nats.
-        room: how much of delta mechanisms may take by a delta of their own, units of 2^-62.
-        covered: the divergence that delta covers by itself at epsilon 0, units of 2^-44 nats; -1 if none.
+        prices: (n_places,) nats that the conversion to epsilon adds.
+        room: maximum sum of mechanisms' own deltas, units of 2^-62.
+        covered: divergence that delta alone covers at epsilon 0, units of 2^-44 nats; -1 if none.
     """
 
     places: NDArray[np.intp] | slice
@@ -45,40 +45,25 @@ class FilterBounds:
     covered: int = -1
 
     def left(self, *taken: RdpCurve) -> NDArray[np.int64]:
-        """What remains at each place after some curves.
-
-        Args:
-            taken: over the whole grid.
+        """Subtract curves from the bounds.
 
         Returns:
-            (n_places,) int64, units of 2^-44 nats; negative where the order can admit nothing more.
+            (n_places,) int64, units of 2^-44 nats; negative at an exceeded order.
         """
-        # A bound is below EXHAUSTED, so an exhausted order ends below zero; from -1 nothing falls out of int64.
+        # Bounds are below EXHAUSTED, so an exhausted order becomes negative; clipping at -1 avoids int64 overflow.
         left = self.bounds - taken[0].values[self.places]
         for curve in taken[1:]:
             left = np.maximum(left, _BELOW_ZERO) - curve.values[self.places]
         return left
 
     def repetitions(self, left: NDArray[np.int64], curve: RdpCurve) -> int:
-        """How often a charge fits into what is left, by its curve alone.
-
-        Args:
-            left: as `left` returned.
-            curve: of one repetition, over the whole grid.
-
-        Returns:
-            The largest count that some order admits; below 0 if too much is taken already.
-        """
+        """Count how often a curve fits into `left`, ignoring deltas; negative if exceeded already."""
         return int((left // np.maximum(curve.values[self.places], _ONE)).max())
 
     def epsilon(self, spent: RdpCurve) -> float:
-        """The smallest epsilon limit that this filter would still have held.
+        """Compute the smallest epsilon limit that this filter would still have admitted.
 
-        Args:
-            spent: over the whole grid.
-
-        Returns:
-            Epsilon in nats, at least 0, infinite where every order is exhausted or delta is used up.
+        It is infinite if every order is exhausted or delta is used up.
         """
         if spent.delta > self.room:
             return inf
@@ -90,18 +75,10 @@ class FilterBounds:
 
 @lru_cache(maxsize=4096)
 def adaptive_filter_bounds(limit: Limit, weights: FilterWeights, grid_version: int) -> FilterBounds:
-    """The gate of an adaptive filter.
+    """Get the bounds of an adaptive filter.
 
-    Args:
-        limit: the account's limit.
-        weights: frozen.
-        grid_version: the account's grid.
-
-    Returns:
-        The gate at the orders of the weights. Their reserve is for mechanisms with a delta of their own: both were
-        fixed beforehand, so their failures add up (ADR 0007).
-
-    Source: DESIGN section 4: B_j = epsilon - ln(1 - 1/a_j) + ln(delta_j a_j)/(a_j - 1).
+    B_j = epsilon - ln(1 - 1/a_j) + ln(delta_j a_j)/(a_j - 1). The weights' reserve is for mechanisms with a delta of
+    their own: both were fixed in advance, so their failure probabilities add up (ADR 0005, ADR 0007).
     """
     assert weights.within(limit.delta), "the parts of delta are within it"
     places = np.array(weights.indices)
@@ -112,17 +89,10 @@ def adaptive_filter_bounds(limit: Limit, weights: FilterWeights, grid_version: i
 
 @lru_cache(maxsize=1024)
 def declared_filter_bounds(limit: Limit, own_delta: int, grid_version: int) -> FilterBounds:
-    """The gate of a declared filter: every order, at what the mechanisms' own deltas leave of delta.
+    """Get the bounds of a declared filter.
 
-    Args:
-        limit: the account's limit.
-        own_delta: what the mechanisms take of delta, units of 2^-62.
-        grid_version: the account's grid.
-
-    Returns:
-        The gate; sound because everything, these deltas included, was fixed in advance.
-
-    Source: DESIGN section 4.
+    Every order counts, with the delta that own deltas leave. It is sound because everything, including these deltas,
+    was fixed in advance (ADR 0007).
     """
     remaining = delta_left(limit.delta, own_delta)
     room = floor(Fraction(limit.delta) / Fraction(DELTA_UNIT))
@@ -138,18 +108,7 @@ def declared_filter_bounds(limit: Limit, own_delta: int, grid_version: int) -> F
 def bounds_of(
     limit: Limit, kind: FilterKind, weights: FilterWeights | None, grid_version: int, own_delta: int = 0
 ) -> FilterBounds:
-    """The gate of an account.
-
-    Args:
-        limit: the account's limit.
-        kind: its filter.
-        weights: frozen weights; None for a declared filter, or before the first charge.
-        grid_version: its grid.
-        own_delta: what mechanisms take of delta by a delta of their own, units of 2^-62.
-
-    Returns:
-        The gate; a filter without weights is read as a declared one.
-    """
+    """Get the bounds of an account; without weights, the filter counts as declared."""
     if kind is FilterKind.DECLARED or weights is None:
         return declared_filter_bounds(limit, own_delta, grid_version)
     return adaptive_filter_bounds(limit, weights, grid_version)

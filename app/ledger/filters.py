@@ -1,7 +1,6 @@
-"""Privacy filters: which spent curves stay within an (epsilon, delta) limit that was fixed beforehand.
+"""Privacy filters: which spent curves stay within an (epsilon, delta) limit fixed in advance.
 
-ADR 0005 holds the proof and the counterexample that forbids the full delta at every order under
-adaptive choice.
+ADR 0005 has the proof, and the counterexample to spending the full delta at every order under adaptive choice.
 """
 
 from dataclasses import dataclass
@@ -19,20 +18,20 @@ from app.accounting.orders import HIGHEST, orders
 from app.ledger.errors import InvalidInputError
 
 PLANNED_SHARE = 0.96
-"""The part of delta that the planned order gets."""
+"""Share of delta for the planned order."""
 
 FILTER_RULE = 2
-"""How weights are chosen for new accounts; a ledger keeps accounts whose weights were chosen by an earlier rule."""
+"""Rule that chooses the weights of new accounts; accounts keep the weights of earlier rules."""
 
 SET_ASIDE = {1: 0.0, 2: 0.01}
-"""By rule, the least part of delta that is kept for mechanisms with a delta of their own."""
+"""By rule, the minimum share of delta reserved for mechanisms with a delta of their own."""
 
 NEIGHBOUR_FACTORS = np.geomspace(0.25, 4.0, 8)
-"""Where the other orders lie: (order - 1) as a multiple of (planned order - 1)."""
+"""The other orders: (order - 1) as a multiple of (planned order - 1)."""
 
 
 class FilterKind(StrEnum):
-    """How a limit is enforced: `adaptive` under any choice, `declared` only for plans fixed in advance."""
+    """Limit enforcement: `adaptive` under any choice, `declared` only for plans fixed in advance."""
 
     ADAPTIVE = "adaptive"
     DECLARED = "declared"
@@ -40,21 +39,21 @@ class FilterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that may be spent on an account.
+    """The maximum loss of an account.
 
     Args:
-        epsilon: in nats, in (0, 10000].
+        epsilon: nats, in (0, 10000].
         delta: in [1e-30, 0.5).
 
     Raises:
-        InvalidInputError: a value is outside its range.
+        InvalidInputError: a value is out of bounds.
     """
 
     epsilon: float
     delta: float
 
     def __post_init__(self) -> None:
-        """Refuse what no account could mean."""
+        """Check the bounds."""
         if not 0 < self.epsilon <= 10_000:  # noqa: PLR2004 - the range is documented above
             raise InvalidInputError(f"The limit's epsilon must be in (0, 10000], not {self.epsilon}.")
         if not 1e-30 <= self.delta < 0.5:  # noqa: PLR2004
@@ -66,9 +65,9 @@ class FilterWeights:
     """The public weights of an adaptive filter, frozen with the first charge.
 
     Args:
-        indices: places in the grid of orders, increasing.
-        deltas: the part of delta at each of these orders, each positive.
-        reserve: the part of delta for mechanisms with a delta of their own; 0: there is none.
+        indices: increasing indices in the grid of orders.
+        deltas: positive part of delta at each of these orders.
+        reserve: part of delta for mechanisms with a delta of their own.
     """
 
     indices: tuple[int, ...]
@@ -76,7 +75,7 @@ class FilterWeights:
     reserve: float = 0.0
 
     def __post_init__(self) -> None:
-        """Hold what every filter needs: distinct increasing orders, positive deltas."""
+        """Check for distinct increasing orders and positive deltas."""
         assert len(self.indices) == len(self.deltas) > 0
         assert all(a < b for a, b in zip(self.indices, self.indices[1:], strict=False))
         assert all(delta > 0 for delta in self.deltas)
@@ -92,7 +91,7 @@ class FilterWeights:
 
     @classmethod
     def of(cls, delta: float, indices: tuple[int, ...], deltas: tuple[float, ...]) -> Self:
-        """Make weights whose reserve is all that the parts leave of `delta`, rounded down."""
+        """Create weights that reserve the rest of `delta`, rounded down."""
         left = Fraction(delta) - sum(map(Fraction, deltas))
         assert left >= 0, "the parts of delta are within it"
         reserve = float(left)
@@ -102,21 +101,14 @@ class FilterWeights:
 def adaptive_weights(
     limit: Limit, workload: RdpCurve, grid_version: int, filter_rule: int = FILTER_RULE
 ) -> FilterWeights:
-    """Choose the weights under which most repetitions of a workload fit.
+    """Choose the weights that fit the most repetitions of a nonzero workload.
 
-    Args:
-        limit: the account's limit.
-        workload: the curve of one repetition of what is planned; not zero.
-        grid_version: the grid of the workload.
-        filter_rule: 1 sets nothing of delta aside, 2 at least 1 %.
+    All but the reserve and 4 % (rule 1) or 3 % (rule 2) of delta goes to the order that fits the most repetitions;
+    these 4 or 3 % are split evenly among up to 8 orders around it. Rule 1 has no reserve, rule 2 at least 1 % of delta;
+    it grows if the workload has a delta of its own, so that both run out together.
 
-    Returns:
-        What is not set aside goes to the order that fits most repetitions, and 4 % (rule 1) or 3 % (rule 2) of delta
-        evenly to up to 8 orders around it. More is set aside where the workload has a delta of its own: so much
-        that both run out together.
-
-    Source: the filter of a single order is Feldman & Zrnic 2021 (arXiv 2008.11193), Theorem 4.3; the
-        union over orders is ADR 0005.
+    Source: the filter of a single order is Feldman & Zrnic 2021 (arXiv 2008.11193), Theorem 4.3; the union over orders
+    is ADR 0005.
     """
     least = SET_ASIDE[filter_rule]
     aside = _balanced_share(limit, workload, grid_version, least) if workload.delta else least
@@ -124,7 +116,7 @@ def adaptive_weights(
     grid = orders(grid_version)
     planned_delta = PLANNED_SHARE * spread
     planned = int(np.argmax(_repetitions_at_orders(limit.epsilon, planned_delta, workload, grid_version)))
-    # Around the order that stands for infinity there are no others: its neighbours are the highest that are computed.
+    # The order that represents infinity has no neighbours: the highest computed orders replace them.
     centre = min(float(grid[planned]) - 1.0, HIGHEST - 1.0)
     if grid[planned] > HIGHEST:
         centre /= float(NEIGHBOUR_FACTORS[-1])
@@ -138,14 +130,14 @@ def adaptive_weights(
 
 
 def _repetitions_at_orders(epsilon: float, delta: float, workload: RdpCurve, grid_version: int) -> NDArray[np.float64]:
-    """How often a workload fits at each order: (n_orders,), -1 where an order counts not."""
+    """Compute how often a workload fits at each order; -1 where an order is unusable."""
     most = threshold_units(orders(grid_version), epsilon, delta)
     usable = (most >= 0) & (workload.values < EXHAUSTED)
     return np.where(usable, most / np.maximum(workload.values, 1), -1.0)
 
 
 def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int, least: float) -> float:
-    """The part of delta to set aside so that as many repetitions fit by their own delta as by their curve."""
+    """Compute the reserve that lets own deltas and curves run out together."""
     low, high = least, 0.99
     for _ in range(20):
         share = (low + high) / 2
@@ -157,16 +149,7 @@ def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int, least: 
 
 
 def smallest_useful_epsilon(delta: float, kind: FilterKind, grid_version: int) -> float:
-    """The epsilon below which a limit could never admit anything at this delta.
-
-    Args:
-        delta: of the limit.
-        kind: the filter.
-        grid_version: the grid of orders.
-
-    Returns:
-        Epsilon in nats.
-    """
+    """Compute the epsilon below which a limit with this delta admits nothing."""
     share = delta if kind is FilterKind.DECLARED else PLANNED_SHARE * delta
     grid = orders(grid_version)
     return max(0.0, float(np.min(epsilon_at_orders(grid, np.zeros(grid.shape), share))))

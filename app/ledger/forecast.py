@@ -1,7 +1,7 @@
-"""When an account will reach its limit, if it goes on as it has.
+"""Forecast when an account will reach its limit at its recent pace.
 
-Epsilon is no measure of that: the first step takes a large part of it, the thousandth next to nothing. What grows
-evenly with a steady workload is the part of the filter's thresholds that is used, at the order that admits longest.
+Epsilon is unsuitable: the first step takes a large part of it, the thousandth almost none. A steady workload uses an
+evenly growing share of the filter's threshold at the order that admits longest.
 """
 
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts import Account
 
 LARGEST_SHARE: Final = 1e9
-"""What an exhausted account counts as."""
+"""Share of an exhausted account."""
 
 FARTHEST_DAYS: Final = 36_500.0
-"""What lies beyond is no forecast."""
+"""Longest forecast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What an account's use so far lets expect.
+    """The expected use of an account.
 
     Args:
-        share: the part of the limit that is used, as the filter counts it; nothing is admitted from 1 on.
-        per_day: by how much it grew a day; None: too little is known.
-        days_left: until it reaches 1; None: never, or it has, or nobody knows.
+        share: used part of the limit by the filter; nothing is admitted from 1 on.
+        per_day: growth per day; None: unknown.
+        days_left: days until `share` reaches 1; None: never, already or unknown.
     """
 
     share: float
@@ -35,14 +35,11 @@ class Forecast:
 
 
 def share_used(account: Account) -> float:
-    """The part of an account's limit that is used, as its filter counts.
-
-    Args:
-        account: with a limit.
+    """Compute the used share of an account's limit by its filter.
 
     Returns:
-        spent_j / B_j at the order j where it is smallest, or the part of delta that mechanisms took by a delta of
-        their own, if that is larger; at least 0.
+        The minimum over orders j of spent_j / B_j, or the used share of delta for own deltas if that is larger; at
+        least 0.
     """
     if account.spent.is_zero:
         return 0.0
@@ -55,16 +52,7 @@ def share_used(account: Account) -> float:
 
 
 def forecast(share: float, before: float, days: float) -> Forecast:
-    """Let an account go on at the pace of the last days.
-
-    Args:
-        share: used now.
-        before: used then.
-        days: how long ago that was; 0: too short to say anything.
-
-    Returns:
-        The forecast by the straight line through both.
-    """
+    """Extrapolate the growth of a share from `before`, `days` ago, to `share` linearly."""
     if days <= 0:
         return Forecast(share, None, None)
     per_day = max(0.0, share - before) / days

@@ -1,7 +1,7 @@
-"""The hash chains of runs' decisions and of an organisation's acts: whatever is changed in one, or left out, breaks it.
+"""Hash chains of runs' decisions and of an organisation's audit events.
 
-An entry's hash covers the hash before it and everything that the entry says. The first link hangs on the run, or on the
-organisation, so that no chain can be passed off as another one.
+An entry's hash covers the previous hash and all of its own fields, so changed or missing entries break the chain. The
+first link depends on the run or organisation, so that chains cannot be exchanged (ADR 0014).
 """
 
 import hashlib
@@ -20,11 +20,11 @@ _NULL: Final = "null"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asked, and in which request.
+    """The author of a request, and the request.
 
     Args:
-        actor: a key's id, "oidc:" and a person's subject, "cli" for the command line, "service" for the ledger itself.
-        request_id: of the HTTP request; None: there was none.
+        actor: a key's id, "oidc:" and a person's subject, "cli" for the command line, "service" for background work.
+        request_id: of the HTTP request, if any.
     """
 
     actor: str
@@ -32,35 +32,35 @@ class Actor:
 
 
 SERVICE: Final = Actor("service")
-"""Nobody asked: the ledger does by itself what time demands."""
+"""Background work of the ledger itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionEntry:
-    """Everything that a decision and its items say.
+    """All fields of a decision and its items.
 
     Args:
-        organisation_id: whose ledger.
-        run_id: whose decision.
-        position: its place among the run's decisions, from 0.
+        organisation_id: the owner of the ledger.
+        run_id: the run of the decision.
+        position: index among the run's decisions.
         attempt: of the run.
         outcome: admitted, refused, reported or forfeited.
-        idempotency_key: of the request, if it carried one.
-        request_fingerprint: sha256 (hex) of what was asked.
-        first_step: the number of the first step.
-        step_count: how many steps the items stand for.
-        requested_count: how many were asked; more than `step_count` where only the first of them were admitted.
+        idempotency_key: of the request, if any.
+        request_fingerprint: sha256 (hex) of the request.
+        first_step: number of the first step.
+        step_count: number of steps in the items.
+        requested_count: number of requested steps; larger than `step_count` if only a prefix was admitted.
         items: (fingerprint of an event, count), in order.
-        reservation_id: under which the steps were taken, or whose rest is forfeited.
+        reservation_id: the reservation of the steps, or the forfeited one.
         epsilon: of the run, afterwards.
-        delta: at which epsilon is read.
-        epsilon_limit: that governs the run.
+        delta: of that epsilon.
+        epsilon_limit: of the governing limit.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
-        binding_account_id: the account that leaves the fewest.
-        refusal_details: the numbers of a refusal, the text as it is stored.
-        created_at: an aware moment.
-        actor: who asked; None: a decision of a version that did not keep it.
-        request_id: of the request that was decided; None: there was none, or it was not kept.
+        binding_account_id: the account with the fewest steps remaining.
+        refusal_details: of a refusal, as stored text.
+        created_at: aware.
+        actor: the author of the request; None if it was not recorded.
+        request_id: of the decided request; None if there was none or it was not recorded.
     """
 
     organisation_id: str
@@ -87,31 +87,18 @@ class DecisionEntry:
 
 
 def genesis(organisation_id: str, run_id: str) -> bytes:
-    """The hash before a run's first decision.
-
-    Args:
-        organisation_id: whose ledger.
-        run_id: whose chain.
-
-    Returns:
-        32 bytes.
-    """
+    """Compute the hash before a run's first decision."""
     text = json.dumps({"organisation": organisation_id, "run": run_id}, separators=(",", ":"))
     return hashlib.sha256(text.encode()).digest()
 
 
 def canonical_entry(entry: DecisionEntry) -> str:
-    """An entry as its one JSON text: sorted keys, no spaces, ASCII.
+    """Serialize an entry to its unique JSON: sorted keys, no spaces, ASCII.
 
-    Args:
-        entry: a decision and its items.
-
-    Returns:
-        The text. Floats are the shortest that read back as the same; an infinite epsilon is null, which it is in no
-        other case; the moment is in UTC, with microseconds. Who asked, and in which request, stand there if they were
-        kept: the entries of earlier versions keep their texts.
+    Floats are the shortest that round-trip, an infinite epsilon is null, and times are UTC with microseconds. A missing
+    actor or request ID is omitted.
     """
-    # Every decision of the hot path has this text: json's encoder takes four times as long to write it.
+    # Hot path: the json encoder takes four times as long.
     items = ",".join([f"[{_text(event)},{count}]" for event, count in entry.items])
     actor = "" if entry.actor is None else f'"actor":{_text(entry.actor)},'
     request = "" if entry.request_id is None else f'"request_id":{_text(entry.request_id)},'
@@ -131,15 +118,7 @@ def canonical_entry(entry: DecisionEntry) -> str:
 
 
 def entry_hash(previous: bytes, entry: DecisionEntry) -> bytes:
-    """The hash of an entry, which is the run's new head.
-
-    Args:
-        previous: the hash before it; `genesis` for the first.
-        entry: a decision and its items.
-
-    Returns:
-        32 bytes.
-    """
+    """Compute the hash of an entry, the run's new head."""
     return hashlib.sha256(previous + canonical_entry(entry).encode()).digest()
 
 
@@ -149,19 +128,19 @@ def _text_or_null(text: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Everything that an entry of an organisation's own chain says.
+    """All fields of an entry of an organisation's audit chain.
 
     Args:
-        organisation_id: whose ledger.
-        position: its place among the organisation's entries, from 0.
-        actor: who did it.
-        action: what was done, as "budget.created".
-        subject: the id of what it was done to.
-        before: what was there, as canonical JSON; None: nothing.
-        after: what is there now, as canonical JSON; None: nothing.
-        reason: why, in the actor's words.
-        request_id: of the request in which it was done.
-        created_at: an aware moment.
+        organisation_id: the owner of the ledger.
+        position: index among the organisation's entries.
+        actor: the author.
+        action: for example "budget.created".
+        subject: id of the changed object.
+        before: the old state as canonical JSON, if any.
+        after: the new state as canonical JSON, if any.
+        reason: given by the actor.
+        request_id: of the HTTP request, if any.
+        created_at: aware.
     """
 
     organisation_id: str
@@ -177,24 +156,24 @@ class AuditEntry:
 
 
 def audit_genesis(organisation_id: str) -> bytes:
-    """The hash before an organisation's first act: 32 bytes."""
+    """Compute the hash before an organisation's first audit event."""
     text = json.dumps({"acts_of": organisation_id}, separators=(",", ":"))
     return hashlib.sha256(text.encode()).digest()
 
 
 def canonical(value: object) -> str:
-    """Any value of JSON as its one text: sorted keys, no spaces, ASCII, no infinities."""
+    """Serialize JSON to its unique text: sorted keys, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def canonical_audit_entry(entry: AuditEntry) -> str:
-    """An entry of an organisation's chain as its one JSON text; `before` and `after` are texts in it, as kept."""
+    """Serialize an audit entry to its unique JSON; `before` and `after` stay strings."""
     facts = {name: getattr(entry, name) for name in _ACT_FIELDS}
     return canonical(facts | {"created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")})
 
 
 def digest(secret: bytes | str) -> str:
-    """Get what an entry says of something that it must not hold itself: sha256 (hex)."""
+    """Compute the sha256 (hex) that represents a secret in an entry."""
     return hashlib.sha256(secret if isinstance(secret, bytes) else secret.encode()).hexdigest()
 
 
@@ -202,5 +181,5 @@ _ACT_FIELDS = tuple(name for name in AuditEntry.__dataclass_fields__ if name != 
 
 
 def audit_entry_hash(previous: bytes, entry: AuditEntry) -> bytes:
-    """The hash of an act, which is the organisation's new head: 32 bytes."""
+    """Compute the hash of an audit entry, the organisation's new head."""
     return hashlib.sha256(previous + canonical_audit_entry(entry).encode()).digest()

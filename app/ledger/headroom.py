@@ -1,4 +1,4 @@
-"""What accounts leave for further charges, counted in repetitions."""
+"""Remaining headroom of accounts, counted in repetitions."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,11 @@ from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account
 
 UNLIMITED = 2**62
-"""What an account without a limit leaves: more than any count."""
+"""Headroom of an account without a limit: more than any count."""
 
 
 def fits(account: Account, *new: RdpCurve) -> bool:
-    """Whether an account admits some curves on top of what is spent and held.
-
-    Args:
-        account: with its weights, if it needs some.
-        *new: what is asked for.
-
-    Returns:
-        True if some order has room for all of them, and delta for their own deltas.
-    """
+    """Check whether an account, with weights if it needs them, admits further curves."""
     if account.limit is None:
         return True
     own_delta = account.own_delta(*new)
@@ -27,7 +19,7 @@ def fits(account: Account, *new: RdpCurve) -> bool:
 
 
 def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
-    """How often an account admits `curve` on top of what is spent, held and pending; below 0: that is too much."""
+    """Count the repetitions of `curve` that fit after `pending`; negative if `pending` does not."""
     if account.limit is None:
         return UNLIMITED
     own_delta = account.own_delta(*pending)
@@ -37,7 +29,7 @@ def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve)
     most = gate.repetitions(account.headroom(gate, *pending), curve)
     if most <= 0 or not curve.delta:
         return most
-    # By their own delta, repetitions narrow the gate of a declared filter for all of them: the largest count is sought.
+    # Own deltas of repetitions lower a declared filter's bounds for all of them: bisect for the largest count.
     fitting, most = 0, min(most, account.delta_left(gate, *pending) // curve.delta)
     while most > fitting:
         middle = (fitting + most + 1) // 2
@@ -46,15 +38,10 @@ def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve)
 
 
 def min_repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> tuple[int, int]:
-    """How many repetitions of a curve every account admits.
-
-    Args:
-        accounts: with their weights.
-        pending: charged before them.
-        curve: of one repetition.
+    """Count the repetitions of a curve that every account admits after `pending` charges.
 
     Returns:
-        The count, below 0 if the pending charges do not fit; and the place of the account that leaves the fewest.
+        The count, negative if the pending charges do not fit, and the index of the binding account.
     """
     counts = [_repetitions(account, pending, curve) for account in accounts]
     least = min(counts)

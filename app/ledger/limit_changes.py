@@ -1,4 +1,4 @@
-"""Changing a limit while the account goes on (ADR 0020): what was spent stays bounded by a filter fixed before."""
+"""Change the limit of a live account while its filter stays (ADR 0020)."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -7,17 +7,17 @@ from app.ledger.accounts import Account
 from app.ledger.filters import FilterWeights, Limit
 
 SLACK = 1.0 - 1e-12
-"""Parts of a new delta, and the reserve, are rounded by less than this, so that together they stay within it."""
+"""Rounding margin, so that scaled parts and reserve sum to at most the new delta."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """The change that brought an account's limit into force.
+    """The latest change of an account's limit.
 
     Args:
-        before: the limit until then.
-        at: when, in UTC.
-        actor: who lowered it, or approved that it is raised.
+        before: the previous limit.
+        at: aware, UTC.
+        actor: the author of a decrease, or the approver of an increase.
     """
 
     before: Limit
@@ -26,27 +26,19 @@ class LimitChange:
 
 
 def is_raised(before: Limit, after: Limit) -> bool:
-    """Whether a change of the limit lets anything through that the limit before did not."""
+    """Check whether the new limit may admit more."""
     return after.epsilon > before.epsilon or after.delta > before.delta
 
 
 def is_lowered(before: Limit, after: Limit) -> bool:
-    """Whether a change of the limit may stop anything that the limit before let through; a raise may, too."""
+    """Check whether the new limit may admit less; a raise may do both."""
     return after.epsilon < before.epsilon or after.delta < before.delta
 
 
 def with_limit(account: Account, limit: Limit) -> Account:
-    """An account under another limit.
+    """Copy an account with a new limit and the next limit revision (ADR 0020).
 
-    Args:
-        account: with a limit.
-        limit: the new one.
-
-    Returns:
-        The account with the next revision of its limit. If nothing was ever charged to it or held, its filter is
-        tuned anew for what is planned. Else the orders of its filter stay, and each keeps its part of delta.
-
-    Source: ADR 0020.
+    An account without charges and holds chooses its weights anew; otherwise the orders stay, and their shares of delta.
     """
     assert account.limit is not None, "only a limit can be changed"
     weights = account.weights
@@ -63,16 +55,9 @@ def with_limit(account: Account, limit: Limit) -> Account:
 
 
 def rescale_weights(weights: FilterWeights, before: Limit, after: Limit) -> FilterWeights:
-    """Scale the weights of a filter to another limit: the same orders, each and the reserve with its share of delta.
+    """Scale weights to another limit: same orders, same shares of delta.
 
-    Args:
-        weights: frozen under the limit before.
-        before: the limit before.
-        after: the new limit.
-
-    Returns:
-        Weights within the new delta, no part of which has a larger share of it than before. If delta was raised, no
-        part is smaller than before, so that whatever the filter has let through it would let through again.
+    No share grows. If delta is raised, no part shrinks, so that the filter admits all that it admitted before.
     """
     if after.delta == before.delta:
         return weights

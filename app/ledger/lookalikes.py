@@ -1,4 +1,4 @@
-"""Names that a person could take for one another: by case, by separators, or by characters that look alike."""
+"""Detect names that differ only by case, separators or look-alike characters."""
 
 import json
 import unicodedata
@@ -8,14 +8,14 @@ from importlib.resources import files
 from typing import Final, Literal
 
 _BETWEEN_DIGITS: Final = "\x1f"
-"""Stands for the separators between two digits; no name has it, because it cannot be printed."""
+"""Replaces the separators between two digits; it is not printable, so no name has it."""
 
 _DOTTED: Final = ("i", "j")
 _DOT_ABOVE: Final = "\u0307"
-"""A dot above a letter that has one already is not seen; a Turkish capital in small letters has it."""
+"""A dot above a letter that already has one is invisible; a lowercased Turkish capital has it."""
 
 _LEFT_TO_RIGHT: Final = "\u200e"
-"""Stands around the right-to-left characters of the table, for whoever prints it."""
+"""Surrounds the right-to-left characters in the table, for printing."""
 
 _INVISIBLE: Final = frozenset(
     {
@@ -25,30 +25,24 @@ _INVISIBLE: Final = frozenset(
         *map(chr, range(0xE0100, 0xE01F0)),
     }
 )
-"""What can stand in a name and is not seen: ignorable characters, fillers, and the empty Braille pattern."""
+"""Invisible characters that a name may contain: ignorables, fillers and the empty Braille pattern."""
 
 
 def name_skeleton(name: str) -> str:
-    """Get what names have in common that differ only by case, separators, or small letters that look alike.
+    """Compute the common form of lowercase look-alike names.
 
-    Args:
-        name: of a population or a budget.
-
-    Returns:
-        For comparing, not for showing.
-
-    Source: Unicode Technical Standard 39, section 4 (Confusable Detection), of the name in small letters.
+    Source: Unicode Technical Standard 39, section 4 (Confusable Detection), of the lowercased name.
     """
     return _skeleton(_bare(name).casefold())
 
 
 def look_alike(name: str, other: str) -> bool:
-    """Whether a person could take one name for the other.
+    """Check whether a person could confuse two names.
 
-    No one skeleton covers both case and look-alike characters: a capital Greek nu looks like N and a small one like v,
-    which would make n the same as v. So names are compared in small letters, in capitals, and as they are written. The
-    last is done twice, the second time without making compatible characters one: a lunate sigma looks like c, and the
-    sigma that it is compatible with does not.
+    No single skeleton covers both case and look-alike characters: a capital Greek nu looks like N and a small one like
+    v, which would make n equal v. So names are compared in lowercase, in uppercase and as written. The last is done
+    twice, the second time without compatibility normalization: a lunate sigma looks like c, and the sigma that it
+    normalizes to does not.
     """
     return not _forms(name).isdisjoint(_forms(other))
 
@@ -61,7 +55,7 @@ def _forms(name: str) -> frozenset[str]:
 
 
 def _bare(name: str, form: Literal["NFKC", "NFD"] = "NFKC") -> str:
-    """A name without separators; where they stand between digits they count: v1.12 is not v11.2."""
+    """Remove the separators, except between digits: v1.12 is not v11.2."""
     kept: list[str] = []
     separated = False
     for character in unicodedata.normalize(form, name):
@@ -89,20 +83,20 @@ def _skeleton(text: str) -> str:
 
 @cache
 def _prototypes() -> Mapping[str, str]:
-    """By character, what the table of confusables has it look like; a character that stands for others is not in it."""
+    """Load the character that each confusable character looks like."""
     table = dict(_pairs())
     return {source: "".join(table.get(each, each) for each in target) for source, target in table.items()}
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    # The table alone is read: the package keeps 10 MB of names of characters besides, in every process that imports it.
+    # Only the table is read: importing the package would load 10 MB of character names into every process.
     alike = json.loads(files("confusable_homoglyphs").joinpath("confusables.json").read_text("utf-8"))
     for source, targets in alike.items():
         if len(targets) > 1 or len(source.strip(_LEFT_TO_RIGHT)) > 1:
-            continue  # others look like it
+            continue  # a prototype itself
         [target] = (each["c"] for each in targets)
         pair = tuple(each.strip(_LEFT_TO_RIGHT) for each in (source, target))
-        if len(alike[target]) > 1 or _order(pair[1]) < _order(pair[0]):  # of a pair of two, either could be the one
+        if len(alike[target]) > 1 or _order(pair[1]) < _order(pair[0]):  # of a pair, either could be the prototype
             yield pair[0], pair[1]
 
 

@@ -1,4 +1,4 @@
-"""What a name may look like, wherever a person gives one."""
+"""Names of objects."""
 
 from app.ledger.errors import InvalidInputError
 
@@ -6,13 +6,7 @@ MAX_NAME_LENGTH = 100
 
 
 def check_name(name: str) -> str:
-    """Refuse a name that could not be read, or could not stand in a path.
-
-    Args:
-        name: as given.
-
-    Returns:
-        The same name.
+    """Require a name that is readable and fits into a path.
 
     Raises:
         InvalidInputError: it is empty or too long, or has a slash, control characters or a space at an end.

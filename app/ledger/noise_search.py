@@ -1,4 +1,4 @@
-"""With how much noise a refused charge would be admitted."""
+"""Find the noise with which a refused charge would be admitted."""
 
 from collections.abc import Sequence
 
@@ -14,19 +14,17 @@ from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.headroom import fits as has_room
 
 MOST_WORK_OF_A_TRIAL = 24_500
-"""An event that is more work, microseconds, is not tried with other noise: thirty trials are not to take a second."""
+"""Microseconds; more expensive events are not searched: thirty trials must not take a second."""
 
 
 def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
-    """With how much noise a refused charge would be admitted; it takes a dozen fresh curves to find out.
+    """Find the smallest noise multiplier with which a refused charge would be admitted.
 
-    Args:
-        path: root to leaf, as it was when the charge was refused.
-        steps: the charge.
+    The search prices about a dozen new curves. `path` is root to leaf, as at the refusal.
 
     Returns:
-        The smallest noise multiplier, four digits, rounded up; None where no noise is enough, where the charge
-        holds several events or one without a noise multiplier of its own, or where one trial is too much work.
+        Four digits, rounded up; None if no noise is enough, the charge has several events or one without a single noise
+        multiplier, or one trial is too much work.
     """
     asked = steps[0].step
     if len(steps) > 1 or curve_work(asked.event, few=False) > MOST_WORK_OF_A_TRIAL:
@@ -44,7 +42,7 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
 
 
 def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | None:
-    """Where to begin: the noise that fits at the few orders that frozen weights name, which is quick to compute.
+    """Find the noise that fits at the orders of frozen weights.
 
     Returns:
         The event's own noise if other orders count as well; None if no noise is enough.

@@ -1,8 +1,8 @@
-"""How what an account has lost grows with a charge beneath it, where some of its parts are disjoint.
+"""Growth of an account with disjoint partitions by a charge under it.
 
-Order by order, and for the curves' own delta as for one more order, it is the largest of some straight lines:
-max over t of (base_t + t * charge). A part that the charge does not reach may be the largest one (t = 0); it may reach
-several of those that count (t > 1). ADR 0017 says why these are all.
+At every order, and for own deltas as for one more order, it is the maximum of straight lines: max over t of
+(base_t + t * charge). A partition that the charge does not reach may be the maximum (t = 0); the charge may reach
+several of those that count (t > 1). See ADR 0017.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ import numpy as np
 from app.accounting.curves import EXHAUSTED, RdpCurve
 
 Lines = Mapping[int, RdpCurve]
-"""Bases by their slopes."""
+"""Bases by slope."""
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParallelExposure:
-    """How an account grows with a charge from one place beneath it.
+    """The growth of an account by a charge from one place under it.
 
     Args:
-        spent: what is spent, as a function of the charge.
-        total: what is spent and held together, over the same slopes.
+        spent: the spent loss as a function of the charge.
+        total: the spent and held loss, over the same slopes.
     """
 
     spent: Lines
@@ -33,19 +33,19 @@ class ParallelExposure:
 
     @classmethod
     def sequential(cls, spent: RdpCurve, held: RdpCurve) -> "ParallelExposure":
-        """That of an account which grows by the charge itself."""
+        """Create the exposure of an account that grows by the charge itself."""
         return cls({1: spent}, {1: spent + held})
 
     def charged(self, cost: RdpCurve) -> "ParallelExposure":
-        """The same after a charge."""
+        """Copy the exposure after a charge."""
         return ParallelExposure(_moved(self.spent, cost), _moved(self.total, cost))
 
     def holding(self, cost: RdpCurve) -> "ParallelExposure":
-        """The same after a charge was set aside."""
+        """Copy the exposure after a hold."""
         return ParallelExposure(self.spent, _moved(self.total, cost))
 
     def beside(self, spent: RdpCurve, total: RdpCurve) -> "ParallelExposure":
-        """The same with something added that the charge does not move."""
+        """Copy the exposure with a constant loss added."""
         return ParallelExposure(
             {slope: base + spent for slope, base in self.spent.items()},
             {slope: base + total for slope, base in self.total.items()},
@@ -53,35 +53,24 @@ class ParallelExposure:
 
 
 def value(lines: Lines) -> RdpCurve:
-    """What the lines give without a further charge: the largest base at every order."""
+    """Evaluate the lines without a further charge: the largest base at every order."""
     return largest(list(lines.values()), 1)
 
 
 def largest(curves: Sequence[RdpCurve], most: int) -> RdpCurve:
-    """The sum of the largest values at every order.
-
-    Args:
-        curves: over one grid, at least one.
-        most: how many of them count.
-
-    Returns:
-        The sum, exact; an order at which it does not fit is EXHAUSTED.
-    """
+    """Sum the `most` largest values at every order, exactly."""
     return _sums(curves, most)[-1]
 
 
 def of_parts(
     reached: Sequence[ParallelExposure], others: Sequence[tuple[RdpCurve, RdpCurve]], most: int
 ) -> ParallelExposure:
-    """That of an account of which the parts that have lost most count.
+    """Compose an account of which the `most` partitions with the largest loss count.
 
     Args:
-        reached: the parts that the charge reaches, at least one.
-        others: what each other part has spent, and has spent and holds.
-        most: how many parts count.
-
-    Returns:
-        The exposure of all of them together.
+        reached: the partitions that the charge reaches, at least one.
+        others: (spent, spent and held) of each other partition.
+        most: number of partitions that count.
     """
     return ParallelExposure(
         _together([part.spent for part in reached], [spent for spent, _ in others], most),
@@ -90,14 +79,14 @@ def of_parts(
 
 
 def without(whole: RdpCurve, part: RdpCurve) -> RdpCurve:
-    """What is left of a sum without one of its terms; an order that is exhausted stays so, whatever is taken away."""
+    """Subtract one term from a sum; an exhausted order stays exhausted."""
     rest = whole.values - part.values
     rest[whole.values == EXHAUSTED] = EXHAUSTED
     return RdpCurve(rest, EXHAUSTED if whole.delta == EXHAUSTED else whole.delta - part.delta)
 
 
 def held_of(spent: RdpCurve, total: RdpCurve) -> RdpCurve:
-    """What is held, if so much is spent and so much is spent and held together; nothing where all is spent."""
+    """Compute the held loss; 0 where the spent loss is exhausted."""
     held = without(total, spent).values.copy()
     held[spent.values == EXHAUSTED] = 0
     return RdpCurve(held, 0 if spent.delta == EXHAUSTED else without(total, spent).delta)
@@ -108,7 +97,7 @@ def _moved(lines: Lines, cost: RdpCurve) -> Lines:
 
 
 def _together(reached: Sequence[Lines], others: Sequence[RdpCurve], most: int) -> Lines:
-    """Every way to choose the parts that count: so many that are reached, at so many slopes, and the largest others."""
+    """Enumerate the choices of partitions that count, by slope."""
     zero = RdpCurve.zero(next(iter(reached[0].values())).values.size)
     chosen: dict[tuple[int, int], RdpCurve] = {(0, 0): zero}
     for part in reached:
@@ -124,7 +113,7 @@ def _together(reached: Sequence[Lines], others: Sequence[RdpCurve], most: int) -
 
 
 def _raise(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
-    """Put a curve in its place, or the larger of it and what is there, order by order."""
+    """Store the maximum of a curve and the one stored, order by order."""
     before = curves.get(key)
     if before is not None:
         curve = RdpCurve(np.maximum(before.values, curve.values), max(before.delta, curve.delta))
@@ -132,11 +121,11 @@ def _raise(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
 
 
 def _sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
-    """The sums of the 0, 1, 2, ... largest values at every order, at the most of all of them."""
+    """Sum the 0, 1, 2, ... `most` largest values at every order."""
     deltas = sorted((curve.delta for curve in curves), reverse=True)
     many = min(most, len(curves))
     ranked = [np.zeros_like(curves[0].values)] * many
-    for curve in curves:  # insertion, order by order: of many parts few count
+    for curve in curves:  # insertion sort by order: few of many partitions count
         pushed = curve.values
         for place in range(many):
             ranked[place], pushed = np.maximum(ranked[place], pushed), np.minimum(ranked[place], pushed)

@@ -1,4 +1,4 @@
-"""Who may do what: the roles of people and keys, and the permissions that they have."""
+"""Roles of persons and keys, and their permissions."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Permission(StrEnum):
-    """List what a role can allow, as OAuth scopes are written: the resource, then the act."""
+    """A permission of a role, written like an OAuth scope: the resource, then the action."""
 
     LEDGER_READ = "ledger:read"
     """Read accounts, runs, decisions, policies and histories."""
@@ -33,7 +33,7 @@ class Permission(StrEnum):
 
 
 class Role(StrEnum):
-    """What a key, or a person, is for."""
+    """The role of a key or a person."""
 
     VIEWER = "viewer"
     TRAINER = "trainer"
@@ -68,9 +68,9 @@ ISSUES: Final[Mapping[Role, frozenset[Role]]] = {
     Role.PRIVACY_OFFICER: frozenset(set(Role) - {Role.ADMIN}),
     Role.ADMIN: frozenset(Role),
 }
-"""To whom a role with KEY_MANAGE may issue keys: nobody lends more than is theirs to lend."""
+"""Roles of the keys that a role with KEY_MANAGE may issue; only an admin issues keys of admins."""
 
 
 def holders(needed: Permission) -> list[Role]:
-    """The roles that have a permission, in the order of `Role`."""
+    """List the roles with a permission, in the order of `Role`."""
     return [role for role in Role if needed in PERMISSIONS[role]]

@@ -1,4 +1,4 @@
-"""A plan: how many repetitions of which events a run intends, and how many of them were authorised."""
+"""Plans: repetitions of events that a run intends, and those authorised."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError
 
 MAX_COUNT = 1_000_000_000
-"""Repetitions of one event that a plan may hold, as of a step event."""
+"""Maximum repetitions of one event in a plan, as in a step event."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedItem:
-    """How many repetitions of an event are planned, and how many of them were authorised.
+    """Planned and authorised repetitions of an event.
 
     Args:
-        event: what the mechanism does to the data, once.
+        event: one repetition.
         count: planned, in [1, 1e9].
         used: authorised so far, in [0, count].
         withdrawn: no longer authorised since a limit was lowered, in [0, count]; they stay reserved until the trainer
-            says whether they were executed (ADR 0026).
+            reports whether they were executed (ADR 0026).
     """
 
     event: DpEvent
@@ -29,30 +29,24 @@ class PlannedItem:
     withdrawn: int = 0
 
     def __post_init__(self) -> None:
-        """Hold what no closing could put right."""
+        """Check the invariants of the counts."""
         assert 1 <= self.count <= MAX_COUNT, "a plan holds at least one repetition of each of its events"
         assert 0 <= self.used <= self.count, "no more is used than planned"
         assert 0 <= self.withdrawn <= self.count, "no more is withdrawn than planned"
 
     @property
     def left(self) -> int:
-        """How many repetitions may still be authorised."""
+        """Number of repetitions that may still be authorised."""
         return max(0, self.unused - self.withdrawn)
 
     @property
     def unused(self) -> int:
-        """How many repetitions are reserved: planned, and neither authorised nor charged."""
+        """Number of reserved repetitions: planned, and neither authorised nor charged."""
         return self.count - self.used
 
 
 def plan_of(steps: Sequence[StepEvent]) -> tuple[PlannedItem, ...]:
-    """A plan, each of its events once.
-
-    Args:
-        steps: in order; an event may come several times.
-
-    Returns:
-        The events in the order in which they first come, nothing used.
+    """Merge steps into a plan with each event once, in order of first occurrence.
 
     Raises:
         InvalidInputError: there is no step, or more than 1e9 repetitions of one event.

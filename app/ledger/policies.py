@@ -1,4 +1,4 @@
-"""Policies: what an organisation, or a part of one of its trees, lets runs do; beneath, they only get stricter."""
+"""Policies: rules for runs that only get stricter down the tree."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,23 +11,23 @@ from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 
 PERSONS: Final = 2
-"""How many persons it takes to raise a limit, unless the organisation says otherwise."""
+"""Default number of persons to raise a limit."""
 
 OPENERS: Final = 1
-"""How many persons it takes to open a population, unless the organisation says otherwise."""
+"""Default number of persons to create a population."""
 
 ORGANISATION: Final = "organisation"
-"""Stands for a path where the organisation's own policy is meant."""
+"""The path of the organisation's own policy."""
 
 LEAVES: Final = (
     *("adaptive_clipping", "discrete_gaussian", "epsilon_delta", "exponential", "gaussian", "laplace"),
     *("randomized_response", "tree_aggregation", "zcdp"),
 )
-"""Mechanisms that a policy may allow: the types of events that hold no other."""
+"""Mechanisms that a policy may allow: event types that contain no other event."""
 
 
 class Deviations(StrEnum):
-    """What becomes of steps that differ from what their run has declared."""
+    """The consequence of steps that differ from their run's declaration."""
 
     FLAG = "flag"
     REFUSE = "refuse"
@@ -35,27 +35,27 @@ class Deviations(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What runs may do; None: nothing is said about it.
+    """Rules for runs; None: no rule.
 
     Args:
-        max_epsilon: the largest epsilon of a run.
-        max_delta: the largest delta of a run, and of an account's limit.
+        max_epsilon: of a run.
+        max_delta: of a run, and of an account's limit.
         delta_below_one_over_size: whether the population's size must be known, and every delta be below 1/size.
         require_limit: whether a run needs a limit of its own.
         require_plan: whether a run needs a plan, or a planned workload.
-        mechanisms: the only ones that are allowed, also inside other events.
-        neighboring_relations: the only ones that are allowed.
-        min_noise_multiplier: the smallest of every mechanism that has one, also inside other events.
-        approval_above_epsilon: a run of a larger epsilon takes no steps before another person approves it.
-        unapproved_epsilon_per_budget: what runs that no second person has approved may have together: under the account
-            of the policy, or under each population, if it is the organisation's; a further one waits for an approval.
-        report_roles: who may tell of steps that have happened (`mode: "report"`), besides an admin, who always may.
-        persons_to_raise: how many persons it takes to raise a limit, 1 or 2.
-        approvers_to_open_population: how many persons it takes to open a population, 1 or 2; the organisation says it.
-        deviations: what becomes of steps that differ from the run's declaration.
+        mechanisms: the allowed ones, also inside other events.
+        neighboring_relations: the allowed ones.
+        min_noise_multiplier: of every mechanism that has one, also inside other events.
+        approval_above_epsilon: a run with a larger epsilon needs another person's approval before its first step.
+        unapproved_epsilon_per_budget: total of runs without a second person's approval under the account of the policy,
+            or under each population for the organisation's; a further run needs approval.
+        report_roles: roles that may report executed steps (`mode: "report"`), besides admin.
+        persons_to_raise: persons needed to raise a limit, 1 or 2.
+        approvers_to_open_population: persons needed to create a population, 1 or 2; only in the organisation's policy.
+        deviations: the consequence of steps that differ from the run's declaration.
 
     Raises:
-        InvalidInputError: a list of what is allowed is empty, or names something twice.
+        InvalidInputError: a mechanism is unknown, or a role never reports.
     """
 
     max_epsilon: float | None = None
@@ -74,7 +74,7 @@ class Policy:
     deviations: Deviations | None = None
 
     def __post_init__(self) -> None:
-        """Refuse names that nothing has: they would seem to allow something."""
+        """Reject unknown names: they would seem to allow something."""
         unknown = (self.mechanisms or frozenset()) - set(LEAVES)
         if unknown:
             raise InvalidInputError(f"{min(unknown)!a} is no mechanism; allow some of {', '.join(LEAVES)}.")
@@ -89,18 +89,13 @@ NOTHING_SAID: Final = Policy()
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """A policy, and where it was set.
-
-    Args:
-        path: of the account, or "organisation".
-        policy: as it was set there.
-    """
+    """A policy and the account path, or "organisation", that it was set at."""
 
     path: str
     policy: Policy
 
 
-def _either(one: bool, other: bool) -> bool:  # noqa: FBT001 - they are two values of one kind
+def _either(one: bool, other: bool) -> bool:  # noqa: FBT001 - two values of the same kind
     return one or other
 
 
@@ -130,16 +125,16 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "approvers_to_open_population": OPENERS,
     "deviations": Deviations.FLAG,
 }
-"""What a policy of an account says by saying nothing."""
+"""Effective values of an account policy's missing rules."""
 
 _HOUSE_DEFAULTS: Final = {**_DEFAULTS, "persons_to_raise": PERSONS}
-"""What the organisation's policy says by saying nothing."""
+"""Effective values of the organisation policy's missing rules."""
 
 
 def stricter(one: Policy, other: Policy) -> Policy:
-    """What both policies together let through: rule by rule the stricter of the two.
+    """Combine two policies, rule by rule the stricter one.
 
-    It is associative and commutative, and `NOTHING_SAID` changes nothing: the order of a path does not matter.
+    The operation is associative and commutative with identity `NOTHING_SAID`, so the order of a path does not matter.
     """
     together = {}
     for name, choose in _STRICTER.items():
@@ -150,14 +145,10 @@ def stricter(one: Policy, other: Policy) -> Policy:
 
 @lru_cache(maxsize=4096)
 def effective(sources: tuple[PolicySource, ...]) -> Policy:
-    """What holds where these policies hold: the strictest of all.
+    """Combine policies to the strictest.
 
-    Args:
-        sources: of the organisation and of the accounts of a path, in any order.
-
-    Returns:
-        One policy. How many persons raise a limit, and what becomes of deviations, is always said. One person is
-        enough only where the organisation says so: beneath, a policy makes nothing looser than it would be without it.
+    `persons_to_raise` and `deviations` are always set. One person suffices only if the organisation's policy allows it:
+    an account's policy never loosens the default.
     """
     house = next((source.policy for source in sources if source.path == ORGANISATION), NOTHING_SAID)
     base = Policy(
@@ -173,18 +164,18 @@ def effective(sources: tuple[PolicySource, ...]) -> Policy:
 
 
 def loosened(before: Policy, after: Policy, *, of_organisation: bool) -> tuple[str, ...]:
-    """Find the rules by which one policy lets through what the one before it did not.
+    """Find the rules that a new policy loosens.
 
-    A rule is loosened unless the stricter of its two values is the new one: so where the two cannot be compared, as
-    two lists of which neither holds the other, it is.
+    A rule is loosened unless the stricter of its two values is the new one, also if neither is stricter, as with two
+    lists that do not contain each other.
 
     Args:
-        before: as it was set at a place.
-        after: as it would be set there.
-        of_organisation: whether the place is the organisation; only there it says how many persons are enough.
+        before: the old policy.
+        after: the new policy.
+        of_organisation: whether it is the organisation's, whose defaults differ.
 
     Returns:
-        The fields of the policy; none: the new policy is as strict, or stricter.
+        Field names; empty if the new policy is at least as strict.
     """
     defaults = _HOUSE_DEFAULTS if of_organisation else _DEFAULTS
     found = []
@@ -201,7 +192,7 @@ def _said(policy: Policy, name: str, defaults: Mapping[str, Any]) -> object:
 
 
 def facts_of(policy: Policy) -> dict[str, Any]:
-    """A policy as JSON: what it says, and nothing of what it does not."""
+    """Convert a policy to JSON without its missing rules."""
     facts: dict[str, Any] = {}
     for field in fields(policy):
         value = getattr(policy, field.name)
@@ -211,7 +202,7 @@ def facts_of(policy: Policy) -> dict[str, Any]:
 
 
 def policy_of(facts: Mapping[str, Any]) -> Policy:
-    """A policy that was written by `facts_of`."""
+    """Parse a policy that was written by `facts_of`."""
     kinds: Mapping[str, Callable[[Any], Any]] = {
         "mechanisms": frozenset,
         "neighboring_relations": lambda names: frozenset(map(NeighboringRelation, names)),
@@ -222,5 +213,5 @@ def policy_of(facts: Mapping[str, Any]) -> Policy:
 
 
 def named(sources: Sequence[PolicySource], path: str) -> Policy:
-    """The policy that was set at a path; nothing said, if there is none."""
+    """Find the policy that was set at a path, or the empty policy."""
     return next((source.policy for source in sources if source.path == path), NOTHING_SAID)

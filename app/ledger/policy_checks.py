@@ -1,4 +1,4 @@
-"""Does a policy allow it? A violation names the policy, the rule, what was asked, and what is allowed."""
+"""Check requests against policies, and describe violations."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from app.ledger.permissions import Role
 from app.ledger.policies import ORGANISATION, Deviations, Policy, PolicySource
 
 Found = tuple[object, object]
-"""What was asked, and what is allowed instead."""
+"""The requested and the allowed value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What a policy forbids.
+    """A request that a policy forbids.
 
     Args:
-        path: of the account whose policy forbids it, or "organisation".
+        path: the account with the policy, or "organisation".
         rule: the field of the policy.
-        value: what was asked.
-        allowed: what the policy allows.
+        value: the requested value.
+        allowed: the allowed value.
     """
 
     path: str
@@ -36,7 +36,7 @@ class Violation:
     allowed: object
 
     def error(self) -> PolicyViolationError:
-        """The error that says so."""
+        """Create the error of this violation."""
         whose = "The organisation's policy" if self.path == ORGANISATION else f"The policy of {self.path}"
         return PolicyViolationError(
             f"{whose} does not allow this: {self.rule} is {_told(self.allowed)}, and this is {_told(self.value)}.",
@@ -49,23 +49,14 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a run may spend, as far as it says.
-
-    Args:
-        epsilon: of its own limit, or of its plan, or of the limit that governs it.
-        delta: at which.
-    """
+    """The declared loss of a run by its limit, plan or governing limit."""
 
     epsilon: float
     delta: float
 
 
 def sources_of(path: Sequence[Account]) -> tuple[PolicySource, ...]:
-    """The policies that hold for a path: the organisation's, as its populations have it, and those of the accounts.
-
-    Args:
-        path: root first.
-    """
+    """Collect the policies of a path, root first: the organisation's and the accounts'."""
     house = path[0].house_policy
     found = [] if house is None else [PolicySource(ORGANISATION, house)]
     found += [PolicySource(account.path, account.policy) for account in path if account.policy is not None]
@@ -73,7 +64,7 @@ def sources_of(path: Sequence[Account]) -> tuple[PolicySource, ...]:
 
 
 def require_relation(sources: tuple[PolicySource, ...], relation: NeighboringRelation) -> None:
-    """Let a population be counted by a relation that every policy allows.
+    """Require that every policy allows the relation of a population.
 
     Raises:
         PolicyViolationError: the relation is not allowed.
@@ -82,12 +73,7 @@ def require_relation(sources: tuple[PolicySource, ...], relation: NeighboringRel
 
 
 def require_steps(sources: tuple[PolicySource, ...], relation: NeighboringRelation, events: Iterable[DpEvent]) -> None:
-    """Let through what every policy allows to be done to the data.
-
-    Args:
-        sources: the policies that hold.
-        relation: the population's.
-        events: what is asked, planned or declared.
+    """Require that every policy allows the events.
 
     Raises:
         PolicyViolationError: a mechanism, its noise or the relation is not allowed.
@@ -101,14 +87,10 @@ def require_steps(sources: tuple[PolicySource, ...], relation: NeighboringRelati
 
 
 def require_declared(sources: tuple[PolicySource, ...], found: Sequence[Deviation]) -> None:
-    """Let steps pass that are as their run has declared them, where a policy wants that.
-
-    Args:
-        sources: the policies that hold.
-        found: in what the steps differ.
+    """Require that steps have no deviations that a policy refuses.
 
     Raises:
-        PolicyViolationError: they differ, and a policy refuses that.
+        PolicyViolationError: they differ from the declaration, and a policy refuses that.
     """
     if found:
         first = found[0]
@@ -118,25 +100,20 @@ def require_declared(sources: tuple[PolicySource, ...], found: Sequence[Deviatio
 
 
 def require_reporter(sources: tuple[PolicySource, ...], role: Role) -> None:
-    """Let those tell of steps that have happened who may.
+    """Require that a role may report executed steps.
 
     Raises:
         PolicyViolationError: the role may not.
     """
-    if role is not Role.ADMIN:  # what has happened must not be forgotten, whatever policies there are
+    if role is not Role.ADMIN:  # executed steps must always be recordable
         _raise_first(sources, "report_roles", lambda policy: _outside(str(role), policy.report_roles))
 
 
 def require_limit_allowed(sources: tuple[PolicySource, ...], limit: Limit, population_size: int | None) -> None:
-    """Let a population, a budget or a run have a limit that every policy allows.
-
-    Args:
-        sources: the policies that hold.
-        limit: new, or proposed.
-        population_size: number of privacy units, if known.
+    """Require that every policy allows a limit; the population's size may be unknown.
 
     Raises:
-        PolicyViolationError: its delta is too large, or nobody knows whether it is.
+        PolicyViolationError: delta is too large, or that is unknown.
     """
 
     def below_one_over_size(policy: Policy) -> Found | None:
@@ -151,16 +128,16 @@ def require_limit_allowed(sources: tuple[PolicySource, ...], limit: Limit, popul
 
 
 def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool, planned: bool) -> None:
-    """Let a run be registered, or have another limit, that every policy allows.
+    """Require that every policy allows a run's registration or new limit.
 
     Args:
-        sources: the policies that hold.
-        size: how much it may spend.
-        limited: whether it has a limit of its own.
+        sources: the effective policies.
+        size: the run's declared loss.
+        limited: whether it has its own limit.
         planned: whether it has a plan, or a planned workload.
 
     Raises:
-        PolicyViolationError: it is too large, or says too little.
+        PolicyViolationError: it is too large, or declares too little.
     """
     _raise_first(sources, "require_limit", lambda policy: _missing(limited, policy.require_limit))
     _raise_first(sources, "require_plan", lambda policy: _missing(planned, policy.require_plan))
@@ -190,7 +167,7 @@ def _raise_first(sources: tuple[PolicySource, ...], rule: str, judge: Callable[[
 
 
 def _first(sources: tuple[PolicySource, ...], rule: str, judge: Callable[[Policy], Found | None]) -> Violation | None:
-    """The violation of the policy that is highest up: whoever would change something has to ask there first."""
+    """Find the topmost policy's violation: a change would have to start there."""
     for source in sources:
         found = judge(source.policy)
         if found is not None:
@@ -213,7 +190,7 @@ def _outside(name: str, allowed: frozenset[str] | None) -> Found | None:
 _NOT_SAID: Final = "not given"
 
 
-def _missing(given: bool, required: bool) -> Found | None:  # noqa: FBT001 - they are two values of one kind
+def _missing(given: bool, required: bool) -> Found | None:  # noqa: FBT001 - two values of the same kind
     return (_NOT_SAID, True) if required and not given else None
 
 

@@ -1,4 +1,4 @@
-"""Rules of a policy that have no effect, or less than they seem to have, without another rule."""
+"""Warn about policy rules that are ineffective without another rule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from app.ledger.policies import Deviations, Policy, stricter
 
 @dataclass(frozen=True, slots=True)
 class RuleWarning:
-    """A rule that does less than it says.
+    """A policy rule that is weaker than it looks.
 
     Args:
         rule: the field of the policy.
-        needs: the rule without which it does less; None: a stricter one holds above.
-        detail: what passes it, and what would help.
+        needs: the missing rule; None: a stricter one applies above.
+        detail: the gap, and the remedy.
     """
 
     rule: str
@@ -49,19 +49,19 @@ _NEEDS: Final[tuple[tuple[str, str, Callable[[Policy], bool], str], ...]] = (
         "without `mechanisms` a run may use one that has no noise multiplier",
     ),
 )
-"""Rule, the one that it needs, whether that is met by what holds, and what happens otherwise."""
+"""Rule, its required rule, whether the effective policy satisfies that, and the consequence otherwise."""
 
 
 def warnings_about(said: Policy, holds: Policy, above: Policy) -> tuple[RuleWarning, ...]:
-    """Find the rules of a policy that have no effect, or less than they seem to have.
+    """Find the rules of a policy that have no effect, or can be bypassed.
 
     Args:
         said: the policy.
-        holds: the strictest of it and of all above it.
-        above: the strictest of all above it.
+        holds: the strictest combination of it and all policies above it.
+        above: the strictest combination of all policies above it.
 
     Returns:
-        None without a reason; a rule may stand there twice.
+        The warnings; a rule may have two.
     """
     found = [
         RuleWarning(rule, needed, f"{rule} can be bypassed: {detail}.")

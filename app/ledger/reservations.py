@@ -1,7 +1,7 @@
-"""A reservation: what is set aside for a declared plan, step by step used, and closed for ever.
+"""Reservations: loss held for a plan until it is used or closed.
 
-All that is decided here is counted in whole repetitions of events; what they cost follows from the price list. So
-reserved = committed + returned + forfeited holds by counting, and for every curve that the counts are multiplied with.
+Everything here is counted in repetitions of events; their cost follows from the cost table. So reserved = committed +
+returned + forfeited holds for the counts, and for every curve multiplied by them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from app.ledger.plans import PlannedItem
 
 
 class ReservationStatus(StrEnum):
-    """Where a reservation is in its life; all but the first are its end."""
+    """Status of a reservation; all but the first are final."""
 
     ACTIVE = "active"
     COMMITTED = "committed"
@@ -29,17 +29,17 @@ class ReservationStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A plan, and what was set aside for it on every account of a run's path.
+    """A plan, held on every account of a run's path.
 
     Args:
         id: with its type prefix.
-        run_id: whose steps are planned.
-        attempt: of the run, when the plan was made.
-        status: active, or how it ended.
-        items: each event once, in the order of the plan.
-        lease_seconds: how long the trainer may be silent.
-        expires_at: when silence forfeits what is left.
-        steps_executed: what the trainer has attested; None unless committed.
+        run_id: the planned run.
+        attempt: of the run at creation.
+        status: active, or the way it ended.
+        items: each event once, in plan order.
+        lease_seconds: duration of a lease.
+        expires_at: when the rest is forfeited without renewal.
+        steps_executed: attested by the trainer; None unless committed.
     """
 
     id: str
@@ -53,29 +53,29 @@ class Reservation:
 
     @property
     def steps_used(self) -> int:
-        """How many steps were authorised under it."""
+        """Number of authorised steps."""
         return sum(item.used for item in self.items)
 
     @property
     def steps_planned(self) -> int:
-        """How many steps its plan stands for."""
+        """Number of planned steps."""
         return sum(item.count for item in self.items)
 
     @property
     def steps_withdrawn(self) -> int:
-        """How many of them a lowered limit has withdrawn."""
+        """Number of planned steps withdrawn by lowered limits."""
         return sum(item.withdrawn for item in self.items)
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why steps cannot be taken under a reservation.
+    """The reason why steps do not fit a reservation.
 
     Args:
-        event: the first one of which not enough is left.
-        asked: how many repetitions of it the steps stand for.
-        left: how many the plan still holds.
-        planned: whether the plan has the event at all.
+        event: the first event with too few repetitions left.
+        asked: its requested repetitions.
+        left: its repetitions left in the plan.
+        planned: whether the plan has the event.
     """
 
     event: DpEvent
@@ -86,15 +86,15 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class ReservationClose:
-    """How a reservation ends.
+    """The result of closing a reservation.
 
     Args:
-        reservation: as it is afterwards.
-        charged: further steps that were executed, in plan order; they are charged with the closing.
-        reported: further steps that were executed although they had been withdrawn; they are charged, too.
-        returned: what is set aside no longer.
-        forfeited: what is charged because nobody can say that it was not released.
-        replayed: whether it was closed in the same way before; then nothing is to be done, and `charged` is empty.
+        reservation: closed.
+        charged: further executed steps to charge, in plan order.
+        reported: executed steps to charge although they had been withdrawn.
+        returned: steps no longer held.
+        forfeited: steps to charge because their release cannot be ruled out.
+        replayed: whether it was already closed in the same way; then `charged` is empty and nothing remains to do.
     """
 
     reservation: Reservation
@@ -106,35 +106,23 @@ class ReservationClose:
 
 
 def remaining_items(reservation: Reservation) -> tuple[StepEvent, ...]:
-    """What is reserved: planned, and neither authorised nor charged; withdrawn steps are part of it.
-
-    Args:
-        reservation: in any state.
-
-    Returns:
-        In plan order; empty if all was used.
-    """
+    """List the planned steps, in plan order, that are neither authorised nor charged."""
     return tuple(StepEvent(item.event, item.unused) for item in reservation.items if item.unused)
 
 
 def has_lapsed(reservation: Reservation, now: datetime) -> bool:
-    """Whether a reservation is active by its row only: its lease has run out, and what is left is to be forfeited."""
+    """Check whether the lease of an active reservation has expired."""
     return reservation.status is ReservationStatus.ACTIVE and now >= reservation.expires_at
 
 
 def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) -> Reservation | Shortfall:
-    """Take steps out of a plan.
-
-    Args:
-        reservation: under which they are taken.
-        steps: of one request, at least one; all or none of them are taken.
-        now: an aware moment.
+    """Take steps from a plan, all or none.
 
     Returns:
-        The reservation with more of its plan used, or the reason why not.
+        The updated reservation, or the reason why not.
 
     Raises:
-        ReservationClosedError: it has ended, or its lease has run out.
+        ReservationClosedError: it has ended, or its lease has expired.
     """
     _require_active(reservation, now)
     asked: dict[DpEvent, int] = {}
@@ -154,15 +142,7 @@ def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) ->
 
 
 def first_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
-    """Count the steps that a plan covers, from the first.
-
-    Args:
-        reservation: under which they would be taken.
-        steps: of one request.
-
-    Returns:
-        0 if not even the first one is covered.
-    """
+    """Count the steps, from the first, that a plan covers."""
     left = {item.event: item.left for item in reservation.items}
     covered = 0
     for step in steps:
@@ -175,24 +155,24 @@ def first_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
 
 
 def is_withdrawn(reservation: Reservation, step: StepEvent) -> bool:
-    """Whether a lowered limit has withdrawn what a plan had left of a step's event."""
+    """Check whether a lowered limit has withdrawn the rest of a step's event."""
     return any(item.event == step.event and item.withdrawn and not item.left for item in reservation.items)
 
 
 def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
-    """Answer a renewal.
+    """Renew a lease.
 
     Args:
-        reservation: whose trainer is alive.
-        now: an aware moment.
-        lapsed_by: a lease that ended by then has run out; `now`, but for the error of a clock.
+        reservation: the reservation.
+        now: aware.
+        lapsed_by: time at which leases count as expired; `now`, except for clock errors.
 
     Returns:
-        The reservation with a whole lease from now; a clock that was set back shortens none.
+        The reservation with a full lease from now; a lease is never shortened if a clock is set back.
 
     Raises:
-        ReservationClosedError: it has ended, or its lease has run out.
-        ReservationStateConflictError: all that was left of its plan was withdrawn: there is nothing to keep it for.
+        ReservationClosedError: it has ended, or its lease has expired.
+        ReservationStateConflictError: the rest of its plan was withdrawn: there is nothing left to renew.
     """
     _require_active(reservation, lapsed_by)
     if reservation.steps_withdrawn and not any(item.left for item in reservation.items):
@@ -207,15 +187,10 @@ def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Rese
 
 
 def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
-    """End a reservation with the trainer's word on how many steps were executed.
+    """Close an active reservation with the number of executed steps, authorised or not.
 
-    Args:
-        reservation: active, and not lapsed; the caller forfeits a lapsed one first.
-        steps_executed: all steps of the plan that were executed, authorised or not.
-
-    Returns:
-        The rest of the plan is returned; what was executed beyond what was authorised is charged, in plan order:
-        first what could still have been authorised, then what was withdrawn.
+    The caller forfeits a lapsed one first. Steps beyond the authorised ones are charged in plan order: first those
+    still left, then those withdrawn. The rest of the plan is returned.
 
     Raises:
         ReservationClosedError: it ended before, in another way.
@@ -246,7 +221,7 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
 def _first(
     items: Sequence[PlannedItem], count: int, most: Sequence[int]
 ) -> tuple[tuple[PlannedItem, ...], tuple[StepEvent, ...]]:
-    """Use so many further steps of a plan, in its order, of each item at the most so many."""
+    """Use `count` further steps in plan order, at most `most` of each item."""
     used, taken = [], []
     for item, left in zip(items, most, strict=True):
         now = min(left, count)
@@ -258,13 +233,9 @@ def _first(
 
 
 def void(reservation: Reservation) -> ReservationClose:
-    """End a reservation of which nothing was used.
+    """Close an active, unused reservation and return its plan.
 
-    Args:
-        reservation: active, and not lapsed; the caller forfeits a lapsed one first.
-
-    Returns:
-        The whole plan is returned.
+    The caller forfeits a lapsed one first.
 
     Raises:
         ReservationClosedError: it ended before, in another way.
@@ -287,13 +258,7 @@ def void(reservation: Reservation) -> ReservationClose:
 
 
 def forfeit(reservation: Reservation) -> ReservationClose:
-    """End a reservation whose trainer fell silent: it may have released everything.
-
-    Args:
-        reservation: whose lease has run out, or whose run was given up.
-
-    Returns:
-        What is left of the plan is forfeited: it is charged.
+    """Close a reservation whose trainer is gone, charging the rest of its plan.
 
     Raises:
         ReservationClosedError: it ended before, in another way.
@@ -308,18 +273,12 @@ def forfeit(reservation: Reservation) -> ReservationClose:
 
 
 def subtract_hold(held: RdpCurve, cost: RdpCurve) -> RdpCurve:
-    """What is still held after something was taken out of it.
+    """Subtract a part from a held sum; an exhausted order stays exhausted.
 
-    Args:
-        held: a sum that `cost` is a part of.
-        cost: what is taken.
-
-    Returns:
-        The difference; an order that is exhausted stays so, since what was cut off there cannot be subtracted.
-        `is_exact` says whether that is the sum of the rest.
+    `is_exact` checks whether the result is the sum of the other parts.
 
     Raises:
-        ValueError: more is taken than is held.
+        ValueError: the part is larger than the sum.
     """
     rest = held.values - cost.values
     rest[held.values == EXHAUSTED] = EXHAUSTED
@@ -327,15 +286,10 @@ def subtract_hold(held: RdpCurve, cost: RdpCurve) -> RdpCurve:
 
 
 def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
-    """Whether `taken_out` gives the very sum of what is left.
+    """Check whether `subtract_hold` gives the exact sum of the remaining curves.
 
-    Args:
-        held: before something was taken out of it.
-        left: of which curves something is left; no more of them are looked at than are needed.
-
-    Returns:
-        True if one repetition of what is left exhausts every order at which `held` is exhausted, as every Gaussian
-        exhausts the order that stands for infinity.
+    True if one repetition of the remaining curves exhausts every order at which `held` is exhausted, as every Gaussian
+    exhausts the order that represents infinity. `left` is consumed only as far as needed.
     """
     doubtful = np.flatnonzero(held.values == EXHAUSTED)
     for curve in left:

@@ -1,4 +1,4 @@
-"""A run: its states, and the places of its steps."""
+"""Runs: their status, attempts and step numbers."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from app.ledger.errors import AttemptSupersededError, RunStateConflictError, Seq
 
 
 class RunStatus(StrEnum):
-    """Where a run is in its life; a pending one waits for another person's word on its registration."""
+    """Status of a run; a pending one waits for approval of its registration."""
 
     PENDING = "pending"
     ACTIVE = "active"
@@ -20,7 +20,7 @@ class RunStatus(StrEnum):
 
 
 class RunAction(StrEnum):
-    """What can be done to a run."""
+    """A change of a run's status by a caller."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -29,10 +29,10 @@ class RunAction(StrEnum):
 
 
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.ABORTED})
-"""A run in one of these never changes again."""
+"""Final statuses."""
 
 ENDS = frozenset({RunAction.COMPLETE, RunAction.ABORT})
-"""All that can be done to a run that is overdrawn: it is frozen."""
+"""The only actions on an overdrawn run."""
 
 _REACHED = {
     RunAction.PAUSE: RunStatus.PAUSED,
@@ -44,21 +44,21 @@ _REACHED = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run has besides its account.
+    """The state of a run besides its account.
 
     Args:
         account_id: its account.
-        status: where it is in its life.
-        event: what a step costs if the request does not say; None: every request must say.
-        attempt: which continuation from a checkpoint, from 1; its number is the trainer's fencing token.
-        next_step: the number of the first step not yet admitted.
-        decisions: how many decisions were recorded.
-        chain_head: the hash of the last of them, or of the chain's beginning.
-        reservation_id: the active reservation under which its steps are taken, if there is one.
-        attempt_first_step: the number of the current attempt's first step.
-        declared_steps: how many it has planned; None: it has not said.
-        declared_steps_per_hour: how fast it goes at the most; None: it has not said.
-        deviations: in what its steps differed from what it declared, of each kind the first.
+        status: its status.
+        event: the default step event; None: every request must name one.
+        attempt: number of the current attempt, from 1; the trainer's fencing token.
+        next_step: number of the first step that is not admitted yet.
+        decisions: number of recorded decisions.
+        chain_head: hash of the last decision, or the genesis.
+        reservation_id: its active reservation, if any.
+        attempt_first_step: number of the current attempt's first step.
+        declared_steps: its planned number of steps, if declared.
+        declared_steps_per_hour: its maximum rate, if declared.
+        deviations: the first deviation of each kind from its declaration.
     """
 
     account_id: str
@@ -76,18 +76,11 @@ class Run:
 
 
 def after(status: RunStatus, action: RunAction) -> RunStatus:
-    """The state after an action.
-
-    Args:
-        status: the state before.
-        action: what is asked.
-
-    Returns:
-        The new state; the same if the action's state is reached already, so that a retry is harmless.
+    """Compute the status after an action; repeating an action is harmless.
 
     Raises:
-        RunStateConflictError: a completed or aborted run stays what it is, an overdrawn one can only be ended, and a
-            pending one only aborted.
+        RunStateConflictError: the run has ended, is overdrawn and cannot only be ended, or is pending and cannot only
+            be aborted.
     """
     reached = _REACHED[action]
     ended = status in TERMINAL and status is not reached
@@ -100,10 +93,7 @@ def after(status: RunStatus, action: RunAction) -> RunStatus:
 
 
 def require_active(run: Run) -> None:
-    """Let only an active run take steps.
-
-    Args:
-        run: as it is now.
+    """Require an active run.
 
     Raises:
         RunStateConflictError: it is pending, paused, completed, aborted or overdrawn.
@@ -116,10 +106,7 @@ def require_active(run: Run) -> None:
 
 
 def require_not_ended(run: Run) -> None:
-    """Let only a run that has not ended open another attempt.
-
-    Args:
-        run: as it is now.
+    """Require an active or paused run.
 
     Raises:
         RunStateConflictError: it is pending, completed, aborted or overdrawn.
@@ -132,11 +119,7 @@ def require_not_ended(run: Run) -> None:
 
 
 def require_attempt(run: Run, attempt: int) -> None:
-    """Let only the current attempt speak for a run: its number is the fencing token.
-
-    Args:
-        run: as it is now.
-        attempt: the one that the trainer believes to be.
+    """Require the current attempt's number, the fencing token.
 
     Raises:
         AttemptSupersededError: another attempt is the current one.
@@ -152,14 +135,10 @@ def require_attempt(run: Run, attempt: int) -> None:
 
 
 def require_no_gap(run: Run, first_step: int | None) -> None:
-    """Let steps follow one another without a gap.
-
-    Args:
-        run: as it is now.
-        first_step: the number that the trainer gives its next step; None: whichever is next.
+    """Require that the first step, if given, does not skip a number.
 
     Raises:
-        SequenceGapError: it lies beyond the next step.
+        SequenceGapError: it is beyond the next step.
     """
     if first_step is not None and first_step > run.next_step:
         raise SequenceGapError(

@@ -1,4 +1,4 @@
-"""Windows: when something may be charged to an account."""
+"""Windows: the time in which an account may be charged."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from app.ledger.errors import BudgetClosedError, InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time in which an account is open; it never changes.
+    """An immutable half-open interval of time in which an account is open.
 
     Args:
-        opens_at: the first moment, aware; None: it was always open.
-        closes_at: the first moment behind it, aware; None: it never closes.
+        opens_at: aware; None: open from the beginning.
+        closes_at: aware, exclusive; None: never closes.
 
     Raises:
         InvalidInputError: it closes before it opens.
@@ -24,7 +24,7 @@ class Window:
     closes_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a window in which there is no moment."""
+        """Reject an empty window."""
         if self.opens_at is not None and self.closes_at is not None and self.opens_at >= self.closes_at:
             raise InvalidInputError(
                 f"The window opens at {self.opens_at.isoformat()} and closes at {self.closes_at.isoformat()}: "
@@ -32,16 +32,11 @@ class Window:
             )
 
     def holds(self, now: datetime) -> bool:
-        """Whether the account is open now."""
+        """Check whether the account is open now."""
         return (self.opens_at is None or self.opens_at <= now) and (self.closes_at is None or now < self.closes_at)
 
     def require(self, account_id: str, path: str, now: datetime) -> None:
-        """Refuse what comes too early or too late.
-
-        Args:
-            account_id: whose window it is.
-            path: of the account.
-            now: an aware moment.
+        """Reject a charge outside the window.
 
         Raises:
             BudgetClosedError: the account is not open now.
@@ -62,15 +57,15 @@ class Window:
 
 
 ALWAYS: Final = Window()
-"""The window of an account that has none."""
+"""The window of an account without one."""
 
 
 class Windowed(Protocol):
-    """What has a window: an account."""
+    """An account, as far as windows need it."""
 
     @property
     def id(self) -> str:
-        """With its type prefix."""
+        """ID with its type prefix."""
 
     @property
     def path(self) -> str:
@@ -78,18 +73,14 @@ class Windowed(Protocol):
 
     @property
     def window(self) -> Window:
-        """When something may be charged to it."""
+        """When it may be charged."""
 
 
 def require_open(path: Iterable[Windowed], now: datetime) -> None:
-    """Refuse what nobody has released yet outside of the window of an account that it would be charged to.
-
-    Args:
-        path: every account that it would touch.
-        now: an aware moment.
+    """Reject a new charge unless the windows of all its accounts are open.
 
     Raises:
-        BudgetClosedError: one of them is not open yet, or not any more.
+        BudgetClosedError: one of them is not open.
     """
     for account in path:
         if account.window is not ALWAYS:

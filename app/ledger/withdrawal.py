@@ -1,4 +1,4 @@
-"""Which steps of active plans a lowered limit withdraws: the newest plans give way first (ADR 0026)."""
+"""Choose the planned steps that a lowered limit withdraws, newest plans first (ADR 0026)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ class ActivePlan:
     """An active reservation under an account whose limit was lowered.
 
     Args:
-        reservation: active by its row.
-        path: ids of the account and of those between it and the run, by depth and id, the run's own last.
-        lapsed: whether its lease has run out: it takes no further steps, and all of it is about to be forfeited.
+        reservation: the reservation with status active.
+        path: ids of the account and the accounts down to the run, by depth and id, the run last.
+        lapsed: whether its lease has expired: it takes no further steps and is about to be forfeited.
     """
 
     reservation: Reservation
@@ -30,20 +30,22 @@ class ActivePlan:
 def withdrawn_plans(
     limited: Account, under: Sequence[Account], plans: Sequence[ActivePlan], curves: Mapping[DpEvent, RdpCurve]
 ) -> list[Reservation]:
-    """Withdraw what plans hold beyond a limit.
+    """Withdraw the steps of plans that exceed a lowered limit.
+
+    From the oldest plan to the newest, each keeps as many of its next steps as fit with the spent loss and the steps
+    kept so far.
 
     Args:
-        limited: the account, under its new limit.
-        under: every account of the plans' paths under it, and every part of those that are parallel.
-        plans: all active ones of the runs at or under the account, the oldest first.
-        curves: of one repetition of each event of the plans.
+        limited: the account with its new limit.
+        under: every account of the plans' paths under it, and all partitions of the parallel ones.
+        plans: all active plans of the runs at or under the account, oldest first.
+        curves: cost of one repetition of each event of the plans.
 
     Returns:
-        The reservations of which further steps are withdrawn. From the oldest plan to the newest, each keeps as many
-        of its next steps as fit besides what is spent and what the plans before it keep.
+        The changed reservations.
     """
     tree = _Tree(limited, under)
-    own = limited.kind is AccountKind.RUN  # a run's own balance has what was used as spent; those above still hold it
+    own = limited.kind is AccountKind.RUN  # a run's balance has spent its used steps; its ancestors hold them
     for plan in plans:
         items = plan.reservation.items
         counts = [(0 if own else item.used) + (item.unused if plan.lapsed else 0) for item in items]
@@ -60,7 +62,7 @@ def withdrawn_plans(
 
 
 class _Tree:
-    """The account and those under it, as if nothing were held but what plans have been given so far."""
+    """The account and its descendants, holding only the plans processed so far."""
 
     def __init__(self, limited: Account, under: Sequence[Account]) -> None:
         self.zero = zero_curve(limited.grid_version)
@@ -69,13 +71,13 @@ class _Tree:
         self._parts = [each.id for each in self._accounts.values() if each.parent_id in parallel]
 
     def hold(self, plan: ActivePlan, cost: RdpCurve) -> None:
-        """Hold something for a plan."""
+        """Hold a plan's cost."""
         if not cost.is_zero:
             for account in self._path(plan):
                 self._accounts[account.id] = replace(account.with_hold(cost), exposure=None)
 
     def fitting(self, plan: ActivePlan, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
-        """How many repetitions of each of a plan's items fit, in plan order up to the first that does not fit whole."""
+        """Count the repetitions of each item that fit, up to the first incomplete item."""
         limited, pending, kept = self._path(plan)[0], self.zero, []
         full = False
         for item in plan.reservation.items:
