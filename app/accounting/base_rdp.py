@@ -184,10 +184,9 @@ def _(event: Zcdp, orders: NDArray[np.float64], relation: NeighboringRelation) -
 
 @singledispatch
 def worst_loss(event: DpEvent, relation: NeighboringRelation) -> float:  # noqa: ARG001 - dispatch looks at it
-    """Compute the largest privacy loss of an event: its divergence of order infinity.
+    """Compute the largest privacy loss of an event, its divergence of order infinity.
 
-    Returns:
-        Nats; infinite for events with Gaussian noise and for events without a known bound.
+    It is infinite for Gaussian noise and where no bound is known.
     """
     return inf
 

@@ -28,16 +28,13 @@ SAFETY: Final = 1 + 1e-9
 class RdpCurve:
     """An upper bound on the Rényi divergence at each order of a grid.
 
-    A mechanism with its own delta is, except with that probability, indistinguishable from one whose divergence
-    is bounded; these deltas add up separately (approximate RDP: Papernot & Steinke 2022, arXiv 2110.03620,
-    Definition 13; docs/adr/0007).
+    A mechanism with its own delta is, except with that probability, indistinguishable from one whose divergence is
+    bounded; these deltas add up separately (approximate RDP: Papernot & Steinke 2022, arXiv 2110.03620, Definition 13;
+    docs/adr/0007).
 
     Args:
         values: (n_orders,) int64 in [0, EXHAUSTED], units of 2^-44 nats; copied and made read-only.
         delta: in [0, EXHAUSTED], units of 2^-62.
-
-    Raises:
-        ValueError: a value or its type, shape or range is invalid.
     """
 
     values: NDArray[np.int64]
@@ -75,15 +72,11 @@ class RdpCurve:
     def from_nats(cls, rdp: NDArray[np.float64], delta: float = 0.0) -> Self:
         """Round a computed divergence up to whole units; a positive one never becomes zero.
 
+        Values that do not fit into int64 are EXHAUSTED.
+
         Args:
             rdp: (n_orders,) nats, each at least 0, infinity allowed, relative error at most 1e-10.
             delta: failure probability in [0, 1], relative error at most 1e-10.
-
-        Returns:
-            A curve nowhere below the true divergence; values that do not fit into int64 are EXHAUSTED.
-
-        Raises:
-            ValueError: a value is negative or NaN, or delta is not a probability.
         """
         if not bool((rdp >= 0).all()):
             raise ValueError("A Rényi divergence is a number of at least 0.")
@@ -98,11 +91,7 @@ class RdpCurve:
 
     @classmethod
     def from_bytes(cls, data: bytes, delta: int = 0) -> Self:
-        """Read a curve from the bytes of `to_bytes` and its stored delta.
-
-        Raises:
-            ValueError: the length is not a multiple of 8, or a value is negative.
-        """
+        """Read a curve from the bytes of `to_bytes` and its stored delta."""
         return cls(np.frombuffer(data, dtype="<i8").astype(np.int64), delta)
 
     def to_bytes(self) -> bytes:
@@ -110,11 +99,7 @@ class RdpCurve:
         return self.values.astype("<i8").tobytes()
 
     def __add__(self, other: "RdpCurve") -> "RdpCurve":
-        """Compose two releases exactly; a sum that does not fit is EXHAUSTED.
-
-        Raises:
-            ValueError: the curves have different numbers of orders.
-        """
+        """Compose two releases exactly; a sum that does not fit is EXHAUSTED."""
         if self.values.shape != other.values.shape:
             raise ValueError("Curves over different grids of orders cannot be added.")
         # EXHAUSTED - other is never negative, so neither operation can overflow.
@@ -122,11 +107,7 @@ class RdpCurve:
         return RdpCurve._of(values, min(self.delta + other.delta, EXHAUSTED))
 
     def times(self, count: int) -> "RdpCurve":
-        """Compose `count` repetitions exactly; a product that does not fit is EXHAUSTED.
-
-        Raises:
-            ValueError: the count is negative.
-        """
+        """Compose `count` repetitions exactly; a product that does not fit is EXHAUSTED."""
         if count < 0:
             raise ValueError("A count of repetitions is at least 0.")
         if count == 1:

@@ -32,12 +32,8 @@ from app.accounting.events import (
 def for_group(event: DpEvent, size: int) -> DpEvent:
     """Convert an event that protects a record to one that protects a group.
 
-    Args:
-        event: its parameters treat each record as a privacy unit.
-        size: maximum number of records per unit, at least 1.
-
-    Returns:
-        An event whose cost per record bounds the cost of `event` per unit.
+    Its parameters treat each record as a unit; the result's cost per record bounds the cost per unit of up to `size`
+    records.
 
     Raises:
         UnsupportedEventError: no sound group bound is known, or it exceeds an event's bounds.

@@ -21,14 +21,7 @@ add up exactly. Its conversion to epsilon costs less than 1e-15. See docs/adr/00
 
 @lru_cache
 def orders(grid_version: int) -> NDArray[np.float64]:
-    """Get the grid of orders of a version.
-
-    Returns:
-        (n_orders,) read-only float64, strictly increasing in (1, 1024]; version 2 adds PURE.
-
-    Raises:
-        UnknownGridVersionError: the version does not exist.
-    """
+    """Get the read-only, increasing orders of a grid version."""
     if not 1 <= grid_version <= GRID_VERSION:
         raise UnknownGridVersionError(f"The grid of orders {grid_version} is unknown; known are 1 to {GRID_VERSION}.")
     # The curve of a sampled Gaussian bends upwards at one order, by a factor of up to 1/q per order, and for small

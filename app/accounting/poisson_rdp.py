@@ -81,18 +81,7 @@ def poisson_sampled_rdp(
 ) -> NDArray[np.float64]:
     """Compute the Rényi divergence of an event on a Poisson sample under add_or_remove_one.
 
-    It also holds under replace_special if `is_amplified`.
-
-    Args:
-        event: the event that runs on the sample.
-        sampling_probability: in (0, 1).
-        orders: (n_orders,) Rényi orders above 1.
-
-    Returns:
-        (n_orders,) nats, as for `rdp`.
-
-    Raises:
-        UnsupportedEventError: no proven formula covers this event on a sample.
+    It also holds under replace_special if `is_amplified`; arguments and errors are as for `rdp`.
     """
     raise UnsupportedEventError(
         f"There is no bound for Poisson sampling of {type_name(event)} with probability {sampling_probability:g} over "

@@ -56,11 +56,6 @@ def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int
 
     The last 4096 curves are cached. A cache hit still counts as work, so that it cannot decide whether a request is
     too expensive.
-
-    Raises:
-        UnsupportedEventError: no proven formula covers this event under this relation.
-        UnknownGridVersionError: the grid does not exist.
-        PlanTooExpensiveError: as for `spend`.
     """
     spend_curve(event, orders_of_grid(grid_version).size)
     return kept_curve(event, relation, grid_version)

@@ -62,11 +62,7 @@ def bounded(most: int = MOST_WORK) -> Iterator[None]:
 
 
 def spend(work: int) -> None:
-    """Count work, in microseconds, that is about to be done.
-
-    Raises:
-        PlanTooExpensiveError: the total exceeds the limit of `bounded`.
-    """
+    """Count work, in microseconds; raise PlanTooExpensiveError beyond the limit of `bounded`."""
     expect(work)
     spent = _spent.get()
     if spent is not None:
@@ -74,32 +70,20 @@ def spend(work: int) -> None:
 
 
 def expect(work: int) -> None:
-    """Refuse work that would exceed the limit, in microseconds, without counting it.
-
-    Raises:
-        PlanTooExpensiveError: as for `spend`.
-    """
+    """Raise PlanTooExpensiveError if work would exceed the limit, without counting it."""
     spent = _spent.get()
     if spent is not None and spent[0] + work > spent[1]:
         raise PlanTooExpensiveError(_told("What this asks for takes more", spent[1]))
 
 
 def spend_curve(event: DpEvent, orders: int) -> None:
-    """Count the work of pricing an event over a number of orders.
-
-    Raises:
-        PlanTooExpensiveError: as for `spend`.
-    """
+    """Count the work of pricing an event over a number of orders, as `spend`."""
     if _spent.get() is not None:
         spend(curve_work(event, few=orders <= FEW))
 
 
 def require_little_work(events: Iterable[DpEvent]) -> int:
-    """Compute the work of pricing the events of a request, in microseconds.
-
-    Raises:
-        PlanTooExpensiveError: it exceeds MOST_WORK.
-    """
+    """Compute the work of pricing events; raise PlanTooExpensiveError above MOST_WORK."""
     work = sum(curve_work(event, few=False) for event in set(events))
     if work > MOST_WORK:
         raise PlanTooExpensiveError(_told(f"To price these events takes about {work / 1e6:.1f} s", MOST_WORK))
@@ -116,14 +100,9 @@ def _told(what: str, most: int) -> str:
 
 @singledispatch
 def curve_work(event: DpEvent, *, few: bool) -> int:  # noqa: ARG001 - dispatch looks at it
-    """Estimate an upper bound on the work of pricing an event once.
+    """Estimate an upper bound, in microseconds, on the work of pricing an event once.
 
-    Args:
-        event: the event to price.
-        few: whether at most FEW orders are needed, not a whole grid.
-
-    Returns:
-        Microseconds.
+    `few` is whether at most FEW orders are needed, not a whole grid.
     """
     return LINK + (20 if few else 80)
 

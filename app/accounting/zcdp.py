@@ -71,8 +71,7 @@ class ZcdpBound:
     def delta(self, epsilon: float) -> float:
         """Compute the delta that zCDP proves at an epsilon (Lemma 3.5).
 
-        Returns:
-            exp(-(epsilon - xi - rho)^2 / (4 rho)), rounded up, or 1 if epsilon is below xi + rho.
+        exp(-(epsilon - xi - rho)^2 / (4 rho)), rounded up, or 1 if epsilon is below xi + rho.
         """
         left = epsilon - (self.xi + self.rho) * (1 + ROUNDING)
         if left <= 0:
@@ -90,11 +89,7 @@ class ZcdpBound:
 
 
 def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: NeighboringRelation) -> ZcdpBound | None:
-    """Compute the zCDP bound of a plan of events and repetition counts.
-
-    Returns:
-        The exact sum, or None if zCDP does not bound an event, for example one on a sample.
-    """
+    """Compute the exact zCDP bound of a plan; None if an event has none."""
     counts: Counter[DpEvent] = Counter()
     for event, count in steps:
         counts[event] += count

@@ -58,10 +58,6 @@ class PricedStep:
 
     A price is computed once and stored with the event: floats may differ in their last bit between processors and
     library versions, and a ledger with recomputed prices could not replay its balances (ADR 0004).
-
-    Args:
-        step: the charge.
-        curve: one repetition, under the population's relation and over the account's grid.
     """
 
     step: StepEvent
@@ -78,31 +74,17 @@ class Account:
     """A limit, a spent and a held curve at a node of a tree.
 
     Args:
-        id: with its type prefix.
-        kind: population, budget or run.
-        parent_id: None for a population.
-        population_id: the root of the tree.
-        name: set by its owner.
-        path: names from the population down, joined by "/".
-        depth: 0 for a population.
-        relation: the population's neighboring relation.
         limit: None only for a run without a limit of its own.
-        filter: how the limit is enforced.
         planned: the workload that adaptive weights are chosen for; empty: the first event charged.
         weights: frozen weights; None before the first charge, and for a declared filter.
-        spent: charged loss over the grid.
         held: loss reserved by plans.
-        grid_version: the grid of both curves.
-        version: number of changes of this account.
-        limit_revision: number of changes of its limit.
+        version: number of changes of this account; the revisions count changes of its limit and policy.
         partitions_per_unit: number of its disjoint children that may hold data of one privacy unit; None: the children
             are not disjoint, and their losses add up.
         parts_lose_units: whether a replaced unit may leave its partition, and its replacement enter another.
-        window: when it may be charged.
         exposure: its loss as a function of a charge from the path's run; None: the loss grows by the charge.
         policy: the policy of this subtree, if any.
         house_policy: the organisation's policy, on populations, if any.
-        policy_revision: number of changes of its own policy.
     """
 
     id: str
@@ -182,10 +164,9 @@ class Account:
         return max(base.delta + slope * further for slope, base in self.exposure.total.items())
 
     def headroom(self, gate: FilterBounds, *new: RdpCurve) -> NDArray[np.int64]:
-        """Compute the largest further charge at each order of the filter, after `new` charges.
+        """Compute the largest further charge at each order of the filter after `new`; (n_places,).
 
-        Returns:
-            (n_places,) int64, units of 2^-44 nats; negative at an exceeded order.
+        Negative where an order is exceeded.
         """
         if self.exposure is None:
             return gate.left(self.spent, self.held, *new)
@@ -273,12 +254,7 @@ def zero_curve(grid_version: int = GRID_VERSION) -> RdpCurve:
 
 
 def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, grid_version: int = GRID_VERSION) -> None:
-    """Reject a limit that is unsafe or admits no mechanism.
-
-    Raises:
-        DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: not even one step with the largest noise would fit.
-    """
+    """Reject a limit whose delta is 1/size or more, or that admits no mechanism."""
     if population_size is not None and limit.delta * population_size >= 1:
         raise DeltaTooLargeError(
             f"delta {limit.delta:g} is not below 1/{population_size} = {1 / population_size:.3g}: it would allow "

@@ -28,11 +28,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """An admitted charge.
+    """An admitted charge and the path root to leaf after it.
 
     Args:
-        accounts: the path root to leaf, after the charge.
-        reading: of the run, after the charge.
         steps_remaining: further repetitions of the last event that would fit now.
         binding: the account with the fewest remaining.
         overdrawn: whether an account exceeds its limit; only reported steps do that.
@@ -47,18 +45,14 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused charge; nothing changes.
+    """A refused charge, in nats of the binding account at `order`.
 
     Args:
-        reading: of the run, unchanged.
         binding: the account that admits the fewest of the requested steps.
-        epsilon: of the binding account, by its filter.
-        epsilon_requested: of the binding account after the charge.
+        epsilon: of the binding account, by its filter; `epsilon_requested` after the charge.
         order: the order at which the binding account comes closest to admitting.
-        spent: of the binding account at `order`, nats.
-        held: as `spent`.
-        requested: growth of the binding account at `order`, nats.
-        limit: the threshold at `order`, nats.
+        requested: growth of the binding account.
+        limit: the threshold at `order`.
         delta_requested: growth of the mechanisms' own deltas.
         delta_left: of the binding account for own deltas.
         max_count_that_fits: number of requested steps, from the first, that would be admitted.
@@ -89,15 +83,9 @@ NoiseSearch = Callable[[Sequence[Account], Sequence[PricedStep]], float | None]
 def admit(
     path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
 ) -> Admission | Refusal:
-    """Decide on a charge.
+    """Decide on a charge of at least one priced step.
 
-    Args:
-        path: current accounts that the charge would touch, ancestors first, the run's own last.
-        steps: at least one priced step.
-        search: finds the noise that fits a refusal, by default `noise_that_fits`.
-
-    Returns:
-        The accounts after the charge, or the reasons why not.
+    `path` has the current accounts that it would touch, ancestors first, the run's own last.
     """
     charged = record(path, steps)
     if charged.overdrawn:

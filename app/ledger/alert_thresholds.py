@@ -54,13 +54,8 @@ class ThresholdWatermark:
 def holds_on(watch: ThresholdWatermark, before: Account, now: Account) -> bool:
     """Check whether a watermark still proves the same for a later account state.
 
-    Args:
-        watch: the earlier state's, for the same thresholds.
-        before: the earlier state.
-        now: the later one, or an older one after a restore, which may not have reached the same thresholds.
-
-    Returns:
-        True if it has provably reached the same thresholds; otherwise epsilon must be computed.
+    If not, epsilon must be computed. `now` may be older than `before` after a restore; then the thresholds that were
+    reached may not be.
     """
     return (
         watch.holds(now.spent)
@@ -71,11 +66,7 @@ def holds_on(watch: ThresholdWatermark, before: Account, now: Account) -> bool:
 
 
 def check_thresholds(thresholds: Sequence[float]) -> None:
-    """Reject unusable thresholds.
-
-    Raises:
-        InvalidInputError: there are too many, they do not increase, or one is outside (0, 10].
-    """
+    """Raise InvalidInputError unless there are few increasing thresholds in (0, 10]."""
     if len(thresholds) > MOST_THRESHOLDS:
         raise InvalidInputError(f"An account has at most {MOST_THRESHOLDS} thresholds, not {len(thresholds)}.")
     if any(after <= before for before, after in pairwise(thresholds)):

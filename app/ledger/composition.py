@@ -30,10 +30,8 @@ MAX_BUDGETS = 8
 class _Reached:
     """The effect of a charge on an account.
 
-    Args:
-        exposure: the account's growth.
-        parallel: the topmost parallel account on the charge's way, possibly itself; None: losses add up.
-        inner: the growth of that account.
+    `parallel` is the topmost parallel account on the charge's way, possibly itself, and `inner` its growth; None:
+    losses add up.
     """
 
     exposure: ParallelExposure
@@ -44,12 +42,8 @@ class _Reached:
 def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account, ...]:
     """Attach to each account its exposure to charges of the run.
 
-    Args:
-        path: the run and all accounts above it, ancestors first.
-        parts: the children of every parallel account of the path, which may include those on the path.
-
-    Returns:
-        The path; unchanged accounts if none is parallel.
+    `path` has the run and all accounts above it, ancestors first; `parts` the children of every parallel account of the
+    path. The accounts are unchanged if none is parallel.
     """
     if all(account.partitions_per_unit is None for account in path):
         return tuple(path)
@@ -117,13 +111,10 @@ def budgets_of(path: Sequence[Account]) -> tuple[Account, ...]:
 
 
 def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
-    """Reject budgets that one run cannot charge together.
+    """Raise InvalidInputError unless one run can charge these budgets together.
 
-    Args:
-        paths: accounts of each budget, root first and itself last, by the budget's path of names.
-
-    Raises:
-        InvalidInputError: one is an ancestor of another, or a charge would reach an account in two ways.
+    `paths` has the accounts of each budget, root first and itself last, by the budget's path of names. None may be an
+    ancestor of another, and no charge may reach an account in two ways.
     """
     for name, path in paths.items():
         for other, beneath in paths.items():
@@ -149,11 +140,7 @@ def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
 
 
 def require_charged_directly(account: Account, what: str) -> None:
-    """Require an account that runs may charge: a budget without partitions.
-
-    Raises:
-        InvalidInputError: it is a population, or its children are partitions.
-    """
+    """Raise InvalidInputError unless runs may charge the account: a budget without partitions."""
     if account.kind is not AccountKind.BUDGET:
         raise InvalidInputError(f"{what!r} is a population; register the run beneath one of its budgets.")
     if account.partitions_per_unit is not None:
@@ -163,11 +150,7 @@ def require_charged_directly(account: Account, what: str) -> None:
 
 
 def require_bounded_on_removal(path: Sequence[Account], events: Iterable[DpEvent]) -> None:
-    """Require events that bound removal, if units may leave a partition of the path.
-
-    Raises:
-        UnsupportedEventError: an event's cost holds for a replaced unit, but not for a removed one.
-    """
+    """Raise UnsupportedEventError for events that do not bound removal where units may leave."""
     above = next((account for account in path if account.parts_lose_units), None)
     if above is None:
         return

@@ -25,14 +25,7 @@ class DeviationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The first step that differs from its run's declaration in one aspect.
-
-    Args:
-        kind: the aspect.
-        declared: the declared value.
-        observed: the requested or reported value.
-        first_step: number of the first such step.
-    """
+    """The first step that differs from its run's declaration in one aspect."""
 
     kind: DeviationKind
     declared: float | str | None
@@ -44,11 +37,7 @@ class Deviation:
 class Declared:
     """A run's declaration; None: not declared.
 
-    Args:
-        event: the default step event.
-        planned: further planned events.
-        steps: planned number of steps.
-        steps_per_hour: maximum rate.
+    `event` is the default step event, `planned` has further ones.
     """
 
     event: DpEvent | None
@@ -62,14 +51,7 @@ LEAST_HOURS: Final = 1.0
 
 
 def deviations(declared: Declared, next_step: int, steps: Iterable[StepEvent], hours: float) -> tuple[Deviation, ...]:
-    """Find the first deviation of each kind.
-
-    Args:
-        declared: the run's declaration.
-        next_step: number of the first step.
-        steps: requested, planned or reported.
-        hours: since the run was registered.
-    """
+    """Find the first deviation of each kind, `hours` after the run was registered."""
     found: dict[DeviationKind, Deviation] = {}
     at = next_step
     for step in steps:

@@ -7,12 +7,7 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """Base of the ledger's errors.
-
-    Args:
-        detail: a sentence for the caller: the problem and the remedy.
-        **members: machine-readable facts; they become members of the HTTP problem.
-    """
+    """Base of the ledger's errors; `members` become members of the HTTP problem."""
 
     code: ClassVar[str]
 

@@ -20,13 +20,7 @@ class ChargingMode(StrEnum):
 def sweep_event(trial: Sequence[StepEvent], mean: float, shape: float | None) -> RepeatAndSelect:
     """Build the event of a whole sweep, to be charged once.
 
-    Args:
-        trial: all steps of one trial, valid for all hyperparameters; at least one.
-        mean: expected number of trials.
-        shape: of the distribution of their number; None: Poisson.
-
-    Raises:
-        InvalidEventError: a number is out of bounds.
+    `trial` has all steps of one trial, for all hyperparameters; a `shape` of None is Poisson.
     """
     parts: list[DpEvent] = [step.event if step.count == 1 else SelfComposed(step.event, step.count) for step in trial]
     return RepeatAndSelect(parts[0] if len(parts) == 1 else Composed(tuple(parts)), mean, shape)

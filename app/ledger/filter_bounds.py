@@ -45,11 +45,7 @@ class FilterBounds:
     covered: int = -1
 
     def left(self, *taken: RdpCurve) -> NDArray[np.int64]:
-        """Subtract curves from the bounds.
-
-        Returns:
-            (n_places,) int64, units of 2^-44 nats; negative at an exceeded order.
-        """
+        """Subtract curves from the bounds; (n_places,), negative where an order is exceeded."""
         # Bounds are below EXHAUSTED, so an exhausted order becomes negative; clipping at -1 avoids int64 overflow.
         left = self.bounds - taken[0].values[self.places]
         for curve in taken[1:]:
@@ -61,10 +57,7 @@ class FilterBounds:
         return int((left // np.maximum(curve.values[self.places], _ONE)).max())
 
     def epsilon(self, spent: RdpCurve) -> float:
-        """Compute the smallest epsilon limit that this filter would still have admitted.
-
-        It is infinite if every order is exhausted or delta is used up.
-        """
+        """Compute the smallest epsilon limit that this filter would still have admitted."""
         if spent.delta > self.room:
             return inf
         here = spent.at(self.places)

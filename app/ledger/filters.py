@@ -39,15 +39,7 @@ class FilterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The maximum loss of an account.
-
-    Args:
-        epsilon: nats, in (0, 10000].
-        delta: in [1e-30, 0.5).
-
-    Raises:
-        InvalidInputError: a value is out of bounds.
-    """
+    """The maximum loss: epsilon in (0, 10000] nats and delta in [1e-30, 0.5)."""
 
     epsilon: float
     delta: float

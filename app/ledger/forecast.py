@@ -21,12 +21,9 @@ FARTHEST_DAYS: Final = 36_500.0
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The expected use of an account.
+    """The used share of a limit, its growth, and the days until it is 1.
 
-    Args:
-        share: used part of the limit by the filter; nothing is admitted from 1 on.
-        per_day: growth per day; None: unknown.
-        days_left: days until `share` reaches 1; None: never, already or unknown.
+    None is unknown; for `days_left` also never or already.
     """
 
     share: float
@@ -37,9 +34,7 @@ class Forecast:
 def share_used(account: Account) -> float:
     """Compute the used share of an account's limit by its filter.
 
-    Returns:
-        The minimum over orders j of spent_j / B_j, or the used share of delta for own deltas if that is larger; at
-        least 0.
+    It is the minimum over orders j of spent_j / B_j, or the used share of delta for own deltas if that is larger.
     """
     if account.spent.is_zero:
         return 0.0

@@ -20,11 +20,9 @@ _NULL: Final = "null"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The author of a request, and the request.
+    """The author of a request, and the HTTP request, if any.
 
-    Args:
-        actor: a key's id, "oidc:" and a person's subject, "cli" for the command line, "service" for background work.
-        request_id: of the HTTP request, if any.
+    `actor` is a key's id, "oidc:" and a person's subject, "cli" for the command line, "service" for background work.
     """
 
     actor: str
@@ -40,27 +38,16 @@ class DecisionEntry:
     """All fields of a decision and its items.
 
     Args:
-        organisation_id: the owner of the ledger.
-        run_id: the run of the decision.
         position: index among the run's decisions.
-        attempt: of the run.
         outcome: admitted, refused, reported or forfeited.
-        idempotency_key: of the request, if any.
         request_fingerprint: sha256 (hex) of the request.
-        first_step: number of the first step.
-        step_count: number of steps in the items.
         requested_count: number of requested steps; larger than `step_count` if only a prefix was admitted.
         items: (fingerprint of an event, count), in order.
         reservation_id: the reservation of the steps, or the forfeited one.
-        epsilon: of the run, afterwards.
-        delta: of that epsilon.
-        epsilon_limit: of the governing limit.
+        epsilon: of the run, afterwards, at `delta`.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
-        binding_account_id: the account with the fewest steps remaining.
         refusal_details: of a refusal, as stored text.
-        created_at: aware.
         actor: the author of the request; None if it was not recorded.
-        request_id: of the decided request; None if there was none or it was not recorded.
     """
 
     organisation_id: str
@@ -130,17 +117,7 @@ def _text_or_null(text: str | None) -> str:
 class AuditEntry:
     """All fields of an entry of an organisation's audit chain.
 
-    Args:
-        organisation_id: the owner of the ledger.
-        position: index among the organisation's entries.
-        actor: the author.
-        action: for example "budget.created".
-        subject: id of the changed object.
-        before: the old state as canonical JSON, if any.
-        after: the new state as canonical JSON, if any.
-        reason: given by the actor.
-        request_id: of the HTTP request, if any.
-        created_at: aware.
+    `subject` is the id of the changed object; `before` and `after` are its states as canonical JSON, if any.
     """
 
     organisation_id: str

@@ -40,8 +40,7 @@ def _repetitions(account: Account, pending: Sequence[RdpCurve], curve: RdpCurve)
 def min_repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> tuple[int, int]:
     """Count the repetitions of a curve that every account admits after `pending` charges.
 
-    Returns:
-        The count, negative if the pending charges do not fit, and the index of the binding account.
+    The count is negative if these do not fit; the index is that of the binding account.
     """
     counts = [_repetitions(account, pending, curve) for account in accounts]
     least = min(counts)

@@ -12,13 +12,7 @@ SLACK = 1.0 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """The latest change of an account's limit.
-
-    Args:
-        before: the previous limit.
-        at: aware, UTC.
-        actor: the author of a decrease, or the approver of an increase.
-    """
+    """The latest change of an account's limit; an increase is by its approver."""
 
     before: Limit
     at: datetime

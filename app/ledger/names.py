@@ -6,11 +6,7 @@ MAX_NAME_LENGTH = 100
 
 
 def check_name(name: str) -> str:
-    """Require a name that is readable and fits into a path.
-
-    Raises:
-        InvalidInputError: it is empty or too long, or has a slash, control characters or a space at an end.
-    """
+    """Raise InvalidInputError unless a name is readable and fits into a path."""
     if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise InvalidInputError(f"A name has 1 to {MAX_NAME_LENGTH} characters.")
     if "/" in name or not name.isprintable() or name != name.strip():

@@ -44,8 +44,7 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
 def _noise_at_the_weights(path: Sequence[Account], asked: StepEvent) -> float | None:
     """Find the noise that fits at the orders of frozen weights.
 
-    Returns:
-        The event's own noise if other orders count as well; None if no noise is enough.
+    Without frozen weights it is the event's own; None if no noise is enough.
     """
     limited = [account for account in path if account.limit is not None]
     own = noise_multiplier(asked.event)

@@ -21,12 +21,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParallelExposure:
-    """The growth of an account by a charge from one place under it.
-
-    Args:
-        spent: the spent loss as a function of the charge.
-        total: the spent and held loss, over the same slopes.
-    """
+    """The growth of an account by a charge, of its spent and its total loss."""
 
     spent: Lines
     total: Lines
@@ -67,10 +62,7 @@ def of_parts(
 ) -> ParallelExposure:
     """Compose an account of which the `most` partitions with the largest loss count.
 
-    Args:
-        reached: the partitions that the charge reaches, at least one.
-        others: (spent, spent and held) of each other partition.
-        most: number of partitions that count.
+    `others` has (spent, spent and held) of each partition that the charge does not reach.
     """
     return ParallelExposure(
         _together([part.spent for part in reached], [spent for spent, _ in others], most),

@@ -13,14 +13,10 @@ MAX_COUNT = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedItem:
-    """Planned and authorised repetitions of an event.
+    """Planned and authorised repetitions of an event, 1 to 1e9.
 
-    Args:
-        event: one repetition.
-        count: planned, in [1, 1e9].
-        used: authorised so far, in [0, count].
-        withdrawn: no longer authorised since a limit was lowered, in [0, count]; they stay reserved until the trainer
-            reports whether they were executed (ADR 0026).
+    `withdrawn` ones are no longer authorised since a limit was lowered; they stay reserved until the trainer reports
+    whether they were executed (ADR 0026).
     """
 
     event: DpEvent
@@ -46,11 +42,7 @@ class PlannedItem:
 
 
 def plan_of(steps: Sequence[StepEvent]) -> tuple[PlannedItem, ...]:
-    """Merge steps into a plan with each event once, in order of first occurrence.
-
-    Raises:
-        InvalidInputError: there is no step, or more than 1e9 repetitions of one event.
-    """
+    """Merge steps into a plan with each event once, in order of first occurrence."""
     if not steps:
         raise InvalidInputError("A plan has at least one step event.")
     counts: dict[DpEvent, int] = {}

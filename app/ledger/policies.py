@@ -164,18 +164,10 @@ def effective(sources: tuple[PolicySource, ...]) -> Policy:
 
 
 def loosened(before: Policy, after: Policy, *, of_organisation: bool) -> tuple[str, ...]:
-    """Find the rules that a new policy loosens.
+    """Find the fields of a policy that a new one loosens.
 
     A rule is loosened unless the stricter of its two values is the new one, also if neither is stricter, as with two
-    lists that do not contain each other.
-
-    Args:
-        before: the old policy.
-        after: the new policy.
-        of_organisation: whether it is the organisation's, whose defaults differ.
-
-    Returns:
-        Field names; empty if the new policy is at least as strict.
+    lists that do not contain each other. The organisation's defaults differ from an account's.
     """
     defaults = _HOUSE_DEFAULTS if of_organisation else _DEFAULTS
     found = []

@@ -21,14 +21,7 @@ Found = tuple[object, object]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A request that a policy forbids.
-
-    Args:
-        path: the account with the policy, or "organisation".
-        rule: the field of the policy.
-        value: the requested value.
-        allowed: the allowed value.
-    """
+    """A request that a policy of an account path, or of the "organisation", forbids."""
 
     path: str
     rule: str
@@ -64,20 +57,12 @@ def sources_of(path: Sequence[Account]) -> tuple[PolicySource, ...]:
 
 
 def require_relation(sources: tuple[PolicySource, ...], relation: NeighboringRelation) -> None:
-    """Require that every policy allows the relation of a population.
-
-    Raises:
-        PolicyViolationError: the relation is not allowed.
-    """
+    """Raise PolicyViolationError unless every policy allows a population's relation."""
     _raise_first(sources, "neighboring_relations", lambda policy: _outside(str(relation), policy.neighboring_relations))
 
 
 def require_steps(sources: tuple[PolicySource, ...], relation: NeighboringRelation, events: Iterable[DpEvent]) -> None:
-    """Require that every policy allows the events.
-
-    Raises:
-        PolicyViolationError: a mechanism, its noise or the relation is not allowed.
-    """
+    """Raise PolicyViolationError unless every policy allows the events."""
     if not sources:
         return
     for event in events:
@@ -87,11 +72,7 @@ def require_steps(sources: tuple[PolicySource, ...], relation: NeighboringRelati
 
 
 def require_declared(sources: tuple[PolicySource, ...], found: Sequence[Deviation]) -> None:
-    """Require that steps have no deviations that a policy refuses.
-
-    Raises:
-        PolicyViolationError: they differ from the declaration, and a policy refuses that.
-    """
+    """Raise PolicyViolationError if a policy refuses the deviations."""
     if found:
         first = found[0]
         told = f"{first.kind} {first.observed} where {first.declared} was declared"
@@ -100,21 +81,13 @@ def require_declared(sources: tuple[PolicySource, ...], found: Sequence[Deviatio
 
 
 def require_reporter(sources: tuple[PolicySource, ...], role: Role) -> None:
-    """Require that a role may report executed steps.
-
-    Raises:
-        PolicyViolationError: the role may not.
-    """
+    """Raise PolicyViolationError unless the role may report executed steps."""
     if role is not Role.ADMIN:  # executed steps must always be recordable
         _raise_first(sources, "report_roles", lambda policy: _outside(str(role), policy.report_roles))
 
 
 def require_limit_allowed(sources: tuple[PolicySource, ...], limit: Limit, population_size: int | None) -> None:
-    """Require that every policy allows a limit; the population's size may be unknown.
-
-    Raises:
-        PolicyViolationError: delta is too large, or that is unknown.
-    """
+    """Raise PolicyViolationError unless every policy allows a limit."""
 
     def below_one_over_size(policy: Policy) -> Found | None:
         if not policy.delta_below_one_over_size:
@@ -128,16 +101,9 @@ def require_limit_allowed(sources: tuple[PolicySource, ...], limit: Limit, popul
 
 
 def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool, planned: bool) -> None:
-    """Require that every policy allows a run's registration or new limit.
+    """Raise PolicyViolationError unless every policy allows a run's registration or limit.
 
-    Args:
-        sources: the effective policies.
-        size: the run's declared loss.
-        limited: whether it has its own limit.
-        planned: whether it has a plan, or a planned workload.
-
-    Raises:
-        PolicyViolationError: it is too large, or declares too little.
+    `limited` and `planned` are whether it has a limit of its own, and a plan or planned workload.
     """
     _raise_first(sources, "require_limit", lambda policy: _missing(limited, policy.require_limit))
     _raise_first(sources, "require_plan", lambda policy: _missing(planned, policy.require_plan))

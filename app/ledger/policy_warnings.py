@@ -11,10 +11,7 @@ from app.ledger.policies import Deviations, Policy, stricter
 class RuleWarning:
     """A policy rule that is weaker than it looks.
 
-    Args:
-        rule: the field of the policy.
-        needs: the missing rule; None: a stricter one applies above.
-        detail: the gap, and the remedy.
+    `needs` is the missing rule; None: a stricter one applies above.
     """
 
     rule: str
@@ -55,13 +52,7 @@ _NEEDS: Final[tuple[tuple[str, str, Callable[[Policy], bool], str], ...]] = (
 def warnings_about(said: Policy, holds: Policy, above: Policy) -> tuple[RuleWarning, ...]:
     """Find the rules of a policy that have no effect, or can be bypassed.
 
-    Args:
-        said: the policy.
-        holds: the strictest combination of it and all policies above it.
-        above: the strictest combination of all policies above it.
-
-    Returns:
-        The warnings; a rule may have two.
+    `holds` combines it with all policies above it, `above` only those. A rule may have two warnings.
     """
     found = [
         RuleWarning(rule, needed, f"{rule} can be bypassed: {detail}.")

@@ -29,15 +29,10 @@ class ReservationStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A plan, held on every account of a run's path.
+    """A plan, each event once, held on every account of a run's path.
 
     Args:
-        id: with its type prefix.
-        run_id: the planned run.
         attempt: of the run at creation.
-        status: active, or the way it ended.
-        items: each event once, in plan order.
-        lease_seconds: duration of a lease.
         expires_at: when the rest is forfeited without renewal.
         steps_executed: attested by the trainer; None unless committed.
     """
@@ -69,14 +64,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """The reason why steps do not fit a reservation.
-
-    Args:
-        event: the first event with too few repetitions left.
-        asked: its requested repetitions.
-        left: its repetitions left in the plan.
-        planned: whether the plan has the event.
-    """
+    """The first event with too few repetitions left in a reservation."""
 
     event: DpEvent
     asked: int
@@ -86,13 +74,10 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class ReservationClose:
-    """The result of closing a reservation.
+    """The result of closing a reservation, in plan order.
 
     Args:
-        reservation: closed.
-        charged: further executed steps to charge, in plan order.
         reported: executed steps to charge although they had been withdrawn.
-        returned: steps no longer held.
         forfeited: steps to charge because their release cannot be ruled out.
         replayed: whether it was already closed in the same way; then `charged` is empty and nothing remains to do.
     """
@@ -116,14 +101,7 @@ def has_lapsed(reservation: Reservation, now: datetime) -> bool:
 
 
 def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) -> Reservation | Shortfall:
-    """Take steps from a plan, all or none.
-
-    Returns:
-        The updated reservation, or the reason why not.
-
-    Raises:
-        ReservationClosedError: it has ended, or its lease has expired.
-    """
+    """Take steps from a plan, all or none, unless it has ended or lapsed."""
     _require_active(reservation, now)
     asked: dict[DpEvent, int] = {}
     for step in steps:
@@ -160,15 +138,9 @@ def is_withdrawn(reservation: Reservation, step: StepEvent) -> bool:
 
 
 def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
-    """Renew a lease.
+    """Renew a lease; one is never shortened if a clock is set back.
 
-    Args:
-        reservation: the reservation.
-        now: aware.
-        lapsed_by: time at which leases count as expired; `now`, except for clock errors.
-
-    Returns:
-        The reservation with a full lease from now; a lease is never shortened if a clock is set back.
+    Leases that ended by `lapsed_by` have expired: `now`, except for clock errors.
 
     Raises:
         ReservationClosedError: it has ended, or its lease has expired.
@@ -258,11 +230,7 @@ def void(reservation: Reservation) -> ReservationClose:
 
 
 def forfeit(reservation: Reservation) -> ReservationClose:
-    """Close a reservation whose trainer is gone, charging the rest of its plan.
-
-    Raises:
-        ReservationClosedError: it ended before, in another way.
-    """
+    """Close a reservation whose trainer is gone, charging the rest of its plan."""
     if reservation.status not in {ReservationStatus.ACTIVE, ReservationStatus.FORFEITED}:
         raise _terminal(reservation)
     return ReservationClose(
@@ -276,9 +244,6 @@ def subtract_hold(held: RdpCurve, cost: RdpCurve) -> RdpCurve:
     """Subtract a part from a held sum; an exhausted order stays exhausted.
 
     `is_exact` checks whether the result is the sum of the other parts.
-
-    Raises:
-        ValueError: the part is larger than the sum.
     """
     rest = held.values - cost.values
     rest[held.values == EXHAUSTED] = EXHAUSTED

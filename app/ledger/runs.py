@@ -47,16 +47,11 @@ class Run:
     """The state of a run besides its account.
 
     Args:
-        account_id: its account.
-        status: its status.
         event: the default step event; None: every request must name one.
         attempt: number of the current attempt, from 1; the trainer's fencing token.
         next_step: number of the first step that is not admitted yet.
-        decisions: number of recorded decisions.
         chain_head: hash of the last decision, or the genesis.
-        reservation_id: its active reservation, if any.
         attempt_first_step: number of the current attempt's first step.
-        declared_steps: its planned number of steps, if declared.
         declared_steps_per_hour: its maximum rate, if declared.
         deviations: the first deviation of each kind from its declaration.
     """
@@ -78,9 +73,8 @@ class Run:
 def after(status: RunStatus, action: RunAction) -> RunStatus:
     """Compute the status after an action; repeating an action is harmless.
 
-    Raises:
-        RunStateConflictError: the run has ended, is overdrawn and cannot only be ended, or is pending and cannot only
-            be aborted.
+    An ended run stays as it is, an overdrawn one can only end, a pending one only be aborted: else
+    RunStateConflictError.
     """
     reached = _REACHED[action]
     ended = status in TERMINAL and status is not reached
@@ -93,11 +87,7 @@ def after(status: RunStatus, action: RunAction) -> RunStatus:
 
 
 def require_active(run: Run) -> None:
-    """Require an active run.
-
-    Raises:
-        RunStateConflictError: it is pending, paused, completed, aborted or overdrawn.
-    """
+    """Raise RunStateConflictError unless the run is active."""
     if run.status is not RunStatus.ACTIVE:
         raise RunStateConflictError(
             f"The run is {run.status}; only an active run takes steps. {_way_on(run.status)}",
@@ -106,11 +96,7 @@ def require_active(run: Run) -> None:
 
 
 def require_not_ended(run: Run) -> None:
-    """Require an active or paused run.
-
-    Raises:
-        RunStateConflictError: it is pending, completed, aborted or overdrawn.
-    """
+    """Raise RunStateConflictError unless the run is active or paused."""
     if run.status not in {RunStatus.ACTIVE, RunStatus.PAUSED}:
         raise RunStateConflictError(
             f"The run is {run.status}; only an active or paused run goes on in a new attempt. {_way_on(run.status)}",
@@ -119,11 +105,7 @@ def require_not_ended(run: Run) -> None:
 
 
 def require_attempt(run: Run, attempt: int) -> None:
-    """Require the current attempt's number, the fencing token.
-
-    Raises:
-        AttemptSupersededError: another attempt is the current one.
-    """
+    """Raise AttemptSupersededError unless the fencing token is current."""
     if attempt != run.attempt:
         why = "was superseded" if attempt < run.attempt else "was never opened"
         raise AttemptSupersededError(
@@ -135,11 +117,7 @@ def require_attempt(run: Run, attempt: int) -> None:
 
 
 def require_no_gap(run: Run, first_step: int | None) -> None:
-    """Require that the first step, if given, does not skip a number.
-
-    Raises:
-        SequenceGapError: it is beyond the next step.
-    """
+    """Raise SequenceGapError if the first step, if given, skips a number."""
     if first_step is not None and first_step > run.next_step:
         raise SequenceGapError(
             f"Step {first_step} does not follow the {run.next_step} admitted so far; the next step is {run.next_step}.",

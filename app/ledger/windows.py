@@ -10,14 +10,9 @@ from app.ledger.errors import BudgetClosedError, InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An immutable half-open interval of time in which an account is open.
+    """A half-open interval of aware times in which an account is open.
 
-    Args:
-        opens_at: aware; None: open from the beginning.
-        closes_at: aware, exclusive; None: never closes.
-
-    Raises:
-        InvalidInputError: it closes before it opens.
+    None is unbounded.
     """
 
     opens_at: datetime | None = None
@@ -36,11 +31,7 @@ class Window:
         return (self.opens_at is None or self.opens_at <= now) and (self.closes_at is None or now < self.closes_at)
 
     def require(self, account_id: str, path: str, now: datetime) -> None:
-        """Reject a charge outside the window.
-
-        Raises:
-            BudgetClosedError: the account is not open now.
-        """
+        """Raise BudgetClosedError unless the account is open now."""
         if self.holds(now):
             return
         opens, closes = self.opens_at and self.opens_at.isoformat(), self.closes_at and self.closes_at.isoformat()
@@ -77,11 +68,7 @@ class Windowed(Protocol):
 
 
 def require_open(path: Iterable[Windowed], now: datetime) -> None:
-    """Reject a new charge unless the windows of all its accounts are open.
-
-    Raises:
-        BudgetClosedError: one of them is not open.
-    """
+    """Raise BudgetClosedError unless all accounts that a new charge touches are open."""
     for account in path:
         if account.window is not ALWAYS:
             account.window.require(account.id, account.path, now)

@@ -17,7 +17,6 @@ class ActivePlan:
     """An active reservation under an account whose limit was lowered.
 
     Args:
-        reservation: the reservation with status active.
         path: ids of the account and the accounts down to the run, by depth and id, the run last.
         lapsed: whether its lease has expired: it takes no further steps and is about to be forfeited.
     """
@@ -33,16 +32,8 @@ def withdrawn_plans(
     """Withdraw the steps of plans that exceed a lowered limit.
 
     From the oldest plan to the newest, each keeps as many of its next steps as fit with the spent loss and the steps
-    kept so far.
-
-    Args:
-        limited: the account with its new limit.
-        under: every account of the plans' paths under it, and all partitions of the parallel ones.
-        plans: all active plans of the runs at or under the account, oldest first.
-        curves: cost of one repetition of each event of the plans.
-
-    Returns:
-        The changed reservations.
+    kept so far. `under` has every account of the plans' paths under it and all partitions of parallel ones; `plans` all
+    active plans of its runs, oldest first. The result has the changed reservations.
     """
     tree = _Tree(limited, under)
     own = limited.kind is AccountKind.RUN  # a run's balance has spent its used steps; its ancestors hold them

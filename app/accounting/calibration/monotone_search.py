@@ -22,18 +22,10 @@ MOST_TRIALS: Final = 60
 
 
 def least(fits_at: Callable[[int], bool], near: int, first: int, last: int) -> int | None:
-    """Find the smallest integer that fits, given that every larger one fits too.
+    """Find the smallest integer that fits, given that every larger one fits.
 
-    It takes two trials if `near` is the answer, else a number that grows with the logarithm of its distance.
-
-    Args:
-        fits_at: the predicate.
-        near: first guess; it may be out of bounds.
-        first: lower bound.
-        last: upper bound.
-
-    Returns:
-        A checked number whose predecessor was checked not to fit or is out of bounds; None if `last` does not fit.
+    It takes two trials if `near`, a guess that may be out of bounds, is the answer, else a number that grows with the
+    logarithm of its distance. The result was checked, and its predecessor too; None if `last` does not fit.
     """
     high, stride = min(max(near, first), last), 1
     low = high
@@ -60,19 +52,11 @@ def least(fits_at: Callable[[int], bool], near: int, first: int, last: int) -> i
 
 
 def root(falling: Callable[[float], float], start: float, bounds: tuple[float, float], close: float) -> float:
-    """Find the zero of a decreasing function.
+    """Find the zero of a finite decreasing function, or the nearer bound.
 
-    Secants through the last two points, bisection where a secant leaves the bracket (Dekker 1969).
-
-    Args:
-        falling: finite.
-        start: first guess, within the bounds.
-        bounds: smallest and largest argument.
-        close: tolerance for the function's value or the argument.
-
-    Returns:
-        The zero, or the nearer bound if there is none between them. The end of a secant is returned unevaluated if its
-        error, about the product of its two values, is small enough.
+    Secants through the last two points, bisection where a secant leaves the bracket (Dekker 1969). `close` is the
+    tolerance for the function's value or the argument. The end of a secant is returned unevaluated if its error, about
+    the product of its two values, is small enough.
     """
     low, high = bounds
     at, value, before = start, falling(start), inf

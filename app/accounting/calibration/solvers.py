@@ -67,14 +67,7 @@ EventAt = Callable[[float], DpEvent]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The limit that a repeated event must fit into.
-
-    Args:
-        rule: decides whether a whole plan fits.
-        count: repetitions of the event, at least 1.
-        besides: curve of the rest of the plan.
-        relation: the neighboring relation.
-    """
+    """The rule for a repeated event and `besides`, the rest of the plan."""
 
     rule: Rule
     count: int
@@ -82,11 +75,7 @@ class Target:
     relation: NeighboringRelation
 
     def total(self, event: DpEvent) -> RdpCurve:
-        """Compute the curve of the whole plan over the rule's grid.
-
-        Raises:
-            UnsupportedEventError: no proven formula covers the event.
-        """
+        """Compute the curve of the whole plan over the rule's grid."""
         grid = orders(self.rule.grid_version)
         spend_curve(event, grid.size)
         return self.besides + curve_over(event, grid, self.relation).times(self.count)
@@ -96,19 +85,11 @@ def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], d
     """Find the smallest noise multiplier that fits, starting at the event's own.
 
     The search assumes that more noise fits if less does, which holds for all events: the divergence of every order
-    decreases with the noise. The returned value was checked in any case.
-
-    Args:
-        event: its own noise multiplier is the lower bound.
-        fits: called at most about 25 times.
-        digits: significant decimal digits of the answer, at least 1.
+    decreases with the noise. The returned value was checked in any case; `fits` is called at most about 25 times.
 
     Returns:
-        The event's own noise multiplier if it fits, else the smallest number with these digits that does; None if even
-        the largest noise multiplier (1e6) does not fit.
-
-    Raises:
-        UnsupportedEventError: the event has no single noise multiplier.
+        The event's own noise multiplier if it fits, else the smallest number with `digits` significant decimal digits
+        that does; None if even the largest noise multiplier (1e6) does not fit.
     """
     own = noise_multiplier(event)
     if fits(event):
@@ -182,13 +163,7 @@ def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | No
 
 
 def count_that_fits(curve: RdpCurve, besides: RdpCurve, rule: Rule) -> int:
-    """Find the largest number of repetitions, up to 2^62, that fits.
-
-    Args:
-        curve: one repetition.
-        besides: the rest of the plan.
-        rule: decides whether a whole plan fits.
-    """
+    """Find the largest count of `curve`, up to 2^62, that fits with `besides`."""
     bounds = rule.bounds(besides + curve)
     free = np.where(bounds >= besides.values, bounds - np.minimum(besides.values, bounds), 0)
     near = int((free // np.maximum(curve.values, 1)).max())

@@ -17,10 +17,7 @@ from app.accounting.orders import GRID_VERSION, orders
 class Rule:
     """Accept a plan, fixed in advance, if one order proves the target.
 
-    Args:
-        epsilon: target in nats, finite and at least 0.
-        delta: target in (0, 1).
-        grid_version: the grid of the plan's curves.
+    The target has epsilon >= 0, in nats, and delta in (0, 1).
     """
 
     epsilon: float
@@ -31,11 +28,7 @@ class Rule:
     """Whether the bounds depend on more of the plan's curve than its own delta."""
 
     def bounds(self, total: RdpCurve) -> NDArray[np.int64]:
-        """Compute the maximum of each order, after the plan's own delta.
-
-        Returns:
-            (n_orders,) int64, units of 2^-44 nats, rounded down; -1 at an order that cannot prove the target.
-        """
+        """Compute the maximum of each order, after the plan's own delta; see `declared_bounds`."""
         return declared_bounds(self.epsilon, delta_left(self.delta, total.delta), self.grid_version)
 
     def fits(self, total: RdpCurve) -> bool:

@@ -10,13 +10,7 @@ from app.accounting.orders import GRID_VERSION, orders
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryPoint:
-    """The privacy loss after a number of steps.
-
-    Args:
-        step: number of steps so far, from 1.
-        epsilon: nats, at least 0, infinite if every order is exhausted.
-        order: the Rényi order that attains it.
-    """
+    """The epsilon after a number of steps, and the order that attains it."""
 
     step: int
     epsilon: float
@@ -28,17 +22,9 @@ def epsilon_trajectory(
 ) -> list[TrajectoryPoint]:
     """Compute the epsilon after the first, the last and evenly spaced steps between.
 
-    Each point converts the exact curve so far. Converting all points as one matrix measured no faster: one curve fits
-    the processor's cache, a matrix of a thousand does not.
-
-    Args:
-        parts: at least one pair of a step's curve and its number of consecutive steps.
-        delta: in (0, 1).
-        max_points: at least 1; 1 returns only the last step.
-        grid_version: the curves' grid.
-
-    Returns:
-        At most `max_points` points, their steps increasing.
+    `parts` has each step's curve and its number of consecutive steps; 1 point is the last step. Each point converts the
+    exact curve so far. Converting all points as one matrix measured no faster: one curve fits the processor's cache, a
+    matrix of a thousand does not.
     """
     grid = orders(grid_version)
     found = []

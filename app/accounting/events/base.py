@@ -102,10 +102,7 @@ DELTAS: Final = Interval(0, 0.5, below=True)
 def set_real(event: DpEvent, name: str, allowed: Interval, meaning: str) -> None:
     """Validate a field and store it as a float for canonical bytes.
 
-    `meaning` ends the message: a description of the number without a full stop.
-
-    Raises:
-        InvalidEventError: the field is not a number, or out of bounds.
+    `meaning` ends the message of the InvalidEventError: a description of the number without a full stop.
     """
     number = _real(name, getattr(event, name))
     if number not in allowed:
@@ -114,12 +111,9 @@ def set_real(event: DpEvent, name: str, allowed: Interval, meaning: str) -> None
 
 
 def set_noise_multiplier(event: DpEvent, sensitivity: str) -> None:
-    """Validate the noise multiplier of an event that adds noise to a sum.
+    """Validate the noise multiplier of an event, in [1e-3, 1e6].
 
     `sensitivity` describes in the message the norm that the noise is divided by.
-
-    Raises:
-        InvalidEventError: it is not a number in [1e-3, 1e6].
     """
     set_real(
         event,
@@ -132,10 +126,7 @@ def set_noise_multiplier(event: DpEvent, sensitivity: str) -> None:
 def check_whole(name: str, value: object, low: int, high: int, meaning: str) -> None:
     """Reject a value that is no integer within bounds; 3.0 is none.
 
-    `meaning` ends the message: a description of the number without a full stop.
-
-    Raises:
-        InvalidEventError: it is not an integer, or out of bounds.
+    `meaning` ends the message of the InvalidEventError: a description of the number without a full stop.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidEventError(f"{name} must be a whole number, but it is {shown(value)}.")
@@ -144,22 +135,14 @@ def check_whole(name: str, value: object, low: int, high: int, meaning: str) -> 
 
 
 def as_tuple(name: str, value: object, most: int, what: str) -> tuple[object, ...]:
-    """Convert a list to a tuple; `what` names its items in messages.
-
-    Raises:
-        InvalidEventError: it is not a list, empty, or longer than `most`.
-    """
+    """Convert a nonempty list to a tuple; `what` names its items in messages."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= most:
         raise InvalidEventError(f"{name} must be a list of 1 to {most} {what}.")
     return tuple(value)
 
 
 def check_event(value: object, role: str) -> None:
-    """Reject a value that is no event; `role` completes "the event that".
-
-    Raises:
-        InvalidEventError: it is not an event.
-    """
+    """Reject a value that is no event; `role` completes "the event that"."""
     if not isinstance(value, DpEvent):
         raise InvalidEventError(
             f'event must be the event that {role}, for example {{"type": "gaussian", "noise_multiplier": 1.1}}.'

@@ -1,4 +1,7 @@
-"""The parameters that a calibration may change: noise multiplier and sampling probability."""
+"""The parameters that a calibration may change: noise multiplier and sampling probability.
+
+An event without exactly one of the parameter raises UnsupportedEventError.
+"""
 
 from dataclasses import replace
 from functools import singledispatch
@@ -13,43 +16,25 @@ from app.accounting.events.schedule import Decay
 
 @singledispatch
 def noise_multiplier(event: DpEvent) -> float:
-    """Get the noise multiplier of an event, for a decay at step 0.
-
-    Raises:
-        UnsupportedEventError: the event has no single noise multiplier.
-    """
+    """Get the noise multiplier of an event, for a decay at step 0."""
     raise UnsupportedEventError(f"{type_name(event)} has no single noise multiplier.")
 
 
 @singledispatch
 def with_noise_multiplier(event: DpEvent, z: float) -> DpEvent:
-    """Copy an event with another noise multiplier, in [1e-3, 1e6].
-
-    Raises:
-        InvalidEventError: `z` is out of bounds.
-        UnsupportedEventError: the event has no single noise multiplier.
-    """
+    """Copy an event with another noise multiplier, in [1e-3, 1e6]."""
     raise UnsupportedEventError(f"{type_name(event)} has no single noise multiplier that could be replaced by {z:g}.")
 
 
 @singledispatch
 def sampling_probability(event: DpEvent) -> float:
-    """Get the only Poisson sampling probability inside an event.
-
-    Raises:
-        UnsupportedEventError: the event has no single sampling probability.
-    """
+    """Get the only Poisson sampling probability inside an event."""
     raise UnsupportedEventError(f"{type_name(event)} has no single sampling probability.")
 
 
 @singledispatch
 def with_sampling_probability(event: DpEvent, q: float) -> DpEvent:
-    """Copy an event with another Poisson sampling probability, in (0, 1].
-
-    Raises:
-        InvalidEventError: `q` is out of bounds.
-        UnsupportedEventError: the event has no single sampling probability.
-    """
+    """Copy an event with another Poisson sampling probability, in (0, 1]."""
     raise UnsupportedEventError(
         f"{type_name(event)} has no single sampling probability that could be replaced by {q:g}."
     )

@@ -47,12 +47,7 @@ def canonical(event: DpEvent) -> bytes:
 
 
 def event_from_canonical(data: bytes) -> DpEvent:
-    """Parse an event from its canonical bytes.
-
-    Raises:
-        InvalidEventError: `data` is not the wire form of a valid event.
-        UnsupportedEventError: as for `event_from_dict`.
-    """
+    """Parse an event from its canonical bytes; errors as for `event_from_dict`."""
     try:
         wire = json.loads(data)
     except ValueError as error:

@@ -136,14 +136,7 @@ def taken_or_not_rdp(q: float, nats: NDArray[np.float64], orders: NDArray[np.flo
     """Bound the Rényi divergence of any mechanism on a Poisson sample, one record replaced.
 
     The bound ln(1 - q + q exp(b R)) / b, b = a - 1, holds even if the output shows who was sampled, and is exact then.
-
-    Args:
-        q: sampling probability, in (0, 1).
-        nats: (n_orders,) divergence R of the mechanism on sampled records, infinity allowed.
-        orders: (n_orders,) Rényi orders above 1.
-
-    Returns:
-        (n_orders,) nats, at most `nats`, positive where `nats` is.
+    `nats` is the divergence R of the mechanism on sampled records, infinity allowed.
     """
     b = orders - 1
     finite = np.isfinite(nats)

@@ -61,12 +61,6 @@ def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: in
     increases along the schedule, the total is too high by at most the sum over neighbouring knots of (distance - 1) / 2
     times the difference of their divergences. Measured over schedules of DP-SGD: a share of at most 3e-4, but 1/2 at an
     order that only the last step or two take past the bend of the curve.
-
-    Returns:
-        Decreasing noise multipliers, and their counts in halves, at least 1.
-
-    Raises:
-        InvalidEventError: the noise multiplier falls below 1e-3 during the schedule.
     """
     last_step = first_step + steps - 1
     check_noise(mode, z0, rate, first_step, last_step)
@@ -83,11 +77,7 @@ def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: in
 
 
 def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: int) -> None:
-    """Reject a schedule whose noise becomes too small, naming the first such step.
-
-    Raises:
-        InvalidEventError: the noise multiplier falls below 1e-3 during the schedule.
-    """
+    """Raise InvalidEventError if noise becomes too small, naming the first such step."""
 
     def falls_below(step: int) -> bool:
         return bool(decayed(mode, z0, rate, np.array([step]))[0] < MIN_NOISE_MULTIPLIER)

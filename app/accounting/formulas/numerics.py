@@ -106,11 +106,7 @@ def log1p_u(q: float, y: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rdp_of_excess(log_excess: NDArray[np.float64], orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the divergence whose moment of order a is 1 + exp(log_excess).
-
-    Returns:
-        (n_orders,) ln(A) / (a - 1) in nats; positive, even on underflow.
-    """
+    """Compute the divergence ln(A) / (a - 1) > 0 for A = 1 + exp(log_excess)."""
     return np.maximum(np.logaddexp(0, log_excess) / (orders - 1), TINY)
 
 
@@ -120,14 +116,7 @@ def chord(
     """Extend divergences at integer orders to all orders by interpolation.
 
     (a - 1) R(a) is interpolated linearly. It is convex in the order (Hölder) and 0 at a = 1, so interpolation gives an
-    upper bound.
-
-    Args:
-        at_integers: takes increasing integer orders above 1 and returns their divergences in nats.
-        orders: (n_orders,) Rényi orders above 1.
-
-    Returns:
-        (n_orders,) nats, equal at integer orders.
+    upper bound. `at_integers` takes increasing integer orders above 1.
     """
     knots = np.unique(np.concatenate([[1.0], np.floor(orders), np.ceil(orders)]))
     log_moments = np.zeros_like(knots)

@@ -61,13 +61,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The orders between two edges.
-
-    Args:
-        start: index of the first one among the sorted orders.
-        stop: index after the last one.
-        top: the upper edge.
-    """
+    """The sorted orders from index `start` to `stop`, and their upper edge."""
 
     start: int
     stop: int
@@ -105,9 +99,6 @@ def order_plan(orders: bytes) -> OrderPlan:
     """Build and cache the plan of float64 orders in (1, 4096], given as bytes.
 
     The last 16 plans are cached, about 0.4 MB each for 1,387 orders.
-
-    Raises:
-        ValueError: an order is out of bounds.
     """
     given = np.frombuffer(orders)
     if not bool(((given > 1) & (given <= EDGES[-1])).all()):
@@ -131,15 +122,10 @@ def order_plan(orders: bytes) -> OrderPlan:
 
 
 def excess(nodes: Nodes, plan: OrderPlan, near: int, stop: int, bend: float, spread: float) -> tuple[Floats, Floats]:
-    """Sum weight ((1 + u)^a - 1 - a u) over nodes.
+    """Sum weight ((1 + u)^a - 1 - a u) over nodes for the `stop` lowest orders.
 
-    Args:
-        nodes: the quadrature.
-        plan: the orders.
-        near: number of sorted orders that use all nodes.
-        stop: number of sorted orders to compute, at least 1.
-        bend: upper end of the nodes for orders from `near` on.
-        spread: nodes further than this beyond the highest peak of a block are ignored.
+    The `near` lowest use all nodes, the others those below `bend`. Nodes further than `spread` beyond the highest peak
+    of a block are ignored.
 
     Returns:
         Two (stop,) arrays: the sums, each times exp(-its log scale), and the log scales, which are 0 unless a term
