@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(VENV)/.torch
+SITE := $(VENV)/.site
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run compose test torture fuzz mutations audit check format openapi bench lock clean torch screenshots
+.PHONY: help setup demo run compose test torture fuzz mutations audit check format openapi docs bench lock clean torch screenshots
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -31,6 +32,11 @@ $(TORCH): $(STAMP) requirements-torch-cpu.lock requirements-torch.lock requireme
 	@$(PIP) --no-deps --require-hashes -r requirements-torch.lock
 	@$(BIN)/python -W ignore -c 'import torch' 2>/dev/null || $(PIP) --no-deps --require-hashes -r requirements-cuda.lock
 	@$(BIN)/python -W ignore -c 'import torch'
+	@touch $@
+
+# What builds the documentation, and nothing else needs.
+$(SITE): $(STAMP) requirements-docs.lock
+	@$(PIP) --no-deps --require-hashes -r requirements-docs.lock
 	@touch $@
 
 setup: $(STAMP) ## install all that serving, the demo and the checks need, pinned, into .venv
@@ -82,16 +88,20 @@ screenshots: $(STAMP) ## take pictures of every page into docs/images/pages, wit
 openapi: $(STAMP) ## write openapi/openapi.json anew
 	@$(BIN)/epsilon-ledger openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json
 
+docs: $(SITE) ## build the documentation into site/; a link or an anchor that leads nowhere fails
+	@$(BIN)/zensical build --clean --strict
+
 bench: $(STAMP) ## print the figures that docs/operations/performance.md keeps
 	@$(BIN)/python -m benchmarks
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@$(COMPILE) pyproject.toml -o requirements.lock
 	@$(COMPILE) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock
 	@$(COMPILE) --group torch -c requirements-dev.lock -o requirements-torch.lock
 	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } cuda' requirements-torch.lock > requirements-cuda.lock
 	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } !cuda' requirements-torch.lock > requirements-torch.lock.new
 	@mv requirements-torch.lock.new requirements-torch.lock
 
 clean: ## remove what set-up and tests made
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache dist site

@@ -54,7 +54,7 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """The indented blocks of a page of docs/, and those that are fenced as bash; JSON left out."""
+    """The indented blocks of a page of docs/, and those that are fenced as bash or SQL; JSON left out."""
     found: list[Block] = []
     title, lines = "", (ROOT / "docs" / f"{page}.md").read_text().splitlines()
     place = 0
@@ -62,7 +62,7 @@ def blocks(page: str) -> list[Block]:
         begin = place
         if lines[place].startswith("```"):
             place = next(at for at in range(place + 1, len(lines)) if lines[at].startswith("```"))
-            if lines[begin] == "```bash":
+                if lines[begin] in {"```bash", "```sql"}:
                 found.append(Block(page, title, begin + 1, "\n".join(lines[begin + 1 : place])))
         elif lines[place].startswith("## "):
             title = lines[place].removeprefix("## ")

@@ -114,7 +114,7 @@ def is_supported(event: DpEvent, relation: NeighboringRelation) -> bool:
     return True
 
 
-@pytest.mark.parametrize("row", rows(section(PAGE, "Neighbours")), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", rows(section(PAGE, "Neighboring relations")), ids=lambda row: row[0])
 def test_an_event_is_supported_where_the_table_says_so(row: list[str]) -> None:
     name, *cells = row
     event = example(name.strip("`"))
@@ -144,7 +144,7 @@ def test_an_event_is_supported_where_the_table_says_so(row: list[str]) -> None:
 
 
 def test_the_table_of_relations_has_all_events_but_those_that_are_their_parts() -> None:
-    assert {row[0].strip("`") for row in rows(section(PAGE, "Neighbours"))} == set(TYPE_BY_NAME) - WRAPPERS
+    assert {row[0].strip("`") for row in rows(section(PAGE, "Neighboring relations"))} == set(TYPE_BY_NAME) - WRAPPERS
 
 
 def test_the_numbers_of_curves_are_those_of_the_code() -> None:

@@ -32,7 +32,7 @@ def test_links_lead_somewhere_and_nothing_names_a_machine(document: Path) -> Non
     assert f"{Path.home()}/" not in text
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/contributing/setup.md"])
 def test_every_target_that_is_named_exists(document: str) -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     named = set(re.findall(r"(?m)(?:`|^    )make ([a-z]+)", (ROOT / document).read_text()))
@@ -40,16 +40,20 @@ def test_every_target_that_is_named_exists(document: str) -> None:
     assert named <= set(re.findall(r"(?m)^  make ([a-z]+) ", listed))
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
-def test_every_place_that_is_named_exists(document: str) -> None:
-    text = (ROOT / document).read_text()
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs/contributing").glob("*.md")), ids=_name)
+def test_every_place_that_is_named_exists(document: Path) -> None:
+    text = document.read_text()
     named = re.findall(r"`((?:\.ci|app|benchmarks|docs|examples|migrations|openapi|sdk|tests)/[^`\s]*)`", text)
     assert len(named) > 5
     assert not [place for place in named if not (ROOT / place).exists()]
 
 
-def test_the_map_of_the_readme_has_every_folder() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_map_of_the_architecture_has_every_folder() -> None:
+    text = (ROOT / "docs/explanation/architecture.md").read_text()
     folders = [path for room in (ROOT, ROOT / "app") for path in room.iterdir() if path.is_dir()]
     names = {f"{_name(path)}/" for path in folders if not path.name.startswith((".", "_"))} - {"app/", "dist/", "docs/"}
     assert len(names) > 10
@@ -68,6 +72,11 @@ def test_the_index_lists_every_decision_by_its_title() -> None:
     listed = re.findall(r"(?m)^- \[(.*)\]\((.*)\)$", (ROOT / "docs/adr/README.md").read_text())
     titles = [(record.read_text().splitlines()[0].removeprefix("# "), record.name) for record in RECORDS]
     assert listed == titles
+
+
+def test_the_site_has_every_page() -> None:
+    listed = re.findall(r'(?m)"(\S+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md"))
 
 
 def test_the_changelog_knows_the_version_of_both_distributions() -> None:

@@ -1,4 +1,4 @@
-"""What the README says, done: its commands are run and the answers below them compared."""
+"""Run the commands of the README, the first tutorial and the guides in HTTP, and compare the answers shown."""
 
 import json
 import os
@@ -18,23 +18,23 @@ from tests.conftest import Ledger, LiveServer
 from tests.docs.markdown import ROOT, Fence, fences, section
 
 README = (ROOT / "README.md").read_text()
-BY_HAND = fences(section(README, "By hand"))
+FIRST = fences((ROOT / "docs" / "tutorial" / "first-budget.md").read_text())
 FURTHER = fences((ROOT / "docs" / "how-to" / "authorize-steps.md").read_text())
 ALERTS = fences((ROOT / "docs" / "how-to" / "send-alerts.md").read_text())
 TREES = fences((ROOT / "docs" / "how-to" / "arrange-budgets.md").read_text())
 BEGINNING = 2
-"""So many of the README's blocks make an organisation and start the service."""
+"""The number of blocks of the first tutorial that create an organisation and start the service."""
 SEPARATOR = "\x1e"
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each bash block wrote, by its text."""
-    pages = (BY_HAND, FURTHER, ALERTS, TREES)
-    readme, *further = ([fence for fence in page if fence.language == "bash"] for page in pages)
-    told = ran(readme, tmp_path_factory.mktemp("by-hand"))
+    pages = (FIRST, FURTHER, ALERTS, TREES)
+    first, *further = ([fence for fence in page if fence.language == "bash"] for page in pages)
+    told = ran(first, tmp_path_factory.mktemp("first"))
     for page in further:
-        told |= ran([*readme[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
+        told |= ran([*first[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
     return told
 
 
@@ -67,8 +67,8 @@ def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
 
 
 def test_every_answer_follows_the_commands_that_it_answers() -> None:
-    assert [fence.language for fence in BY_HAND].count("bash") >= 12
-    for before, fence in pairwise(BY_HAND):
+    assert [fence.language for fence in FIRST].count("bash") >= 12
+    for before, fence in pairwise(FIRST):
         assert fence.language in {"bash", "json", "text"}
         assert fence.language == "bash" or before.language == "bash"
 
@@ -77,7 +77,7 @@ def test_every_answer_follows_the_commands_that_it_answers() -> None:
     ("block", "answer"),
     [
         pytest.param(block, answer, id=f"{page} line {block.line}")
-        for page, found in (("README", BY_HAND), ("steps", FURTHER), ("alerts", ALERTS), ("trees", TREES))
+        for page, found in (("first-budget", FIRST), ("steps", FURTHER), ("alerts", ALERTS), ("trees", TREES))
         for block, answer in pairwise(found)
         if block.language == "bash" and answer.language in {"json", "text"}
     ],
@@ -161,7 +161,7 @@ def test_the_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) ->
     spent = ledger.post(f"/v1/runs/{run}/steps", {"count": steps}).json()["epsilon"]
     refused = ledger.post(f"/v1/runs/{run}/steps", {}).json()
 
-    (sample,) = (fence.text for fence in fences(section(README, "See it")) if fence.language == "text")
+    (sample,) = (fence.text for fence in fences(section(README, "Try it")) if fence.language == "text")
     assert f"sampling probability {MODEL.sampling_probability:g}, noise multiplier {MODEL.noise_multiplier:g}" in sample
     assert f"; {steps} steps fit into the budget" in sample
     assert re.search(rf"steps admitted and released +│ {steps} ", sample)

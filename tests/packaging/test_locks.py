@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from tests.packaging.dockerfile import ROOT
 
-DEV, TORCH, CUDA, CPU = (f"requirements-{name}.lock" for name in ("dev", "torch", "cuda", "torch-cpu"))
+DEV, DOCS, TORCH, CUDA, CPU = (f"requirements-{name}.lock" for name in ("dev", "docs", "torch", "cuda", "torch-cpu"))
 
 
 def entries(lock: str) -> list[Requirement]:
@@ -34,7 +34,7 @@ def project(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("lock", "at_least"), [("requirements.lock", 21), (DEV, 21), (TORCH, 21), (CUDA, 10), (CPU, 1)]
+    ("lock", "at_least"), [("requirements.lock", 21), (DEV, 21), (DOCS, 10), (TORCH, 21), (CUDA, 10), (CPU, 1)]
 )
 def test_the_locks_name_no_registry_and_hash_everything(lock: str, at_least: int) -> None:
     text = (ROOT / lock).read_text()
@@ -45,7 +45,7 @@ def test_the_locks_name_no_registry_and_hash_everything(lock: str, at_least: int
     assert len(hashed) == len(re.findall(r"(?m)^\S", text)) >= at_least
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", TORCH, CUDA])
+@pytest.mark.parametrize("lock", ["requirements.lock", DOCS, TORCH, CUDA])
 def test_no_lock_changes_what_the_development_lock_installs(lock: str) -> None:
     development = pinned(DEV)
     shared = {name: versions for name, versions in pinned(lock).items() if name in development}
@@ -65,7 +65,7 @@ def test_cuda_is_apart_from_what_everybody_needs() -> None:
     assert not {"torch", "opacus", "lightning"} & set(pinned(DEV))
 
 
-@pytest.mark.parametrize(("group", "lock"), [("dev", DEV), ("torch", TORCH)])
+@pytest.mark.parametrize(("group", "lock"), [("dev", DEV), ("docs", DOCS), ("torch", TORCH)])
 def test_each_dependency_group_is_locked_whole(group: str, lock: str) -> None:
     _are_met(project(".")["dependency-groups"][group], pinned(lock))
 
