@@ -62,7 +62,7 @@ def blocks(page: str) -> list[Block]:
         begin = place
         if lines[place].startswith("```"):
             place = next(at for at in range(place + 1, len(lines)) if lines[at].startswith("```"))
-                if lines[begin] in {"```bash", "```sql"}:
+            if lines[begin] in {"```bash", "```sql"}:
                 found.append(Block(page, title, begin + 1, "\n".join(lines[begin + 1 : place])))
         elif lines[place].startswith("## "):
             title = lines[place].removeprefix("## ")

@@ -48,14 +48,15 @@ def test_the_readme_is_short() -> None:
 def test_every_place_that_is_named_exists(document: Path) -> None:
     text = document.read_text()
     named = re.findall(r"`((?:\.ci|app|benchmarks|docs|examples|migrations|openapi|sdk|tests)/[^`\s]*)`", text)
-    assert len(named) > 5
+    assert named
     assert not [place for place in named if not (ROOT / place).exists()]
 
 
 def test_the_map_of_the_architecture_has_every_folder() -> None:
     text = (ROOT / "docs/explanation/architecture.md").read_text()
     folders = [path for room in (ROOT, ROOT / "app") for path in room.iterdir() if path.is_dir()]
-    names = {f"{_name(path)}/" for path in folders if not path.name.startswith((".", "_"))} - {"app/", "dist/", "docs/"}
+    names = {f"{_name(path)}/" for path in folders if not path.name.startswith((".", "_"))}
+    names -= {"app/", "dist/", "docs/", "site/"}
     assert len(names) > 10
     assert not [name for name in names if f"`{name}`" not in text]
 
