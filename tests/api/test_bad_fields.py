@@ -12,8 +12,11 @@ POPULATION = (
 BUDGET = '{"name": "n", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}'
 RUN = '{"name": "n", "budget": "mimic/icu-team"'
 GAUSSIAN = '{"type": "gaussian", "noise_multiplier": 50}'
-NO_NUMBERS = ['"1"', "true", "false", "[]", "{}", "[1]", '""', "NaN", "Infinity", "-Infinity", "1e400", "-1e400"]
-NO_NUMBERS += ["10" + "0" * 29, "-10" + "0" * 29, "0x10", "01", "+1", ".5", "1.", "1e", "1_0", "\u0661", "--1"]
+NO_NUMBERS = ['"1"', "true", "[]", "{}", "NaN", "1e400", "10" + "0" * 29]
+NO_NUMBER_ANYWHERE = ["false", "[1]", '""', "Infinity", "-Infinity", "-1e400", "-10" + "0" * 29]
+NO_NUMBER_ANYWHERE += ["0x10", "01", "+1", ".5", "1.", "1e", "1_0", "\u0661", "--1"]
+"""What the parser refuses, or every schema of a number: tried where each of them is met first."""
+
 NO_COUNTS = [*NO_NUMBERS, "0", "-1", "1.5", "1.0", "1e3", "1000000001", "9223372036854775808"]
 NO_TEXTS = ["5", "true", "[]", "{}", '["a"]', '""', "null", "NaN", "a", "'a'"]
 NO_LIMITS = ["5", '"1"', "true", "[]", "[1, 1e-5]", "{}", '{"epsilon": 1}', '{"delta": 1e-5}']
@@ -47,7 +50,7 @@ PLACES = {
 }
 NO_LEASES = [*NO_NUMBERS, "0", "-1", "1.5", "604801", "null"]
 FIELDS = [
-    ("/v1/populations", POPULATION.replace("1.0", "@") + "}", EPSILONS),
+    ("/v1/populations", POPULATION.replace("1.0", "@") + "}", [*EPSILONS, *NO_NUMBER_ANYWHERE]),
     ("/v1/populations", POPULATION.replace("1e-5", "@") + "}", DELTAS),
     ("/v1/populations", POPULATION.replace('"n"', "@") + "}", NO_TEXTS),
     ("/v1/populations", POPULATION.replace('"user"', "@") + "}", [*NO_TEXTS, '"a/b"', '" a"', '"a\\n"']),
@@ -78,7 +81,7 @@ FIELDS = [
     ("/v1/runs", RUN + ', "limit": {"epsilon": 1, "delta": 1e-5, @}}', ['"x": 1', '"epsilon": 1']),
     ("/v1/runs", RUN + ', "privacy_unit": @}', [text for text in NO_TEXTS if text != "null"]),
     ("/v1/runs", RUN + ", @}", ['"x": 1', '"status": "active"', '"next_step": 0', '"attempt": 2', '"name": "m"']),
-    ("/v1/runs/{run}/steps", '{"count": @}', NO_COUNTS),
+    ("/v1/runs/{run}/steps", '{"count": @}', [*NO_COUNTS, *NO_NUMBER_ANYWHERE]),
     ("/v1/runs/{run}/steps", '{"event": @}', NO_EVENTS),
     ("/v1/runs/{run}/steps", '{"first_step": @}', [*NO_NUMBERS, "-1", "1.0", "0.5", "9007199254740993"]),
     ("/v1/runs/{run}/steps", '{"events": @}', [*NO_LISTS, "[]"]),
@@ -101,7 +104,11 @@ FIELDS = [
     ("/v1/runs/{run}/complete", '{"steps_executed": @}', [*NO_NUMBERS, "-1", "0.5"]),
     ("/v1/runs", RUN + ', "plan": @}', [*NO_LISTS, "null"]),
     ("/v1/runs", RUN + ', "lease_seconds": @}', NO_LEASES),
-    ("/v1/accounting/epsilon", '{"delta": @, "events": [{"event": ' + GAUSSIAN + "}]}", DELTAS),
+    (
+        "/v1/accounting/epsilon",
+        '{"delta": @, "events": [{"event": ' + GAUSSIAN + "}]}",
+        [*DELTAS, *NO_NUMBER_ANYWHERE],
+    ),
     ("/v1/accounting/epsilon", '{"delta": 1e-5, "events": @}', [*NO_LISTS, "[]", "null"]),
     ("/v1/accounting/epsilon", '{"delta": 1e-5, "events": [{"event": ' + GAUSSIAN + ', "count": @}]}', NO_COUNTS),
     (
@@ -164,7 +171,7 @@ def test_an_event_without_a_sound_bound_is_unsupported_wherever_it_stands(house:
     assert house.rows() == before
 
 
-DEPTHS = [16, 17, 40, 200, *range(250, 280), 400, 2000]
+DEPTHS = [16, 17, 200, *range(250, 280, 6), 2000]
 """Of wrappers: from 2000 on no parser reads them; from 250 to 280 the schema would have found them too deep."""
 
 

@@ -90,30 +90,42 @@ def test_a_run_with_a_limit_of_its_own_is_read_by_it(home: House) -> None:
 
 
 @pytest.mark.parametrize("path", CREATES)
-@pytest.mark.parametrize(
-    "name", ["a", "ICU team 2", "Ärzte", "病人", "a.b-c_d", "%2F", "..", "population", "popx_", "x" * 100, "1", "null"]
-)
-def test_a_readable_name_is_taken(house: House, path: str, name: str) -> None:
-    made = house.ledger.post(path, _bodies(name)[path])
-    assert made.status_code == 201, made.text
-    assert made.json()["name"] == name
-    assert made.json()["path"].endswith(name)
-    assert house.ledger.get(f"{path}/{made.json()['id']}").json() == made.json()
+def test_a_readable_name_is_taken(house: House, path: str) -> None:
+    readable = (
+        "a",
+        "ICU team 2",
+        "Ärzte",
+        "病人",
+        "a.b-c_d",
+        "%2F",
+        "..",
+        "population",
+        "popx_",
+        "x" * 100,
+        "1",
+        "null",
+    )
+    for name in readable:
+        made = house.ledger.post(path, _bodies(name)[path])
+        assert made.status_code == 201, made.text
+        assert made.json()["name"] == name
+        assert made.json()["path"].endswith(name)
+        assert house.ledger.get(f"{path}/{made.json()['id']}").json() == made.json()
+
+
+UNREADABLE = [
+    *("", " ", "x" * 101, "a/b", "/", " a", "a ", "a\n", "a\tb", "a\x01b", "a\x7fb", "a\u200bb", "a\u202eb"),
+    *("\ufeffa", "a\u2028b", "a\u00a0", "pop_", "pop_x", "bud_1", "run_0123456789ab"),
+]
 
 
 @pytest.mark.parametrize("path", CREATES)
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("", " ", "x" * 101, "a/b", "/", " a", "a ", "a\n", "a\tb", "a\x01b", "a\x7fb", "a\u200bb", "a\u202eb"),
-        *("\ufeffa", "a\u2028b", "a\u00a0", "pop_", "pop_x", "bud_1", "run_0123456789ab"),
-    ],
-)
-def test_an_unreadable_name_is_refused(house: House, path: str, name: str) -> None:
+def test_an_unreadable_name_is_refused(house: House, path: str) -> None:
     before = house.rows()
-    reply = house.ledger.post(path, _bodies(name)[path])
-    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
-    assert reply.json()["errors"][0]["field"] == "body.name"
+    for name in UNREADABLE:
+        reply = house.ledger.post(path, _bodies(name)[path])
+        assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request"), repr(name)
+        assert reply.json()["errors"][0]["field"] == "body.name"
     assert house.rows() == before
 
 

@@ -40,18 +40,20 @@ def test_a_read_carries_a_tag_and_an_asker_that_has_it_gets_304(house: House, op
     assert tag.endswith('"')
     assert "no-store" not in first.headers.get("cache-control", "")
     assert "public" not in first.headers.get("cache-control", "")
-    for known in (tag, f"W/{tag}", f'"other", {tag}', f'{tag},"other"', "*", f"  {tag}  "):
+    ways = (tag, f"W/{tag}", f'"other", {tag}', f'{tag},"other"', "*", f"  {tag}  ")
+    for known in ways if operation.id == "getRun" else ways[:2]:
         again = house.ledger.get(path, "admin", If_None_Match=known)
         assert (again.status_code, again.content) == (304, b""), known
         assert again.headers["etag"] == tag
 
 
 @each_read
-@pytest.mark.parametrize("known", ["", '"other"', 'W/"other"', "nonsense", '"', "W/"])
-def test_an_asker_with_another_tag_gets_everything(house: House, operation: Operation, known: str) -> None:
+def test_an_asker_with_another_tag_gets_everything(house: House, operation: Operation) -> None:
     path = operation.at(**house.ids())
-    reply = house.ledger.get(path, "admin", If_None_Match=known)
-    assert (reply.status_code, reply.content) == (200, house.ledger.get(path, "admin").content)
+    everything = house.ledger.get(path, "admin").content
+    for known in ('"other"', "", 'W/"other"', "nonsense", '"', "W/") if operation.id == "getRun" else ('"other"',):
+        reply = house.ledger.get(path, "admin", If_None_Match=known)
+        assert (reply.status_code, reply.content) == (200, everything), known
 
 
 @pytest.mark.parametrize(

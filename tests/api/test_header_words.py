@@ -44,13 +44,11 @@ def test_whoever_sends_no_key_is_asked_for_one(house: House, headers: dict[str, 
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "br", "deflate", "identity, gzip", "x"])
-@pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("path", ["steps", "steps?dry_run=true", "reservations"])
-def test_a_compressed_body_is_not_taken(house: House, encoding: str, compressed: bool, path: str) -> None:  # noqa: FBT001
+def test_a_compressed_body_is_not_taken(house: House, encoding: str, path: str) -> None:
     before = house.rows()
-    content = gzip.compress(b"{}") if compressed else b"{}"
     headers = house.ledger.headers() | JSON | {"Content-Encoding": encoding}
-    for _ in range(2):  # the second time the key is remembered
+    for content in (gzip.compress(b"{}"), b"{}"):  # the second time the key is remembered
         reply = house.ledger.http.post(f"/v1/runs/{house.run}/{path}", content=content, headers=headers)
         told = is_refused(reply, 415, "unsupported_media_type")
         assert told["detail"] == "Compressed bodies are not taken; send the JSON as it is."
@@ -69,24 +67,19 @@ def _doubled(house: House, name: bytes, values: tuple[bytes, bytes]) -> list[tup
     return [*usual.items(), *((name, value) for value in values)]
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "second"),
-    [
+@pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.id)
+def test_a_doubled_header_is_refused(house: House, operation: Operation) -> None:
+    before = house.rows()
+    for name, first, second in (
         (b"idempotency-key", b"one", b"two"),
         (b"idempotency-key", b"one", b"one"),
         (b"content-type", b"application/json", b"application/json"),
         (b"content-type", b"application/json", b"text/plain"),
-    ],
-)
-@pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.id)
-def test_a_doubled_header_is_refused(
-    house: House, operation: Operation, name: bytes, first: bytes, second: bytes
-) -> None:
-    before = house.rows()
-    path = operation.at(**house.ids())
-    reply = house.ledger.http.post(path, content=b"{}", headers=_doubled(house, name, (first, second)))
-    told = is_refused(reply, 422, "invalid_request")
-    assert told["detail"] == f"The header {name.decode().title()} stands twice; send it once."
+    ):
+        path = operation.at(**house.ids())
+        reply = house.ledger.http.post(path, content=b"{}", headers=_doubled(house, name, (first, second)))
+        told = is_refused(reply, 422, "invalid_request")
+        assert told["detail"] == f"The header {name.decode().title()} stands twice; send it once."
     assert house.rows() == before
 
 
@@ -94,7 +87,8 @@ def test_a_doubled_header_is_refused(
 def test_two_keys_are_refused_though_both_open(house: House, operation: Operation) -> None:
     before = house.rows()
     keys = tuple(house.ledger.headers(role)["Authorization"].encode() for role in ("admin", "viewer"))
-    for both in (keys, keys[::-1], (keys[0], keys[0]), (keys[0], b"Bearer nope"), (b"", keys[0])):
+    pairs = [keys, keys[::-1], (keys[0], keys[0]), (keys[0], b"Bearer nope"), (b"", keys[0])]
+    for both in pairs if operation.path in {"/v1/runs", "/v1/runs/{run_id}/steps"} else pairs[:2]:
         headers = _doubled(house, b"authorization", (both[0], both[1]))
         reply = house.ledger.http.request(operation.method, operation.at(**house.ids()), headers=headers)
         told = is_refused(reply, 422, "invalid_request")

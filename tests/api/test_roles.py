@@ -69,17 +69,16 @@ def test_the_table_names_every_operation() -> None:
     assert set(MAY) == {operation.id for operation in GUARDED}
 
 
-@pytest.mark.parametrize(
-    ("operation", "role"),
-    [(operation, role) for operation in GUARDED for role in MAY[operation.id]],
-    ids=lambda given: given.id if isinstance(given, Operation) else given,
-)
-def test_a_role_may_do_what_the_table_says(house: House, operation: Operation, role: str) -> None:
+@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
+def test_a_role_may_do_what_the_table_says(house: House, operation: Operation) -> None:
+    """What changes something is done by the first role that may; all of them are told to those who may not."""
     ids = house.ids()
     if operation.method != "GET":
         ids |= _fresh(house, operation)
-    reply = _ask(house, operation, role, ids)
-    assert reply.status_code in {200, 201}, reply.text
+    everyone = operation.method == "GET" or MAY[operation.id] == EVERYONE
+    for role in MAY[operation.id] if everyone else MAY[operation.id][:1]:
+        reply = _ask(house, operation, role, ids)
+        assert reply.status_code in {200, 201}, (role, reply.text)
 
 
 def _fresh(house: House, operation: Operation) -> dict[str, str]:

@@ -508,8 +508,9 @@ def _ids(database: Database) -> dict[str, object]:
     return found
 
 
-def _copy(database: Database, table: Table, where: tuple[str, object], changes: dict[str, object]) -> dict[str, Any]:
-    ids = _ids(database)
+def _copy(
+    database: Database, table: Table, where: tuple[str, object], changes: dict[str, object], ids: dict[str, object]
+) -> dict[str, Any]:
     column, value = where
     sought = value if column == "name" else ids.get(str(value), value)
     with database.read(ALL_TENANTS) as tx:
@@ -518,18 +519,17 @@ def _copy(database: Database, table: Table, where: tuple[str, object], changes: 
     return row | {key: ids.get(str(new), new) if isinstance(new, str) else new for key, new in changes.items()}
 
 
-@pytest.mark.parametrize(("table", "where", "changes", "words"), COPIES)
-def test_sql_refuses_a_row_that_breaks_an_invariant(
-    database: Database, table: str, where: tuple[str, object], changes: dict[str, object], words: str
-) -> None:
-    before = dump(database)
-    row = _copy(database, metadata.tables[table], where, changes)
-    if database.dialect == "postgresql" and row.get("epsilon") != row.get("epsilon"):
-        pytest.skip("to PostgreSQL, NaN is a number above all others")
-    with pytest.raises(IntegrityError) as refused, database.write(ALL_TENANTS) as tx:
-        tx.execute(insert(metadata.tables[table]).values(row))
-    if database.dialect == "sqlite":  # PostgreSQL names them too, but another one where a row breaks several
-        assert words in str(refused.value.orig)
+@pytest.mark.parametrize("table", sorted({table for table, *_ in COPIES}))
+def test_sql_refuses_a_row_that_breaks_an_invariant(database: Database, table: str) -> None:
+    before, ids = dump(database), _ids(database)
+    for where, changes, words in [case for name, *case in COPIES if name == table]:
+        row = _copy(database, metadata.tables[table], where, changes, ids)
+        if database.dialect == "postgresql" and row.get("epsilon") != row.get("epsilon"):
+            continue  # to PostgreSQL, NaN is a number above all others
+        with pytest.raises(IntegrityError) as refused, database.write(ALL_TENANTS) as tx:
+            tx.execute(insert(metadata.tables[table]).values(row))
+        if database.dialect == "sqlite":  # PostgreSQL names them too, but another one where a row breaks several
+            assert words in str(refused.value.orig)
     assert dump(database) == before
 
 
@@ -538,7 +538,7 @@ class _UndoneError(Exception):
 
 
 def test_the_decision_from_which_the_table_starts_is_sound(database: Database) -> None:
-    row = _copy(database, metadata.tables["decisions"], ADMITTED, NEXT)
+    row = _copy(database, metadata.tables["decisions"], ADMITTED, NEXT, _ids(database))
     before = dump(database)
     with suppress(_UndoneError), database.write(ALL_TENANTS) as tx:
         tx.execute(insert(metadata.tables["decisions"]).values(row))
@@ -556,13 +556,12 @@ def test_sql_refuses_to_forget_what_others_refer_to(database: Database, table: s
     assert dump(database) == before
 
 
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [(table.name, column.name) for table in metadata.sorted_tables for column in table.columns if not column.nullable],
-)
-def test_sql_refuses_a_null_where_there_must_be_a_value(database: Database, table: str, column: str) -> None:
-    with pytest.raises(IntegrityError), database.write(ALL_TENANTS) as tx:
-        tx.execute(update(metadata.tables[table]).values({column: None}))
+@pytest.mark.parametrize("table", metadata.sorted_tables, ids=str)
+def test_sql_refuses_a_null_where_there_must_be_a_value(database: Database, table: Table) -> None:
+    for column in table.columns:
+        if not column.nullable:
+            with pytest.raises(IntegrityError), database.write(ALL_TENANTS) as tx:
+                tx.execute(update(table).values({column.name: None}))
 
 
 def test_every_check_was_broken_by_a_row_of_the_table() -> None:
