@@ -16,7 +16,7 @@ from tests.conftest import SAMPLED, LiveServer
 from tests.processor import within
 
 each_body = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
-PARSED_IN_BOTH_WAYS = [operation for operation in WITH_BODY if operation.id in {"takeSteps", "createPopulation"}]
+PARSED_IN_BOTH_WAYS = [operation for operation in WITH_BODY if operation.id in {"authorizeSteps", "createPopulation"}]
 """One whose body is parsed past the framework, and one that stands for all others: they share its parser."""
 
 each_post = pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.id)
