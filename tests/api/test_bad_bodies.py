@@ -232,7 +232,8 @@ def test_a_thousand_and_one_events_are_too_many(house: House, operation: Operati
 @each_with_events
 def test_too_many_are_counted_before_they_are_looked_at(house: House, operation: Operation) -> None:
     before, large = house.rows(), TOO_MANY[operation.id]
-    for item in ({}, 0, None, []):
+    items: list[object] = [{}, 0, None, []]
+    for item in items:
         many = {key: [item] * 1001 if isinstance(value, list) else value for key, value in large.items()}
         _check(_send(house, operation, json.dumps(many).encode(), "application/json"), 413, "request_too_large")
     assert house.rows() == before

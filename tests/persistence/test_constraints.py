@@ -196,7 +196,7 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ),
     ("checkpoints", ("organisation_id", "hospital"), {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
     ("run_anchors", ("decision_count", 3), {}, "run_anchors.run_id"),
-    ("run_anchors", ("decision_count", 3), {"decision_count": 0}, "run_anchors"),
+    ("run_anchors", ("decision_count", 3), {"decision_count": 0}, "ck_run_anchors_decision_count_positive"),
     ("run_anchors", ("decision_count", 3), {"run_id": "run_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "name_skeleton": "x"}, "accounts.path"),
     ("accounts", KIND, {"id": "a", "path": "x"}, "accounts.name_skeleton"),
@@ -522,7 +522,7 @@ def _copy(
 @pytest.mark.parametrize("table", sorted({table for table, *_ in COPIES}))
 def test_sql_refuses_a_row_that_breaks_an_invariant(database: Database, table: str) -> None:
     before, ids = dump(database), _ids(database)
-    for where, changes, words in [case for name, *case in COPIES if name == table]:
+    for where, changes, words in [case[1:] for case in COPIES if case[0] == table]:
         row = _copy(database, metadata.tables[table], where, changes, ids)
         if database.dialect == "postgresql" and row.get("epsilon") != row.get("epsilon"):
             continue  # to PostgreSQL, NaN is a number above all others
