@@ -15,12 +15,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.accounting.errors import AccountingError
+from app.api.schemas.examples import EXAMPLE_REQUEST_ID
 from app.api.validation_errors import refusal_of, truncate_echo
 from app.ledger.errors import LedgerError
+from app.logging_config import request_id
 from app.persistence.database import error_summary
 from app.service.metrics import counters
 
 PROBLEM_JSON: Final = "application/problem+json"
+
+TYPES: Final = "urn:problem-type:epsilon-ledger:"
+"""What the type of a problem begins with; its code follows. Installations share no address that it could be."""
 
 STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_request": (400, "Bad Request"),
@@ -155,11 +160,12 @@ def problem_body(code: str, detail: str, members: Mapping[str, object] | None = 
     """
     status, title = STATUSES[code]
     content = {
-        "type": "about:blank",
+        "type": f"{TYPES}{code}",
         "title": title,
         "status": status,
         "detail": detail,
         "code": code,
+        "request_id": request_id.get(),
         **(members or {}),
     }
     return json.dumps(content, allow_nan=False, ensure_ascii=False)
@@ -217,7 +223,14 @@ def problem_example(code: str) -> dict[str, Any]:
     status, title = STATUSES[code]
     return {
         "summary": title,
-        "value": {"type": "about:blank", "title": title, "status": status, "detail": "…", "code": code},
+        "value": {
+            "type": f"{TYPES}{code}",
+            "title": title,
+            "status": status,
+            "detail": "…",
+            "code": code,
+            "request_id": EXAMPLE_REQUEST_ID,
+        },
     }
 
 

@@ -90,7 +90,7 @@ def page_of(document: Mapping[str, Any]) -> str:
 
 
 def _epsilon(facts: Mapping[str, Any], name: str) -> str:
-    return "infinite" if facts[f"{name}_infinite"] else f"epsilon {facts[name]:.6g}"
+    return "infinite" if facts[name] == "Infinity" else f"epsilon {facts[name]:.6g}"
 
 
 def _table(facts: Mapping[str, object]) -> str:

@@ -3,17 +3,18 @@
 from math import inf
 
 
-def json_finite(**numbers: float) -> dict[str, float | bool | None]:
-    """Numbers as JSON has them, which knows no infinity.
+def json_finite(**numbers: float) -> dict[str, float | str]:
+    """Write numbers as JSON can hold them, which knows no infinity.
 
     Args:
         **numbers: by name.
 
     Returns:
-        Each number, or null if it is infinite, and beside it whether it is.
+        Each number, or "Infinity" in its place.
     """
-    members: dict[str, float | bool | None] = {}
-    for name, number in numbers.items():
-        members[name] = None if number == inf else number
-        members[f"{name}_infinite"] = number == inf
-    return members
+    return {name: json_number(number) for name, number in numbers.items()}
+
+
+def json_number(number: float) -> float | str:
+    """Write a number as JSON can hold it: an infinite one is the text "Infinity"."""
+    return "Infinity" if number == inf else number

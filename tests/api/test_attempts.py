@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.api.trainer import LOUD, QUIET, Trainer, hired, is_refused
+from tests.api.witness import without_request_id
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
@@ -103,7 +104,7 @@ def test_a_refusal_of_one_attempt_is_not_one_of_another(trainer: Trainer) -> Non
     refused = trainer.steps(count=10**6, key="k-1")
     assert refused.status_code == 403
     _open(trainer)
-    assert trainer.steps(count=10**6, key="k-1").content == refused.content
+    assert without_request_id(trainer.steps(count=10**6, key="k-1")) == without_request_id(refused)
     is_refused(trainer.steps(count=10**6, attempt=2, key="k-1"), 422, "idempotency_key_reused")
 
 

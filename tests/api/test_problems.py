@@ -1,5 +1,6 @@
 """Every error is a problem by a code of the table; a database in doubt admits nothing."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,25 @@ def test_a_row_of_the_table_is_an_error_and_a_title(code: str) -> None:
     assert 400 <= status <= 599
     assert title[0].isupper()
     assert not title.endswith(".")
+
+
+def test_the_reference_has_a_section_for_each_code_under_its_status() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text()
+    status = 0
+    listed: dict[str, int] = {}
+    for line in page.splitlines():
+        if heading := re.fullmatch(r"(##|###) (\w+).*", line):
+            status, code = (int(heading[2]), "") if heading[1] == "##" else (status, heading[2])
+            listed |= {code: status} if code else {}
+    assert listed == {code: status for code, (status, _) in STATUSES.items()}
+
+
+def test_a_problem_names_its_type_and_its_request(home: House) -> None:
+    reply = home.ledger.http.get("/v1/runs/nowhere", headers=home.ledger.headers() | {"X-Request-Id": "mine-1"})
+    assert reply.json()["type"] == "urn:problem-type:epsilon-ledger:not_found"
+    assert reply.json()["request_id"] == reply.headers["x-request-id"] == "mine-1"
+    refused = home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10**6})
+    assert refused.json()["request_id"] == refused.headers["x-request-id"]
 
 
 @contextmanager

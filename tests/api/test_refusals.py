@@ -12,13 +12,12 @@ from tests.persistence.dump import changed
 LEVELS = ["run", "budget", "division", "population"]
 LARGE = {"epsilon": 8.0, "delta": 1e-5}
 SMALL = {"epsilon": 1.2, "delta": 1e-5}
-PROBLEM = {"type", "title", "status", "detail", "code"}
+PROBLEM = {"type", "title", "status", "detail", "code", "request_id"}
 REFUSED = {
     *("decision", "run", "first_step", "count", "binding_account", "binding_account_path", "epsilon"),
-    *("epsilon_requested", "epsilon_requested_infinite", "epsilon_limit", "delta", "order", "spent", "held"),
-    *("requested", "requested_infinite", "limit", "delta_requested", "delta_left"),
+    *("epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
     *("max_count_that_fits", "noise_multiplier_that_fits", "limit_change", "dry_run"),
-    *("attempt", "epsilon_infinite", "spent_infinite", "held_infinite"),
+    "attempt",
 }
 
 
@@ -53,14 +52,16 @@ def test_a_refusal_has_every_number_and_they_fit_together(home: House) -> None:
     assert (reply.status_code, reply.headers["content-type"]) == (403, "application/problem+json")
     told = reply.json()
     assert set(told) == PROBLEM | REFUSED
-    assert (told["type"], told["status"], told["code"]) == ("about:blank", 403, "budget_exceeded")
+    assert (told["type"], told["status"]) == ("urn:problem-type:epsilon-ledger:budget_exceeded", 403)
     assert (told["decision"], told["run"], told["first_step"], told["count"]) == ("refused", home.run, 1, 10_000)
     assert (told["binding_account"], told["binding_account_path"]) == (home.budget, "mimic/icu-team")
     assert 0 < told["epsilon"] <= told["epsilon_limit"] == 1.0 <= told["epsilon_requested"]
-    assert (told["delta"], told["epsilon_requested_infinite"], told["dry_run"]) == (1e-5, False, False)
-    assert told["order"] in orders(GRID_VERSION)
-    assert 0 < told["spent"] <= told["limit"] < told["spent"] + told["held"] + told["requested"]
-    assert told["held"] == 0
+    assert (told["delta"], told["dry_run"]) == (1e-5, False)
+    rdp = told["rdp"]
+    assert set(rdp) == {"order", "spent", "held", "requested", "limit"}
+    assert rdp["order"] in orders(GRID_VERSION)
+    assert 0 < rdp["spent"] <= rdp["limit"] < rdp["spent"] + rdp["held"] + rdp["requested"]
+    assert rdp["held"] == 0
     assert 0 < told["max_count_that_fits"] < 10_000
     assert told["noise_multiplier_that_fits"] > 1.1
     assert "mimic/icu-team" in told["detail"]
@@ -68,11 +69,11 @@ def test_a_refusal_has_every_number_and_they_fit_together(home: House) -> None:
     assert home.ledger.get(f"/v1/runs/{home.run}").content == read
 
 
-def test_an_infinite_request_is_null_with_a_flag(home: House) -> None:
+def test_an_infinite_request_is_told_as_infinite(home: House) -> None:
     told = _ask(home.ledger, home.run, {"event": _gaussian(1e-3), "count": 10**9})
-    assert (told["epsilon_requested"], told["epsilon_requested_infinite"]) == (None, True)
+    assert told["epsilon_requested"] == "Infinity"
     assert "infinite" in told["detail"]
-    assert told["requested_infinite"] is (told["requested"] is None)
+    assert told["rdp"]["requested"] == "Infinity" or told["rdp"]["requested"] > told["rdp"]["limit"]
     assert told["max_count_that_fits"] == 0
 
 

@@ -13,9 +13,9 @@ from tests.persistence.dump import changed
 
 PLAN = ((LOUD, 5), (QUIET, 3), (LOUD, 2))
 MEMBERS = {
-    *("type", "title", "status", "detail", "code", "decision", "count", "binding_account", "binding_account_path"),
-    *("epsilon", "epsilon_requested", "epsilon_requested_infinite", "epsilon_limit", "delta", "order", "spent", "held"),
-    *("requested", "requested_infinite", "limit", "delta_requested", "delta_left"),
+    *("type", "title", "status", "detail", "code", "request_id", "decision", "count", "binding_account"),
+    *("binding_account_path", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
+    *("delta_requested", "delta_left"),
     *("max_count_that_fits", "noise_multiplier_that_fits"),
 }
 
@@ -106,8 +106,9 @@ def test_what_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer
     refused = trainer.reserve((LOUD, 10**6), key="k-1")
     told = is_refused(refused, 403, "budget_exceeded")
     assert set(told) >= MEMBERS
-    assert (told["decision"], told["count"], told["held"]) == ("refused", 10**6, 0)
-    assert told["spent"] + told["held"] + told["requested"] > told["limit"]
+    assert (told["decision"], told["count"], told["rdp"]["held"]) == ("refused", 10**6, 0)
+    rdp = told["rdp"]
+    assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"]
     assert told["noise_multiplier_that_fits"] > 60
     assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     fitting = told["max_count_that_fits"]
@@ -253,7 +254,7 @@ def test_a_lapsed_plan_gives_way_to_the_next_one(trainer: Trainer, monkeypatch: 
     held = trainer.reserved(*PLAN, lease_seconds=600)
     moved(monkeypatch, seconds=700)
     refused = is_refused(trainer.reserve((HUGE, 1)), 403, "budget_exceeded")
-    assert refused["held"] == 0
+    assert refused["rdp"]["held"] == 0
     assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
     trainer.reserved((QUIET, 4))
     _after(trainer, trainer.price((LOUD, 2), *PLAN), trainer.price((QUIET, 4)))
@@ -286,7 +287,7 @@ def test_what_one_run_holds_no_other_gets(trainer: Trainer) -> None:
     assert other.read()["steps_remaining"] == free - 30
     told = is_refused(other.steps(count=free - 29), 403, "budget_exceeded")
     assert told["max_count_that_fits"] == free - 30
-    assert told["held"] > 0
+    assert told["rdp"]["held"] > 0
     assert "hold" in told["detail"]
     assert is_refused(other.reserve((LOUD, free - 29)), 403, "budget_exceeded")["max_count_that_fits"] == free - 30
     assert other.steps(count=free - 30).status_code == 200

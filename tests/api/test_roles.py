@@ -14,6 +14,7 @@ from app.service.governance.api_keys import create_key
 from tests.api.conftest import House
 from tests.api.matrix import EVERYONE, MAY
 from tests.api.operations import GUARDED, Operation, valid_body, valid_headers
+from tests.api.witness import without_request_id
 from tests.conftest import SAMPLED
 
 NUMBERS: Iterator[int] = itertools.count()
@@ -134,4 +135,4 @@ def test_a_viewer_may_not_even_preview_steps(house: House) -> None:
 def test_a_missing_role_is_told_before_what_there_is(house: House) -> None:
     answers = [house.ledger.post(f"/v1/runs/{run}/pause", None, "viewer") for run in (house.run, "run_nothing")]
     assert [reply.status_code for reply in answers] == [403, 403]
-    assert answers[0].content == answers[1].content
+    assert without_request_id(answers[0]) == without_request_id(answers[1])

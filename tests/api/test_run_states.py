@@ -66,7 +66,7 @@ def test_what_was_answered_is_answered_again_in_any_state(home: House, status: s
     asked: list[tuple[dict[str, int], dict[str, str]]] = [
         ({"first_step": 1, "count": 3}, {}),
         ({"count": 2}, {"Idempotency_Key": "admitted"}),
-        ({"count": 10**6}, {"Idempotency_Key": "refused"}),
+        ({"count": 10**6}, {"Idempotency_Key": "refused", "X_Request_Id": "mine"}),
     ]
     first = [home.ledger.post(path, body, "trainer", **key) for body, key in asked]
     _bring(home, status)

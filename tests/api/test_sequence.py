@@ -13,7 +13,7 @@ NOISY = {"type": "gaussian", "noise_multiplier": 90.0}
 
 
 def _post(home: House, body: dict[str, Any], key: str | None = None, run: str | None = None) -> httpx2.Response:
-    headers = {} if key is None else {"Idempotency_Key": key}
+    headers = {"X_Request_Id": "mine"} | ({} if key is None else {"Idempotency_Key": key})
     return home.ledger.post(f"/v1/runs/{run or home.run}/steps", body, "trainer", **headers)
 
 

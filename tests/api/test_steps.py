@@ -14,7 +14,7 @@ GAUSSIAN = {"type": "gaussian", "noise_multiplier": 60.0}
 ADMITTED = {
     *("decision", "run", "first_step", "count", "next_step", "epsilon", "delta", "epsilon_limit"),
     *("steps_remaining", "binding_account", "binding_account_path", "dry_run"),
-    *("attempt", "requested_count", "epsilon_infinite", "overdrawn", "reservation"),
+    *("attempt", "requested_count", "overdrawn", "reservation"),
 }
 
 
@@ -164,6 +164,7 @@ def test_a_preview_changes_nothing_and_says_what_will_be_said(
     home: House, body: dict[str, Any], key: dict[str, str]
 ) -> None:
     before = home.rows()
+    key = key | {"X_Request_Id": "mine"}
     preview = _take(home, body, "?dry_run=true", **key)
     assert home.rows() == before
     assert _take(home, body, "?dry_run=true", **key) == preview

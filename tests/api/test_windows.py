@@ -172,7 +172,6 @@ def test_a_budget_renews_with_new_data_and_the_odometer_stands_beside_it(ledger:
             "population": population["id"],
             "population_path": "mimic",
             "epsilon": odometer["epsilon"],
-            "epsilon_infinite": False,
             "delta": 1e-5,
             "epsilon_limit": 1.0,
         }

@@ -199,7 +199,7 @@ def test_a_loss_without_bound_is_told_beside_what_is_held(ledger: Ledger) -> Non
     assert ledger.post(f"/v1/runs/{ledger.run(name='holding')}/reservations", plan, "trainer").status_code == 201
     happened = {"count": 1000, "mode": "report", "event": {"type": "gaussian", "noise_multiplier": 0.001}}
     reported = ledger.post(f"/v1/runs/{ledger.run(name='leaking')}/steps", happened, "trainer")
-    assert reported.json()["epsilon_infinite"]
+    assert reported.json()["epsilon"] == "Infinity"
     for path in ("/", f"/accounts/{population}", f"/accounts/{budget}"):
         reply = visit(ledger, path, signed_in(ledger))
         assert reply.status_code == 200, path

@@ -36,6 +36,7 @@ RUN = {
     "created_at": "2026-11-21T08:00:00Z",
     "updated_at": "2026-11-21T08:00:00.123456Z",
 }
+RDP = {"order": 8.5, "spent": 1.5, "held": 0.0, "requested": 0.25, "limit": 1.6}
 REFUSAL = {
     "decision": "refused",
     "run": RUN_ID,
@@ -47,11 +48,9 @@ REFUSAL = {
     "epsilon_requested": 3.2,
     "epsilon_limit": 3.0,
     "delta": 1e-5,
-    "order": 8.5,
-    "spent": 1.5,
-    "held": 0.0,
-    "requested": 0.25,
-    "limit": 1.6,
+    "rdp": RDP,
+    "delta_requested": 0.0,
+    "delta_left": 1e-7,
     "max_count_that_fits": 1,
     "noise_multiplier_that_fits": 3.75,
     "dry_run": False,
@@ -59,7 +58,14 @@ REFUSAL = {
 
 
 def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **members: object) -> httpx.Response:
-    content = {"type": "about:blank", "title": "A title", "status": status, "detail": "Why.", "code": code}
+    content = {
+        "type": f"urn:problem-type:epsilon-ledger:{code}",
+        "title": "A title",
+        "status": status,
+        "detail": "Why.",
+        "code": code,
+        "request_id": "req_1",
+    }
     return httpx.Response(
         status,
         content=json.dumps(content | members).encode(),

@@ -234,10 +234,9 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
 
 
 def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
-    finite = {"epsilon": 1.5, "epsilon_infinite": False, "delta": 1e-5, "optimal_order": 8, "warnings": ["w"]}
+    finite = {"epsilon": 1.5, "delta": 1e-5, "optimal_order": 8, "warnings": ["w"]}
     infinite: dict[str, object] = {
-        "epsilon": None,
-        "epsilon_infinite": True,
+        "epsilon": "Infinity",
         "delta": 1e-5,
         "optimal_order": None,
         "warnings": [],

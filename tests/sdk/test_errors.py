@@ -33,7 +33,7 @@ from epsilon_ledger import (
     UnsupportedEventError,
 )
 from epsilon_ledger._wire import errors
-from tests.sdk.fake_ledger import REFUSAL, RUN_ID, FakeLedger, Fault, problem
+from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, Fault, problem
 
 CASES = [
     (403, "budget_exceeded", REFUSAL, BudgetExceededError),
@@ -85,7 +85,7 @@ def test_a_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> No
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(4)
     for name, value in REFUSAL.items():
-        if name != "decision":
+        if name not in {"decision", "rdp"}:
             assert getattr(caught.value, name) == value
     assert str(caught.value) == (
         "4 steps from 10 of run_1 refused: mimic/icu-team has spent epsilon 2.9 of 3 at delta 1e-05, and this "
@@ -116,19 +116,21 @@ def test_a_refusal_says_what_fits(run: Run, ledger: FakeLedger, changed: dict[st
 
 
 def test_an_infinite_request_is_told_as_infinite(run: Run, ledger: FakeLedger) -> None:
-    members = REFUSAL | {"epsilon_requested": None, "epsilon_requested_infinite": True, "requested": None}
+    members = REFUSAL | {"epsilon_requested": "Infinity", "rdp": RDP | {"order": "Infinity", "requested": "Infinity"}}
     ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **members)))
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize()
-    assert caught.value.epsilon_requested == caught.value.requested == math.inf
+    refused = caught.value
+    assert refused.epsilon_requested == refused.rdp.requested == refused.rdp.order == math.inf
+    assert refused.rdp.spent == RDP["spent"]
 
 
-def test_deltas_of_mechanisms_are_told_if_the_ledger_tells_them(run: Run, ledger: FakeLedger) -> None:
-    for said, told in (({}, (0.0, 0.0)), ({"delta_requested": 1e-7, "delta_left": 2e-8}, (1e-7, 2e-8))):
-        ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **(REFUSAL | said))))
-        with pytest.raises(BudgetExceededError) as caught:
-            run.authorize()
-        assert (caught.value.delta_requested, caught.value.delta_left) == told
+def test_deltas_of_mechanisms_are_told(run: Run, ledger: FakeLedger) -> None:
+    said = {"delta_requested": 1e-7, "delta_left": 2e-8}
+    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **(REFUSAL | said))))
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize()
+    assert (caught.value.delta_requested, caught.value.delta_left) == (1e-7, 2e-8)
 
 
 def test_further_facts_are_attributes(run: Run, ledger: FakeLedger) -> None:

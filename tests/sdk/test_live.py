@@ -98,7 +98,8 @@ def test_from_the_first_step_to_the_refusal(admin: LedgerClient, trainer: Ledger
     assert (refusal.first_step, refusal.count, refusal.max_count_that_fits) == (expected, 3, 0)
     assert (refusal.binding_account_path, refusal.dry_run) == (budget, False)
     assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
-    assert refusal.spent + refusal.held + refusal.requested > refusal.limit
+    rdp = refusal.rdp
+    assert rdp.spent + rdp.held + rdp.requested > rdp.limit
     assert refusal.noise_multiplier_that_fits is not None
     assert refusal.noise_multiplier_that_fits > 1.1
     assert run.status == "completed"

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Limit, Output
+from app.api.schemas.common import ExtendedNumber, Limit, Output
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit as DomainLimit
@@ -16,8 +16,7 @@ class AccountHistoryPoint(Output):
     """What was spent at a moment."""
 
     at: datetime
-    epsilon: float | None = Field(description="By the account's filter as it is now, at its delta; null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber = Field(description="By the account's filter as it is now, at its delta.")
 
 
 class ChildShare(Output):
@@ -50,8 +49,8 @@ class AccountHistory(Output):
                     "account": EXAMPLE_POPULATION_ID,
                     "limit": {"epsilon": 8.0, "delta": 1e-5},
                     "points": [
-                        {"at": "2026-11-21T09:00:00Z", "epsilon": 0.0, "epsilon_infinite": False},
-                        {"at": "2026-11-21T09:30:00Z", "epsilon": 2.0904, "epsilon_infinite": False},
+                        {"at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
+                        {"at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
                     ],
                     "order": 9.5,
                     "children": [

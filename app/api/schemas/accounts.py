@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.common import (
     Account,
+    ExtendedNumber,
     Limit,
     Output,
     Page,
@@ -21,12 +22,10 @@ from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {
     "epsilon_with_held": 2.3187,
-    "epsilon_with_held_infinite": False,
     "filter": "adaptive",
     "planned": [],
     "weights_frozen": True,
     "epsilon_declared": 1.2539,
-    "epsilon_declared_infinite": False,
     "own_delta": 0.0,
     "warnings": [],
     "composition": "sequential",
@@ -36,7 +35,6 @@ _ACCOUNT = {
         "population": EXAMPLE_POPULATION_ID,
         "population_path": "mimic",
         "epsilon": 2.0904,
-        "epsilon_infinite": False,
         "delta": 1e-5,
         "epsilon_limit": 8.0,
     },
@@ -51,7 +49,6 @@ POPULATION_EXAMPLE: dict[str, Any] = {
     "neighboring_relation": "add_or_remove_one",
     "size": 46520,
     "epsilon": 2.0904,
-    "epsilon_infinite": False,
     "limit": {"epsilon": 8.0, "delta": 1e-5},
     **_ACCOUNT,
 }
@@ -62,7 +59,6 @@ BUDGET_EXAMPLE: dict[str, Any] = {
     "parent": EXAMPLE_POPULATION_ID,
     "population": EXAMPLE_POPULATION_ID,
     "epsilon": 1.6477,
-    "epsilon_infinite": False,
     "limit": {"epsilon": 3.0, "delta": 1e-5},
     "opens_at": None,
     "closes_at": "2027-01-01T00:00:00Z",
@@ -93,10 +89,7 @@ class LifetimeSpend(Output):
 
     population: str
     population_path: str
-    epsilon: float | None = Field(
-        default=None, description="Of the population, by its filter at its delta; null if infinite."
-    )
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber = Field(description="Of the population, by its filter at its delta.")
     delta: float
     epsilon_limit: float
 
@@ -118,11 +111,9 @@ class ComposedAccount(Account):
 
     composition: Literal["sequential", "parallel"]
     max_partitions_per_unit: int | None = None
-    epsilon_with_held: float | None = Field(
-        description="What it would have spent if all that reservations hold were spent, by the same filter; null if "
-        "infinite."
+    epsilon_with_held: ExtendedNumber = Field(
+        description="What it would have spent if all that reservations hold were spent, by the same filter."
     )
-    epsilon_with_held_infinite: bool
     attestation: Attestation | None = None
     lifetime: LifetimeSpend = Field(
         description="The odometer of the population: it never goes back, whatever opens or closes."

@@ -41,7 +41,6 @@ ALERT_EXAMPLE: dict[str, Any] = {
         "account_path": "mimic/icu-team",
         "account_kind": "budget",
         "epsilon": 2.4012,
-        "epsilon_infinite": False,
         "epsilon_limit": 3.0,
         "delta": 1e-5,
         "threshold": 0.8,

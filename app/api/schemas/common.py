@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
 
 from app.accounting.events import MAX_EVENTS, NeighboringRelation
 from app.api.schemas.examples import EXAMPLE_CURSOR
@@ -67,6 +68,12 @@ class Output(BaseModel):
 T = TypeVar("T", bound=Output)
 
 
+ExtendedNumber = TypeAliasType(
+    "ExtendedNumber",
+    Annotated[float | Literal["Infinity"], Field(description='A number, or "Infinity" where there is no finite one.')],
+)
+
+
 class Page(Output, Generic[T]):
     """A page of a list."""
 
@@ -81,11 +88,14 @@ class Problem(Output):
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = "about:blank"
+    type: str = Field(description="`urn:problem-type:epsilon-ledger:` and the code.")
     title: str
     status: int
     detail: str
-    code: str
+    code: str = Field(description="What went wrong; it never changes.")
+    request_id: str | None = Field(
+        description="As the header X-Request-Id and the service's log have it; null for what was refused unread."
+    )
 
 
 def _name(value: str) -> str:
@@ -176,12 +186,10 @@ class Account(Output):
         description="Whether the filter's weights are fixed: they are with the first charge. A run without a limit "
         "of its own needs none."
     )
-    epsilon: float | None = Field(description="Spent so far, by the account's filter at its delta; null if infinite.")
-    epsilon_infinite: bool
-    epsilon_declared: float | None = Field(
+    epsilon: ExtendedNumber = Field(description="Spent so far, by the account's filter at its delta.")
+    epsilon_declared: ExtendedNumber = Field(
         description="What an in-process accountant would print: valid only if all was fixed in advance."
     )
-    epsilon_declared_infinite: bool
     own_delta: float = Field(
         description="What mechanisms with a delta of their own have taken of the limit's delta so far."
     )

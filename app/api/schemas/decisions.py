@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.common import Output, Page
+from app.api.schemas.common import ExtendedNumber, Output, Page
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
 from app.persistence.repositories.decision_queries import Decided
@@ -13,9 +13,8 @@ from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.json_numbers import json_finite
 
 _FACTS = (
-    *("detail", "epsilon", "epsilon_infinite", "epsilon_requested", "epsilon_requested_infinite", "epsilon_limit"),
-    *("delta", "order", "spent", "spent_infinite", "held", "held_infinite", "requested", "requested_infinite", "limit"),
-    *("delta_requested", "delta_left", "max_count_that_fits", "noise_multiplier_that_fits", "limit_change"),
+    *("detail", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
+    *("max_count_that_fits", "noise_multiplier_that_fits", "limit_change"),
 )
 DECISION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,
@@ -27,7 +26,6 @@ DECISION_EXAMPLE: dict[str, Any] = {
     "count": 1,
     "requested_count": 1,
     "epsilon": 2.9996,
-    "epsilon_infinite": False,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
     "binding_account": EXAMPLE_BUDGET_ID,
@@ -53,8 +51,7 @@ class Decision(Output):
     first_step: int
     count: int
     requested_count: int = Field(description="More than `count` where the request was truncated.")
-    epsilon: float | None = Field(description="Of the run afterwards; null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
     delta: float
     epsilon_limit: float = Field(description="Of the limit that governed the run.")
     binding_account: str = Field(description="The account that left the fewest steps, or refused them.")

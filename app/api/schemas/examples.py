@@ -7,6 +7,7 @@ EXAMPLE_EVENT: dict[str, Any] = {
     "sampling_probability": 0.01,
     "event": {"type": "gaussian", "noise_multiplier": 1.1},
 }
+EXAMPLE_REQUEST_ID = "req_6f1c2d3e4f506172"
 EXAMPLE_RUN_ID = "run_019aa5b3c4d7b0c1d2e3f4051627"
 EXAMPLE_BUDGET_ID = "bud_019aa5b3c4d6a0b1c2d3e4f50617"
 EXAMPLE_RESERVATION_ID = "res_019aa5b3c4d8c1d0e2f304152637"

@@ -9,7 +9,17 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from app.accounting.events import event_to_dict
 from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
 from app.api.schemas.account_creation import CreateAccount
-from app.api.schemas.common import Input, LimitInput, Name, Output, Page, Reference, Relation, relation_of
+from app.api.schemas.common import (
+    ExtendedNumber,
+    Input,
+    LimitInput,
+    Name,
+    Output,
+    Page,
+    Reference,
+    Relation,
+    relation_of,
+)
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
@@ -48,7 +58,6 @@ EXPERIMENT_EXAMPLE: dict[str, Any] = {
     },
     "runs": 1,
     "epsilon": 2.4142,
-    "epsilon_infinite": False,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
     "created_by": EXAMPLE_KEY_ID,
@@ -169,8 +178,7 @@ class Experiment(Output):
     status: RunStatus | None = Field(description="Of that run.")
     event: dict[str, Any] | None = Field(description="What the sweep costs at once; null: each run pays for itself.")
     runs: int = Field(description="How many runs it has in the ledger.")
-    epsilon: float | None = Field(description="Of all of them together; null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber = Field(description="Of all of them together.")
     delta: float
     epsilon_limit: float
     created_by: str

@@ -6,13 +6,12 @@ from app.service.planning.costs import ADAPTIVE, CLASSIC, RDP
 
 EPSILON_EXAMPLE: dict[str, Any] = {
     "epsilon": 3.847,
-    "epsilon_infinite": False,
     "delta": 1e-5,
     "optimal_order": 5.9665,
     "accountants": [
-        {"name": "rdp", "epsilon": 3.847, "epsilon_infinite": False, "optimal_order": 5.9665, "note": RDP},
-        {"name": "adaptive", "epsilon": 3.85522, "epsilon_infinite": False, "optimal_order": None, "note": ADAPTIVE},
-        {"name": "rdp_classic", "epsilon": 4.3762, "epsilon_infinite": False, "optimal_order": 6.3559, "note": CLASSIC},
+        {"name": "rdp", "epsilon": 3.847, "optimal_order": 5.9665, "note": RDP},
+        {"name": "adaptive", "epsilon": 3.85522, "optimal_order": None, "note": ADAPTIVE},
+        {"name": "rdp_classic", "epsilon": 4.3762, "optimal_order": 6.3559, "note": CLASSIC},
     ],
     "warnings": [],
 }
@@ -28,9 +27,9 @@ DELTA_EXAMPLE: dict[str, Any] = {
 }
 TRAJECTORY_EXAMPLE: dict[str, Any] = {
     "points": [
-        {"step": 1, "epsilon": 0.76828, "epsilon_infinite": False},
-        {"step": 2500, "epsilon": 2.6682, "epsilon_infinite": False},
-        {"step": 5000, "epsilon": 3.847, "epsilon_infinite": False},
+        {"step": 1, "epsilon": 0.76828},
+        {"step": 2500, "epsilon": 2.6682},
+        {"step": 5000, "epsilon": 3.847},
     ],
     "steps": 5000,
     "delta": 1e-5,
@@ -79,7 +78,6 @@ LAPLACE_EXAMPLE: dict[str, Any] = {
     "epsilon": 0.46052,
     "epsilon_basic": 46.052,
     "epsilon_rdp": 27.089,
-    "epsilon_rdp_infinite": False,
     "optimal_order": 2.2416,
     "warnings": ["An epsilon above 20 is vacuous: it protects next to nobody."],
 }

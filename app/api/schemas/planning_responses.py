@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from app.accounting.events import event_to_dict
 from app.accounting.orders import PURE
-from app.api.schemas.common import Output
+from app.api.schemas.common import ExtendedNumber, Output
 from app.api.schemas.planning_examples import (
     DELTA_EXAMPLE,
     EPSILON_EXAMPLE,
@@ -17,13 +17,13 @@ from app.api.schemas.planning_examples import (
     SAMPLING_PROBABILITY_EXAMPLE,
     TRAJECTORY_EXAMPLE,
 )
-from app.service.json_numbers import json_finite
+from app.service.json_numbers import json_finite, json_number
 from app.service.planning.calibration import Solution, Steps
 from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
 from app.service.planning.laplace import LaplaceCost as DomainLaplaceCost
 
-OptimalOrder = Annotated[float | None, AfterValidator(lambda order: None if order == PURE else order)]
-"""A Rényi order; null where it is infinite, which means that the epsilons of pure mechanisms were added up."""
+OptimalOrder = Annotated[ExtendedNumber | None, BeforeValidator(lambda order: "Infinity" if order == PURE else order)]
+"""A Rényi order; at infinity the epsilons of pure mechanisms are added up."""
 
 AccountantName = Literal["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
 
@@ -32,8 +32,7 @@ class AccountantEpsilon(Output):
     """The epsilon that one way of accounting proves."""
 
     name: AccountantName
-    epsilon: float | None = Field(default=None, description="Null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber
     optimal_order: OptimalOrder = Field(default=None, description="Null for a way without orders.")
     note: str
 
@@ -67,12 +66,11 @@ class EpsilonEstimate(Output):
 
     model_config = ConfigDict(json_schema_extra={"examples": [EPSILON_EXAMPLE]})
 
-    epsilon: float | None = Field(description="Null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber
     delta: float
     optimal_order: OptimalOrder = Field(
-        description="The Rényi order at which the bound is smallest; null where it is infinite: "
-        "there the epsilons of pure mechanisms are added up."
+        description='The Rényi order at which the bound is smallest; at "Infinity" '
+        "the epsilons of pure mechanisms are added up."
     )
     accountants: list[AccountantEpsilon] = Field(
         description="The same plan by several ways of accounting, those that apply, to compare with other tools."
@@ -99,8 +97,8 @@ class DeltaEstimate(Output):
     delta: float = Field(description="1 if nothing is proven at this epsilon.")
     epsilon: float
     optimal_order: OptimalOrder = Field(
-        description="The Rényi order at which the bound is smallest; null where it is infinite: "
-        "there the epsilons of pure mechanisms are added up."
+        description='The Rényi order at which the bound is smallest; at "Infinity" '
+        "the epsilons of pure mechanisms are added up."
     )
     accountants: list[AccountantDelta] = Field(
         description="The same plan by several ways of accounting, those that apply, to compare with other tools."
@@ -123,8 +121,7 @@ class EpsilonTrajectoryPoint(Output):
     """What the plan has cost after so many steps."""
 
     step: int = Field(description="How many steps were taken, from 1.")
-    epsilon: float | None = Field(default=None, description="Null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber
 
 
 class EpsilonTrajectory(Output):
@@ -151,7 +148,7 @@ class CalibrationEstimate(Output):
 
     reachable: bool = Field(description="Whether any number is enough; if not, a warning says why.")
     event: dict[str, Any] | None = Field(description="The event with this number; null if none is enough.")
-    epsilon: float | None = Field(description="Of the whole plan with this number, if it is fixed in advance.")
+    epsilon: ExtendedNumber = Field(description="Of the whole plan with this number, if it is fixed in advance.")
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which that bound is smallest.")
     warnings: list[str]
@@ -219,17 +216,15 @@ class LaplaceCost(Output):
     noise_multiplier: float = Field(description="Scale over sensitivity: what a `laplace` event is charged by.")
     epsilon: float = Field(description="Of one release; pure, no delta.")
     epsilon_basic: float = Field(description="Of all releases; pure, their sum.")
-    epsilon_rdp: float | None = Field(description="Of all releases at delta; null without one, or if infinite.")
-    epsilon_rdp_infinite: bool
-    optimal_order: OptimalOrder = Field(
-        default=None, description="The Rényi order at which `epsilon_rdp` is smallest; null also where it is infinite."
-    )
+    epsilon_rdp: ExtendedNumber | None = Field(description="Of all releases at delta; null without one.")
+    optimal_order: OptimalOrder = Field(default=None, description="The Rényi order at which `epsilon_rdp` is smallest.")
     warnings: list[str]
 
     @classmethod
     def of(cls, cost: DomainLaplaceCost) -> "LaplaceCost":
         """Noise and its cost as they are answered."""
-        return cls(**asdict(cost) | {"warnings": list(cost.warnings)})
+        rdp = None if cost.epsilon_rdp is None else json_number(cost.epsilon_rdp)
+        return cls(**asdict(cost) | {"epsilon_rdp": rdp, "warnings": list(cost.warnings)})
 
 
 def _solution(found: Solution, delta: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
-from app.api.schemas.common import Body, Output
+from app.api.schemas.common import Body, ExtendedNumber, Output
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
@@ -76,9 +76,7 @@ HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
     "steps_executed": None,
     "next_step": 420,
     "epsilon": 1.6477,
-    "epsilon_infinite": False,
     "epsilon_planned": 2.1312,
-    "epsilon_planned_infinite": False,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
     "steps_remaining": 1698,
@@ -211,10 +209,8 @@ class CreatedReservation(Reservation):
     model_config = ConfigDict(json_schema_extra={"examples": [HELD_EXAMPLE]})
 
     next_step: int = Field(description="Of the run: the number of the first step of the plan.")
-    epsilon: float | None = Field(description="Of the run as it is; null if infinite.")
-    epsilon_infinite: bool
-    epsilon_planned: float | None = Field(description="Of the run once its plan is executed; null if infinite.")
-    epsilon_planned_infinite: bool
+    epsilon: ExtendedNumber = Field(description="Of the run as it is.")
+    epsilon_planned: ExtendedNumber = Field(description="Of the run once its plan is executed.")
     delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     steps_remaining: int = Field(description="Further steps like the last one that would fit besides the plan.")

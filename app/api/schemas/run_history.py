@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from app.api.pagination import encode_cursor
 from app.api.schemas.accounts import counted
-from app.api.schemas.common import Output
+from app.api.schemas.common import ExtendedNumber, Output
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
@@ -30,8 +30,7 @@ class RunHistoryPoint(Output):
     first_step: int
     count: int
     next_step: int
-    epsilon: float | None = Field(description="Of the run afterwards; null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
     delta: float
     epsilon_limit: float
     events: list[dict[str, Any]] = Field(
@@ -67,7 +66,6 @@ class RunHistory(Output):
                             "count": 1,
                             "next_step": 420,
                             "epsilon": 1.6477,
-                            "epsilon_infinite": False,
                             "delta": 1e-5,
                             "epsilon_limit": 3.0,
                             "events": [{"event": EXAMPLE_EVENT, "count": 1}],

@@ -8,10 +8,16 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import DpEvent
-from app.api.schemas.common import Body, Count, Output
+from app.api.schemas.common import Body, Count, ExtendedNumber, Output
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.events import SentEvent, event_of
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_EVENT, EXAMPLE_RESERVATION_ID, EXAMPLE_RUN_ID
+from app.api.schemas.examples import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_EVENT,
+    EXAMPLE_REQUEST_ID,
+    EXAMPLE_RESERVATION_ID,
+    EXAMPLE_RUN_ID,
+)
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 from app.service.json_numbers import json_finite
@@ -25,7 +31,6 @@ ADMITTED_EXAMPLE: dict[str, Any] = {
     "requested_count": 1,
     "next_step": 420,
     "epsilon": 1.6477,
-    "epsilon_infinite": False,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
     "steps_remaining": 2698,
@@ -36,12 +41,13 @@ ADMITTED_EXAMPLE: dict[str, Any] = {
     "dry_run": False,
 }
 REFUSED_EXAMPLE: dict[str, Any] = {
-    "type": "about:blank",
+    "type": "urn:problem-type:epsilon-ledger:budget_exceeded",
     "title": "Budget exceeded",
     "status": 403,
     "detail": "mimic/icu-team has spent epsilon 2.9996 of 3 (delta 1e-05); with this request it would be 3.0001. "
     "None of the requested steps fits. With a noise multiplier of 1.182 the request would fit.",
     "code": "budget_exceeded",
+    "request_id": EXAMPLE_REQUEST_ID,
     "decision": "refused",
     "run": EXAMPLE_RUN_ID,
     "attempt": 1,
@@ -50,19 +56,10 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "binding_account": EXAMPLE_BUDGET_ID,
     "binding_account_path": "mimic/icu-team",
     "epsilon": 2.9996,
-    "epsilon_infinite": False,
     "epsilon_requested": 3.0001,
-    "epsilon_requested_infinite": False,
     "epsilon_limit": 3.0,
     "delta": 1e-5,
-    "order": 7.0376,
-    "spent": 1.5624,
-    "spent_infinite": False,
-    "held": 0.0,
-    "held_infinite": False,
-    "requested": 0.0005,
-    "requested_infinite": False,
-    "limit": 1.5628,
+    "rdp": {"order": 7.0376, "spent": 1.5624, "held": 0.0, "requested": 0.0005, "limit": 1.5628},
     "delta_requested": 0.0,
     "delta_left": 1e-7,
     "max_count_that_fits": 0,
@@ -148,8 +145,7 @@ class StepAuthorization(Output):
     count: int
     requested_count: int = Field(description="More than `count` where the request was truncated.")
     next_step: int
-    epsilon: float | None = Field(description="Of the run afterwards; null if infinite.")
-    epsilon_infinite: bool
+    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
     delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
     steps_remaining: int = Field(description="Further steps like the last one that every account would admit.")
@@ -202,22 +198,21 @@ def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str
 def refusal_facts(decision: Decision) -> dict[str, Any]:
     """The numbers of a refusal."""
     assert decision.refusal_details is not None, "a refusal has its numbers"
-    # Refusals that were recorded by early schemas do not say what could not be: deltas of mechanisms, infinite losses.
-    none = {"delta_requested": 0.0, "delta_left": 0.0, **json_finite(epsilon=0.0, spent=0.0, held=0.0)}
-    told: dict[str, Any] = json.loads(decision.refusal_details)
-    return none | told
+    facts: dict[str, Any] = json.loads(decision.refusal_details)
+    return facts
 
 
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
     """What a refusal says to a person: of steps, or of a plan."""
-    became = "infinite" if facts["epsilon_requested_infinite"] else f"{facts['epsilon_requested']:.4f}"
-    is_now = "infinite" if facts["epsilon_infinite"] else f"{facts['epsilon']:.4f}"
+    is_now, became = (
+        "infinite" if facts[name] == "Infinity" else f"{facts[name]:.4f}" for name in ("epsilon", "epsilon_requested")
+    )
     fitting, noise = facts["max_count_that_fits"], facts["noise_multiplier_that_fits"]
     spent = (
         f"{binding_path} has spent epsilon {is_now} of {facts['epsilon_limit']:g} "
         f"(delta {facts['delta']:g}); with this request it would be {became}."
     )
-    if facts["held"]:
+    if facts["rdp"]["held"]:
         spent += " Reservations hold a part of the rest."
     if facts["delta_requested"] > facts["delta_left"]:
         spent += (

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from sqlalchemy import Connection
 
+from app.accounting.orders import PURE
 from app.ledger.admission import Refusal
 from app.ledger.audit_actions import AuditAction
 from app.ledger.filters import Limit
@@ -56,7 +58,7 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
         refusal: of steps, or of a plan.
 
     Returns:
-        JSON members; a number that would be infinite is null, with a flag beside it.
+        JSON members; `rdp` is the comparison that decided, in nats at one Rényi order.
     """
     limit = refusal.binding.limit
     assert limit is not None, "only a limit refuses"
@@ -64,9 +66,13 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
         **json_finite(epsilon=refusal.epsilon, epsilon_requested=refusal.epsilon_requested),
         "epsilon_limit": limit.epsilon,
         "delta": limit.delta,
-        "order": refusal.order,
-        **json_finite(spent=refusal.spent, held=refusal.held, requested=refusal.requested),
-        "limit": refusal.limit,
+        "rdp": json_finite(
+            order=inf if refusal.order == PURE else refusal.order,
+            spent=refusal.spent,
+            held=refusal.held,
+            requested=refusal.requested,
+            limit=refusal.limit,
+        ),
         "delta_requested": refusal.delta_requested,
         "delta_left": refusal.delta_left,
         "max_count_that_fits": refusal.max_count_that_fits,

@@ -23,8 +23,7 @@ class LaplaceCost:
         epsilon: of one release, pure.
         epsilon_basic: of all releases, pure: their sum.
         epsilon_rdp: of all releases at delta; None without a delta.
-        epsilon_rdp_infinite: whether that is infinite, and None for that reason.
-        optimal_order: where the Rényi bound is smallest; None as `epsilon_rdp`.
+        optimal_order: where the Rényi bound is smallest; None without a delta, or where nothing is proven.
         warnings: what a careful reader would want to know.
     """
 
@@ -35,7 +34,6 @@ class LaplaceCost:
     epsilon: float
     epsilon_basic: float
     epsilon_rdp: float | None
-    epsilon_rdp_infinite: bool
     optimal_order: float | None
     warnings: tuple[str, ...]
 
@@ -88,8 +86,7 @@ def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> Lap
         noise_multiplier=scale / noise.l1_sensitivity,
         epsilon=epsilon,
         epsilon_basic=basic,
-        epsilon_rdp=None if by_rdp == inf else by_rdp,
-        epsilon_rdp_infinite=by_rdp == inf,
+        epsilon_rdp=by_rdp,
         optimal_order=order,
         warnings=tuple(about_size(min(basic, inf if by_rdp is None else by_rdp))),
     )

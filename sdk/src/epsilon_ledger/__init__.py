@@ -100,7 +100,7 @@ from epsilon_ledger._wire.problem_errors import (
     SequenceGapError,
     UnsupportedEventError,
 )
-from epsilon_ledger._wire.problems import BudgetExceededError, LimitChange, Problem, ProblemError
+from epsilon_ledger._wire.problems import BudgetExceededError, LimitChange, Problem, ProblemError, RdpComparison
 
 __all__ = [
     "AccountQuarantinedError",
@@ -153,6 +153,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "RandomizedResponseEvent",
+    "RdpComparison",
     "RepeatAndSelectEvent",
     "RequestInDoubtError",
     "RequestTooLargeError",

@@ -54,10 +54,6 @@ def members(shape: type, data: Mapping[str, object]) -> dict[str, Any]:
     for name, hint in _hints(shape).items():
         wire_name = _WIRE_NAMES.get(name, name)
         raw = data.get(wire_name)
-        # JSON has no infinity: the ledger writes null and a flag beside it.
-        if raw is None and data.get(f"{wire_name}_infinite") is True:
-            found[name] = math.inf
-            continue
         try:
             found[name] = _value(hint, raw)
         except MalformedError as error:
@@ -90,6 +86,8 @@ def _value(hint: Any, raw: object) -> object:  # noqa: ANN401 - a type hint can 
 def _scalar(wanted: type, raw: object) -> object:
     if wanted is datetime and isinstance(raw, str):
         return _moment(raw)
+    if wanted is float and raw == "Infinity":  # of JSON's own numbers none is
+        return math.inf
     if wanted is float and isinstance(raw, int) and not isinstance(raw, bool):
         return _real(raw)
     if not isinstance(raw, wanted) or (isinstance(raw, bool) and wanted is not bool):

@@ -1,6 +1,5 @@
 """The ledger's own way to say no, and the one that trainers wait for; `errors` draws the whole tree."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,6 +63,17 @@ class LimitChange:
 
 
 @dataclass(frozen=True, slots=True)
+class RdpComparison:
+    """The comparison that decided, in nats at one Rényi order (`math.inf`: pure epsilons)."""
+
+    order: float
+    spent: float
+    held: float
+    requested: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Refusal:
     run: str | None
     first_step: int | None
@@ -74,13 +84,9 @@ class _Refusal:
     epsilon_requested: float
     epsilon_limit: float
     delta: float
-    order: float
-    spent: float
-    held: float
-    requested: float | None
-    limit: float
-    delta_requested: float | None
-    delta_left: float | None
+    rdp: RdpComparison
+    delta_requested: float
+    delta_left: float
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
     limit_change: LimitChange | None
@@ -114,17 +120,10 @@ class BudgetExceededError(ProblemError):
         self.epsilon_requested = refusal.epsilon_requested
         self.epsilon_limit = refusal.epsilon_limit
         self.delta = refusal.delta
-        # The comparison that decided, in nats at this Rényi order (2^60 stands for infinity: pure epsilons).
-        self.order = refusal.order
-        self.spent = refusal.spent
-        self.held = refusal.held
-        # The ledger writes an infinite request as null.
-        self.requested = math.inf if refusal.requested is None else refusal.requested
-        self.limit = refusal.limit
-        # What the events' mechanisms take of delta by a delta of their own, and what is left for that; a ledger older
-        # than such mechanisms says nothing.
-        self.delta_requested = refusal.delta_requested or 0.0
-        self.delta_left = refusal.delta_left or 0.0
+        self.rdp = refusal.rdp
+        # What the events' mechanisms take of delta by a delta of their own, and what is left for that.
+        self.delta_requested = refusal.delta_requested
+        self.delta_left = refusal.delta_left
         # What would have been admitted instead.
         self.max_count_that_fits = refusal.max_count_that_fits
         self.noise_multiplier_that_fits = refusal.noise_multiplier_that_fits
