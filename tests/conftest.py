@@ -12,9 +12,9 @@ from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 from app.persistence import database
+from app.service import readiness
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
-from app.service.monitoring import readiness
 from tests import postgres
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key

@@ -18,7 +18,7 @@ from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
-from app.service.monitoring.readiness import BELIEVED_SECONDS
+from app.service.readiness import BELIEVED_SECONDS
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 """Tests sign in more often than people do."""

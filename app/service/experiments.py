@@ -25,7 +25,7 @@ from app.persistence.repositories.experiments import Experiment
 from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.decision import decide
 from app.service.charging.loading import load_for

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from app.persistence.rehearsal import Fault
-from app.service.monitoring import database_collector, readiness
+from app.service import readiness
+from app.service.monitoring import database_collector
 from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
 from tests.api.conftest import House, furnish

@@ -90,7 +90,7 @@ CASES = (
     ),
     Mutation(
         "what is held is taken out of the whole, whichever part is the largest",
-        "app/service/reservations/ending.py",
+        "app/service/charging/close.py",
         "after[account.id] = of_children(account, map(now, children))",
         "after[account.id] = account.settled(spent, subtract_hold(account.held, reserved))",
         ("tests/api/test_trees.py", "tests/service/test_composed_histories.py"),
@@ -160,7 +160,7 @@ CASES = (
     ),
     Mutation(
         "executed steps that were withdrawn are dropped",
-        "app/service/reservations/ending.py",
+        "app/service/charging/close.py",
         "        DecisionOutcome.REPORTED: closing.reported,\n",
         "        DecisionOutcome.REPORTED: (),\n",
         (LOWERED,),
@@ -168,7 +168,7 @@ CASES = (
     ),
     Mutation(
         "a run that has executed withdrawn steps over its limit goes on",
-        "app/service/reservations/ending.py",
+        "app/service/charging/close.py",
         "run = replace(run, status=RunStatus.OVERDRAWN)",
         "run = replace(run)",
         (LOWERED,),

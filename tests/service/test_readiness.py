@@ -9,8 +9,8 @@ import pytest
 
 from app.persistence.database import LOCK_TIMEOUT_SECONDS, Database
 from app.persistence.rehearsal import Fault
-from app.service.monitoring import readiness
-from app.service.monitoring.readiness import Readiness
+from app.service import readiness
+from app.service.readiness import Readiness
 
 NONE = cast("Database", None)
 

@@ -24,8 +24,8 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.auth import authentication
+from app.service.charging.close import end_withdrawn
 from app.service.charging.requests import StepResult
-from app.service.charging.withdrawn import end_withdrawn
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
 from app.service.governance.api_keys import create_key

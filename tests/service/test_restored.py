@@ -7,10 +7,10 @@ from sqlalchemy import delete
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.tables import event_costs
+from app.service.charging import close
 from app.service.charging.requests import StepRequest
 from app.service.maintenance import loop
 from app.service.maintenance.loop import expire_reservations
-from app.service.reservations import ending
 from tests.api.trainer import LOUD as LOUD_IN_JSON
 from tests.api.trainer import Trainer, moved
 from tests.conftest import Ledger
@@ -64,7 +64,7 @@ def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
     for trainer, event in ((ill, LOUD_IN_JSON), (well, {"type": "gaussian", "noise_multiplier": 77.0})):
         trainer.reserved((event, 2), lease_seconds=60)
 
-    real, first = ending.close_reservation, ledger.get(f"/v1/runs/{ill.run}").json()["reservation"]
+    real, first = close.close_reservation, ledger.get(f"/v1/runs/{ill.run}").json()["reservation"]
 
     def end(work: Any, organisation_id: str, before: Any, *more: Any) -> None:  # noqa: ANN401 - passed through
         if before.id == first:

@@ -14,7 +14,7 @@ from app.persistence.repositories.accounts import AccountFilter, AccountRecord, 
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.partitions import AccountView, account_views, build_attestation, check_part, partition_payload
 from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, require_dates, validate_spec
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent

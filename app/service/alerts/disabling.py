@@ -9,7 +9,7 @@ from app.ledger.audit_actions import AuditAction
 from app.ledger.hash_chain import Actor, digest
 from app.persistence.repositories import deliveries, webhooks
 from app.persistence.repositories.webhooks import Webhook
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 
 
 def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor, why: str, now: datetime) -> None:

@@ -15,7 +15,7 @@ from app.persistence.repositories.alerts import Alert, AlertFilter, AlertType
 from app.service.accounts.lookup import find_account, require_reach
 from app.service.alerts.alert_factory import thresholds_reached
 from app.service.alerts.forecasts import Outlook, outlook
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 
 

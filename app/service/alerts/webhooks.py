@@ -19,7 +19,7 @@ from app.service.alerts.alert_factory import trial
 from app.service.alerts.disabling import disable, facts
 from app.service.alerts.ssrf_guard import check_url
 from app.service.alerts.webhook_signatures import new_secret
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import IdempotentRequest, StoredResponse, require_no_key, run_idempotent

@@ -21,7 +21,7 @@ from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import audit_entries, checkpoints, organisations
 from app.persistence.repositories.checkpoints import Checkpoint
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent

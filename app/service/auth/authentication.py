@@ -16,7 +16,7 @@ from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, organisations
 from app.persistence.repositories.api_keys import KeyRecord
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 from app.service.ids import new_id
 
 DEFAULT_PLACEMENT = "default"

@@ -14,7 +14,7 @@ from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import Actor
 from app.persistence.database import Database, error_summary
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 
 GATHERED_SECONDS = 60.0
 """After the first failure of a key or a person, how long further ones are counted before they are noted together."""

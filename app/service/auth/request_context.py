@@ -10,7 +10,7 @@ from app.ledger.errors import InsufficientScopeError
 from app.ledger.hash_chain import Actor
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 from app.persistence.database import Database
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
 
 

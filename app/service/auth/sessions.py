@@ -24,7 +24,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, sessions
 from app.persistence.repositories.api_keys import KeyRecord
 from app.persistence.repositories.sessions import SessionRecord
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import Principal, principal_of, secret_hash
 from app.service.ids import new_id
 

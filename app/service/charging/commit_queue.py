@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,9 +17,9 @@ from app.ledger.permissions import Permission
 from app.persistence.database import Database, WriteLockBusyError, error_summary
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
+from app.service.charging.close import end_withdrawn
 from app.service.charging.group import CommandResult, commit_group, preview
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
-from app.service.charging.withdrawn import end_withdrawn
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 from app.service.metrics import counters
 from app.service.metrics.tracing import TRACES
@@ -179,7 +180,7 @@ class CommitQueue:
                 return [error] * len(commands)
         else:
             counters.group_written(len(commands), perf_counter() - began_at)
-            counters.decided(outcomes)
+            counters.count_decisions(_counted(outcomes))
             return outcomes
         return [(await self._committed([command]))[0] for command in commands]
 
@@ -192,6 +193,13 @@ class CommitQueue:
                 pass
         work = partial(commit_group, self.db, self.memory, commands)
         return list(await asyncio.get_running_loop().run_in_executor(self._threads, self.db.retried, work))
+
+
+def _counted(outcomes: "Iterable[CommandResult | Exception]") -> Iterator[tuple[str, int]]:
+    """What is counted of decisions: the outcome, and how many steps were asked for."""
+    for each in outcomes:
+        if isinstance(each, StepResult):
+            yield counters.REPLAYED if each.replayed else each.decision.outcome, each.decision.requested_count
 
 
 def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:

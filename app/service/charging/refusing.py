@@ -14,7 +14,7 @@ from app.ledger.audit_actions import AuditAction
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import LimitChange
 from app.persistence.repositories import audit_entries
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.json_numbers import json_finite
 
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 from app.accounting.events import fingerprint
 from app.ledger.alert_thresholds import watermark_of
+from app.ledger.runs import Run
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
 from app.service.alerts.alert_factory import thresholds_reached
+from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import CachedPlan, Key, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork
 
@@ -41,6 +43,14 @@ def save(work: UnitOfWork) -> None:
         balances.save(work.tx, [(of, each.account, each.since, each.updated_at) for of, each in records])
     for organisation_id in sorted(work.alerts):
         alerts.add(work.tx, organisation_id, work.alerts[organisation_id])
+
+
+def save_transition(work: UnitOfWork, call: RequestContext, run: Run) -> None:
+    """Write a run as it is now, and a new version of its account, so that nobody believes an older one."""
+    own = work.accounts[call.organisation_id, run.account_id].account
+    work.move(call.organisation_id, run)
+    work.change(call.organisation_id, [replace(own, version=own.version + 1)], call.now)
+    save(work)
 
 
 def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:

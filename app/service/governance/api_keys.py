@@ -16,7 +16,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, audit_entries, organisations
 from app.persistence.repositories.api_keys import KeyRecord
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.costing import PrecomputedCosts

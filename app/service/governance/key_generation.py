@@ -12,7 +12,7 @@ from app.ledger.hash_chain import Actor, digest
 from app.ledger.permissions import Role
 from app.persistence.repositories import api_keys
 from app.persistence.repositories.api_keys import KeyRecord
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import secret_hash
 from app.service.ids import new_id
 

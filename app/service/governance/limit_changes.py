@@ -25,7 +25,7 @@ from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.spec import validate_spec
 from app.service.alerts.alert_factory import thresholds_reached
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.governance.if_match import require_if_match

@@ -24,7 +24,7 @@ from app.ledger.policy_warnings import RuleWarning, warnings_about
 from app.persistence.repositories import account_writes, accounts, organisations
 from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_parent
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.governance.if_match import require_if_match

@@ -13,7 +13,7 @@ from app.ledger.permissions import Permission
 from app.persistence.repositories import api_keys, organisations, proposals
 from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, run_with_costs

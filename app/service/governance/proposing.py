@@ -11,7 +11,7 @@ from app.ledger.hash_chain import canonical
 from app.ledger.policies import ORGANISATION
 from app.persistence.repositories import proposals
 from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
 

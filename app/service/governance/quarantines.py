@@ -12,7 +12,7 @@ from app.ledger.permissions import Permission
 from app.persistence.repositories import locks, raw_rows
 from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_account
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.governance.proposing import open_proposals, propose, require_none_open

@@ -8,12 +8,12 @@ from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import PreconditionFailedError
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.proposals import Proposal
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for
+from app.service.charging.saving import save_transition
 from app.service.costing import PrecomputedCosts
 from app.service.governance.run_policy_checks import require_still_allowed
-from app.service.runs.lifecycle import save_transition
 
 
 def approve_run(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:

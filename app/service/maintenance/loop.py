@@ -16,11 +16,11 @@ from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import reservations
 from app.persistence.repositories.reservations import Lapsed
 from app.service.alerts.forecasts import take_readings
+from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
 from app.service.maintenance.stale_reservations import tell_silent
 from app.service.metrics import counters
-from app.service.reservations.ending import close_reservation
 
 LOOK_SECONDS = 5.0
 PAGE = 100

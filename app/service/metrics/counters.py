@@ -9,7 +9,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from app.persistence.repositories.decisions import DecisionOutcome
-from app.service.charging.requests import StepResult
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a series each, which nobody asks for
 
@@ -94,16 +93,18 @@ def group_failed(*, foreseen: bool) -> None:
     _failed["database" if foreseen else "error"].inc()
 
 
-def decided(outcomes: Iterable[object]) -> None:
-    """Count what became of a group's requests; errors of the rules are counted as problems, where they are answered."""
+def count_decisions(decided: Iterable[tuple[str, int]]) -> None:
+    """Count the decisions of a group; errors of the rules are counted as problems, where they are answered.
+
+    Args:
+        decided: of each, its outcome or `REPLAYED`, and how many steps were asked for.
+    """
     told: dict[str, list[int]] = {}
-    for each in outcomes:  # of a whole group: one count for many costs less than many
-        if isinstance(each, StepResult):
-            outcome = REPLAYED if each.replayed else each.decision.outcome
-            told.setdefault(outcome, []).append(each.decision.requested_count)
+    for outcome, count in decided:  # of a whole group: one count for many costs less than many
+        told.setdefault(outcome, []).append(count)
     for outcome, counts in told.items():
         _decided[outcome].inc(len(counts))
-        if outcome is not REPLAYED:
+        if outcome != REPLAYED:
             _stepped[outcome].inc(sum(counts))
 
 

@@ -10,10 +10,10 @@ from app.ledger.reservations import Reservation, ReservationClose, commit, exten
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
+from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.reservations.ending import close_reservation
 
 
 def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:

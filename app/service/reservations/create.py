@@ -19,6 +19,7 @@ from app.ledger.runs import require_active, require_attempt
 from app.ledger.windows import require_open
 from app.persistence.repositories import reservations
 from app.service.auth.request_context import RequestContext
+from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_for
 from app.service.charging.refusing import refusal_details, refusal_event, with_limit_change
 from app.service.charging.saving import save
@@ -27,7 +28,6 @@ from app.service.charging.watching import find_deviations, require_no_sweep
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
 from app.service.ids import new_id
-from app.service.reservations.ending import close_reservation
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from sqlalchemy import Connection
 from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
-from app.ledger.runs import ENDS, Run, RunAction, RunStatus, after, require_attempt, require_not_ended
+from app.ledger.runs import ENDS, RunAction, RunStatus, after, require_attempt, require_not_ended
 from app.persistence.repositories import organisations, proposals, runs
 from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for
-from app.service.charging.saving import save
-from app.service.charging.unit_of_work import UnitOfWork
+from app.service.charging.saving import save_transition
 from app.service.charging.watching import require_no_sweep
 from app.service.costing import PrecomputedCosts, run_with_costs
 from app.service.governance.proposing import open_proposals
@@ -132,14 +131,6 @@ def start_attempt(
         return render(read_run(tx, call, run_id, ready))
 
     return run_idempotent(call, identity, create)
-
-
-def save_transition(work: UnitOfWork, call: RequestContext, run: Run) -> None:
-    """Write a run as it is now, and a new version of its account, so that nobody believes an older one."""
-    own = work.accounts[call.organisation_id, run.account_id].account
-    work.move(call.organisation_id, run)
-    work.change(call.organisation_id, [replace(own, version=own.version + 1)], call.now)
-    save(work)
 
 
 def _supersede(tx: Connection, call: RequestContext, run_id: str) -> None:

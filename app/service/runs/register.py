@@ -21,7 +21,7 @@ from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.accounts.lookup import find_parent
 from app.service.accounts.partitions import budget_payload
 from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, run_audit_payload, validate_spec
-from app.service.audit.log import AuditEvent
+from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for
 from app.service.charging.refusing import refusal_details, refusal_event

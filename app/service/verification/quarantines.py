@@ -14,7 +14,7 @@ from app.ledger.hash_chain import Actor
 from app.persistence.database import Database
 from app.persistence.repositories import organisations, raw_rows
 from app.persistence.tolerant import DAMAGED
-from app.service.audit.log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent, record_event
 from app.service.verification.report import VerificationReport
 
 STOPPED_AT_ONCE: Final = 100

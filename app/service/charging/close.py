@@ -17,11 +17,15 @@ from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
 from app.ledger.headroom import fits
 from app.ledger.parallel_exposure import without
-from app.ledger.reservations import Reservation, ReservationClose, has_lapsed, is_exact, subtract_hold
+from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed, is_exact, subtract_hold
 from app.ledger.runs import TERMINAL, Run, RunStatus
+from app.persistence.database import Database
 from app.persistence.repositories import accounts, partitions, reservations
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.alerts.alert_factory import exhausted, forfeited, overdrawn
+from app.service.auth.request_context import RequestContext
+from app.service.charging.loading import load_run
+from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 
@@ -73,6 +77,32 @@ def close_reservation(
     del work.reservations[organisation_id, before.run_id]
     work.changed_plan_items.pop((organisation_id, before.run_id), None)
     reservations.close(work.tx, organisation_id, closing.reservation, now)
+
+
+def end_withdrawn(db: Database, call: RequestContext, run_id: str, reservation_id: str) -> None:
+    """Commit a plan with the steps that were authorised, and return the rest.
+
+    Whoever asks for the plan's next step says so that it was not executed: its number would be another one's.
+
+    Args:
+        db: the run's database.
+        call: of the trainer that has asked for the next step.
+        run_id: whose plan.
+        reservation_id: the plan; if it is no longer active, nothing is done.
+    """
+
+    def commit_rest() -> None:
+        with db.write(call.organisation_id) as tx:
+            work = load_run(tx, call.organisation_id, run_id)
+            active = work.reservations.get((call.organisation_id, run_id))
+            if active is None or active.id != reservation_id or has_lapsed(active, call.lapsed_by):
+                return
+            close_reservation(
+                work, call.organisation_id, active, commit(active, active.steps_used), call.actor, call.now
+            )
+            save(work)
+
+    db.retried(commit_rest)
 
 
 def _append(
