@@ -148,7 +148,7 @@ class CalibrationEstimate(Output):
 
     reachable: bool = Field(description="Whether any number is enough; if not, a warning says why.")
     event: dict[str, Any] | None = Field(description="The event with this number; null if none is enough.")
-    epsilon: ExtendedNumber = Field(description="Of the whole plan with this number, if it is fixed in advance.")
+    epsilon: float | None = Field(description="Of the whole plan with this number, if it is fixed in advance.")
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which that bound is smallest.")
     warnings: list[str]
