@@ -1,1 +1,1 @@
-"""Where the ledger is kept: engines, tables, and rows to domain types and back."""
+"""Engines, tables, and mapping between rows and domain types."""

@@ -1,4 +1,4 @@
-"""Many rows written at once, by statements that are put into SQL once: building one takes longer than executing it."""
+"""Bulk writes by precompiled statements: compiling one takes longer than executing it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from sqlalchemy.types import TypeEngine
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A statement as one kind of database takes it.
+    """A statement compiled for one dialect.
 
     Args:
         sql: with the driver's placeholders.
-        names: of the columns, in the order of the placeholders.
-        converters: of values that the driver does not take as they are, by column.
+        names: columns in the order of the placeholders.
+        converters: for values that the driver does not accept, by column.
     """
 
     sql: str
@@ -38,13 +38,13 @@ class _Form:
 
 
 class BulkStatement:
-    """A statement that writes rows of a table.
+    """A statement that inserts or updates rows of a table.
 
-    SQLite executes it once a row. PostgreSQL gets an array for each column, and executes it once: a third of the time.
+    SQLite executes it per row. PostgreSQL gets an array per column and executes it once, in a third of the time.
 
     Args:
-        table: whose rows are written.
-        changed: the columns that are changed of rows with given primary keys; None: whole rows are appended.
+        table: the table.
+        changed: the columns to update by primary key; None: insert whole rows.
     """
 
     def __init__(self, table: Table, changed: Sequence[str] | None = None) -> None:
@@ -54,12 +54,7 @@ class BulkStatement:
         self._forms: dict[str, _Form] = {}
 
     def execute(self, tx: Connection, rows: Sequence[Mapping[str, object]]) -> None:
-        """Write rows.
-
-        Args:
-            tx: the caller's transaction.
-            rows: values by the names of their columns, as in Python; at least one row.
-        """
+        """Write at least one row, given as values by column name."""
         form = self._forms.get(tx.dialect.name)
         if form is None:
             form = self._forms[tx.dialect.name] = self._form(tx.dialect)
@@ -102,5 +97,5 @@ class BulkStatement:
 
 
 def _unbounded(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """A cast to a length would cut off what is longer, where the column itself refuses it."""
+    """Drop a type's length: a cast would truncate longer values that the column rejects."""
     return String() if isinstance(kind, String) else kind

@@ -1,7 +1,7 @@
-"""The time by a database's clock, which all replicas of a service have in common, whatever their own clocks say.
+"""The database's clock, shared by all replicas of a service (ADR 0031).
 
-A server's clock is read every few seconds; in between, a clock of this machine that nobody sets counts on. So a step
-costs no further round trip. A SQLite file has no clock but the machine's.
+A server's clock is read every few seconds; in between, a monotonic clock of this machine continues it, so that a step
+needs no extra round trip. SQLite uses the machine's clock.
 """
 
 import threading
@@ -14,26 +14,26 @@ from typing import Final
 from app.ledger.errors import LedgerUnavailableError
 
 DRIFT: Final = 1e-3
-"""By how much two clocks may go apart, as a part of the time: NTP slews each by half of it at the most."""
+"""Maximum drift between two clocks, as a share of time: NTP slews each by at most half of it."""
 
 LONGEST_LEASE_SECONDS: Final = 7 * 24 * 3600
-"""For so long a lease that was given before the database's clock was set ahead may still run."""
+"""A lease granted before the database's clock was set ahead may still run for this long."""
 
 _COUNTER: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def counted() -> float:
-    """Seconds that have passed, by a clock that nobody sets, and that goes on while the machine is suspended."""
+    """Read a monotonic clock in seconds, which also runs during suspension."""
     return time.clock_gettime(_COUNTER)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What time it is, as far as that is known; the two are some milliseconds apart.
+    """Bounds on the current time, some milliseconds apart.
 
     Args:
-        latest: it is not later: what closes behind it is still open. Moments are compared with this one, and written.
-        earliest: it is not earlier: a lease that ends behind it still runs.
+        latest: upper bound, used for comparisons and stored times: what closes after it is still open.
+        earliest: lower bound: a lease that ends after it still runs.
     """
 
     latest: datetime
@@ -42,13 +42,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a database's clock said, at some moment in between.
-
-    Args:
-        began: as `counted`, before it was asked.
-        told: what it said.
-        ended: as `counted`, when the answer was there.
-    """
+    """A reading of the database's clock, between the `counted` times `began` and `ended`."""
 
     began: float
     told: datetime
@@ -57,14 +51,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Bounds of what the database's clock says, less what is counted.
+    """Bounds on the database's clock minus `counted`.
 
     Args:
-        low: the least that it may be.
-        high: the most.
-        at: when that was, as `counted`.
-        before: the least that it was before the database's clock was set ahead; leases of that time go by it.
-        before_until: when none of them is left.
+        low: lower bound.
+        high: upper bound.
+        at: `counted` time of the bounds.
+        before: lower bound before the database's clock was set ahead, for leases of that time.
+        before_until: when the last of these leases ends.
     """
 
     low: float
@@ -75,11 +69,7 @@ class _Known:
 
 
 class Clock:
-    """The clock of one database.
-
-    Args:
-        read: reads it; None: it is the machine's own.
-    """
+    """The clock of one database; without `read`, the machine's own."""
 
     def __init__(self, read: Callable[[], Reading] | None) -> None:
         self._read = read or _own
@@ -101,18 +91,17 @@ class Clock:
 
     @property
     def known(self) -> bool:
-        """Whether it can be told without asking the database."""
+        """Whether the time is available without a query."""
         return self._own or self._known is not None
 
     def moment(self, *, wait: bool = True) -> Moment:
-        """What time it is.
+        """Get bounds on the current time.
 
-        Args:
-            wait: for the database, if its clock was never read. Without it the caller is not blocked.
+        Without `wait` the caller is never blocked by a first reading.
 
         Raises:
-            LedgerUnavailableError: its clock was never read, and the caller does not wait.
-            SQLAlchemyError: its clock was never read, and it does not answer.
+            LedgerUnavailableError: the clock was never read, and the caller does not wait.
+            SQLAlchemyError: the clock was never read, and the database does not answer.
         """
         if self._own:
             self.sample()
@@ -129,11 +118,11 @@ class Clock:
         return Moment(_utc(at + known.high + slack), _utc(at + low))
 
     def now(self) -> datetime:
-        """What is compared with most moments, and written: the latest that it may be."""
+        """Get the upper bound on the current time, for comparisons and storage."""
         return self.moment().latest
 
     def own_is_ahead(self) -> float | None:
-        """By how many seconds this machine's clock is ahead of the database's; None: that was never read."""
+        """Compute this machine's lead in seconds; None before the first reading."""
         known = self._known
         if known is None or self._own:
             return 0.0 if self._own else None
@@ -141,7 +130,7 @@ class Clock:
 
 
 def _narrowed(known: _Known | None, low: float, high: float, at: float) -> _Known:
-    """Take in a reading: where it agrees with what is known, each bound is the better one."""
+    """Merge a reading: where it agrees with the known bounds, take the tighter ones."""
     if known is None:
         return _Known(low, high, at, before=low, before_until=at)
     slack = DRIFT * max(0.0, at - known.at)

@@ -1,4 +1,4 @@
-"""The database: one way to read and one way to write, each a transaction."""
+"""Read and write transactions on SQLite or PostgreSQL."""
 
 import secrets
 import threading
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 LOCK_TIMEOUT_SECONDS = 10
 TRIAL_SECONDS = 1.0
-"""For how long a trial waits for a lock. A request waits longer, but a health check asks often."""
+"""Lock timeout of a trial. Requests wait longer, but health checks are frequent."""
 
 POOL_SIZE = 20
 URL_SETTING = "EPSILON_LEDGER_DATABASE_URL"
@@ -30,20 +30,20 @@ MAX_TRIES = 5
 
 
 class Rows(Enum):
-    """Whose rows a transaction sees and changes, if not those of one organisation."""
+    """The rows visible to a transaction, if not those of one organisation."""
 
     EVERYONES = auto()
     NOBODYS = auto()
 
 
 ALL_TENANTS: Final = Rows.EVERYONES
-"""The rows of every organisation: for whoever looks after the whole ledger, and to find out who asks."""
+"""The rows of every organisation: for maintenance of the whole ledger, and for authentication."""
 
 NO_TENANT: Final = Rows.NOBODYS
-"""No organisation's rows: for questions about the database itself."""
+"""No organisation's rows: for queries about the database itself."""
 
 Whose = str | Rows
-"""The id of the one organisation whose rows a transaction is about; or EVERYONE, or NOBODY."""
+"""The id of a transaction's organisation, or ALL_TENANTS, or NO_TENANT."""
 
 _BUSY = "Other writers did not finish in time; nothing was changed. Repeat the request."
 _IN_DOUBT = (
@@ -53,17 +53,17 @@ _IN_DOUBT = (
 
 
 class WriteLockBusyError(Exception):
-    """Another thread or process writes at this moment; only who asked not to wait is told."""
+    """Another thread or process is writing, and the caller does not wait."""
 
 
 class Database:
-    """A SQLite file or a PostgreSQL database, opened so that what was committed survives a crash.
+    """A SQLite file or a PostgreSQL database with durable commits.
 
     Args:
         url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
-        pool_size: how many connections to PostgreSQL this process keeps at the most.
-        called: where the URL was given, for whoever has to correct it.
-        read_only: whether it is only looked at; a SQLite file may then lie where nothing can be written.
+        pool_size: maximum number of PostgreSQL connections of this process.
+        called: the setting that the URL came from, for error messages.
+        read_only: whether nothing is written; a SQLite file may then be on a read-only disk.
 
     Raises:
         InvalidInputError: the URL names neither.
@@ -84,21 +84,20 @@ class Database:
         self._writer = threading.Lock()
 
     def take_password_from(self, file: Path) -> None:
-        """Let every new connection to a server take the password that a file holds then; SQLite needs none.
+        """Read the password of every new PostgreSQL connection from a file.
 
-        Args:
-            file: holds the password of the role that the URL names; a password in the URL comes first.
+        A password in the URL has precedence.
         """
         if self.dialect == "postgresql":
             postgresql.take_password_from(self.engine, file)
 
     @contextmanager
     def read(self, whose: Whose, *, patient: bool = False) -> Iterator[Connection]:
-        """A transaction that sees one state of the database and changes nothing.
+        """Open a read-only transaction with a consistent snapshot.
 
         Args:
-            whose: rows are to be seen; PostgreSQL shows no others, whatever is asked for (ADR 0019).
-            patient: it may take as long as it takes, for a look at the whole ledger, and meets text that is none.
+            whose: the visible rows; PostgreSQL shows no others (ADR 0019).
+            patient: no time limit, for reading the whole ledger; invalid UTF-8 is escaped.
         """
         begin = sqlite.READ
         if self.dialect == "postgresql":
@@ -112,18 +111,18 @@ class Database:
 
     @contextmanager
     def write(self, whose: Whose, *, wait: bool = True) -> Iterator[Connection]:
-        """A transaction that is committed on a clean exit.
+        """Open a transaction that is committed on a clean exit.
 
-        SQLite has one writer at a time. The threads of this process wait for a lock of their own, which is fair and
-        wakes at once; other processes wait at BEGIN IMMEDIATE. PostgreSQL has many: whoever decides by what it reads
-        locks the rows first (`FOR UPDATE`, root to leaf), and is called by `retried`.
+        SQLite has one writer at a time. Threads of this process wait for a lock, which is fair and wakes immediately;
+        other processes wait at BEGIN IMMEDIATE. PostgreSQL has many: a caller that decides by what it reads locks the
+        rows first (`FOR UPDATE`, root to leaf) and runs under `retried`.
 
         Args:
-            whose: rows are to be seen and changed; PostgreSQL lets no others through (ADR 0019).
-            wait: for other writers; without it the caller is never blocked by one. Of no effect on PostgreSQL.
+            whose: the visible rows; PostgreSQL admits no others (ADR 0019).
+            wait: for other writers on SQLite; otherwise the caller is never blocked by one.
 
         Raises:
-            WriterBusyError: another writer is at work, and the caller does not wait.
+            WriteLockBusyError: another writer is active, and the caller does not wait.
             LedgerUnavailableError: other writers did not finish in time, and nothing was changed; or the connection
                 broke during the commit.
         """
@@ -133,13 +132,13 @@ class Database:
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
-        """A transaction in which tables may be made, changed and rebuilt; committed on a clean exit.
+        """Open a transaction for schema changes, committed on a clean exit.
 
-        It is about everyone's rows. On SQLite a rebuild must not trip over foreign keys: they are off until the end,
-        and then looked through. On PostgreSQL one migration waits for the other.
+        It sees all rows. On SQLite foreign keys are off, since tables are rebuilt, and checked at the end. On
+        PostgreSQL migrations wait for each other.
 
         Raises:
-            LedgerUnavailableError: as for `write`; or rows refer to others that are not there.
+            LedgerUnavailableError: as for `write`, or a foreign key is broken.
         """
         with (
             self._turn(wait=True),
@@ -156,19 +155,15 @@ class Database:
                     sqlite.check_foreign_keys(opened)
                 _commit(opened)
             finally:
-                opened.invalidate()  # a connection without foreign keys serves no one else
+                opened.invalidate()  # a connection without foreign keys must not be reused
 
     def retried(self, work: Callable[[], T]) -> T:
-        """Do a unit of work, and again if another transaction was faster; then it sees what the other one did.
+        """Run a unit of work, again after losing a race to another transaction.
 
-        Args:
-            work: begins its own write transaction, and does nothing else that lasts.
-
-        Returns:
-            What the work returns.
+        `work` begins its own write transaction and has no other side effect.
 
         Raises:
-            LedgerUnavailableError: others were faster again and again; nothing was changed.
+            LedgerUnavailableError: it lost races until the timeout; nothing was changed.
         """
         until = time.monotonic() + LOCK_TIMEOUT_SECONDS
         tries = 0
@@ -182,34 +177,31 @@ class Database:
                     raise
                 if tries >= MAX_TRIES or time.monotonic() > until:
                     if state == postgresql.UNIQUE_VIOLATION:
-                        raise  # no race: whoever looked for the row does not find it
+                        raise  # no race: the row does not exist
                     raise LedgerUnavailableError(_BUSY) from error
             time.sleep(secrets.randbelow(10_000) * 1e-6 * tries)
 
     def passes_walls(self) -> bool:
-        """Whether PostgreSQL would show this role every organisation's rows, whatever a transaction is about."""
+        """Check whether PostgreSQL's row-level security does not apply to this role."""
         if self.dialect == "sqlite":
             return False
         with self.read(NO_TENANT) as tx:
             return postgresql.bypasses_rls(tx)
 
     def learn_sizes(self) -> None:
-        """Let PostgreSQL look at tables that have grown since nothing was known of them; SQLite needs no such look."""
+        """Collect PostgreSQL statistics of grown tables that have none."""
         if self.dialect == "postgresql":
             with self.write(NO_TENANT) as tx:
                 postgresql.analyze(tx)
 
     @contextmanager
     def trial(self, organisation_id: str) -> Iterator[Connection]:
-        """A write transaction that is always rolled back.
+        """Open a write transaction that is always rolled back.
 
-        On SQLite it has a connection of its own, by which what is written reaches the log although it is not committed.
-
-        Args:
-            organisation_id: whose rows it is about.
+        On SQLite it has its own connection, whose writes reach the log without a commit.
 
         Raises:
-            WriterBusyError: other threads did not finish in time.
+            WriteLockBusyError: other threads did not finish in time.
         """
         begin = _write_statement(self.dialect, organisation_id)
         with (
@@ -224,22 +216,22 @@ class Database:
             return postgresql.read_clock(tx)
 
     def connections(self) -> tuple[int, int]:
-        """How many connections this process uses, and how many more it keeps open."""
+        """Count the connections in use, and the idle ones."""
         pool = self.engine.pool
         return (pool.checkedout(), pool.checkedin()) if isinstance(pool, QueuePool) else (0, 0)
 
     def exists(self) -> bool:
-        """Whether there is anything to open; to open a file that is not there would make it."""
+        """Check whether the database exists; opening a missing file would create it."""
         return self.dialect == "postgresql" or Path(str(self.engine.url.database)).exists()
 
     def dispose(self) -> None:
-        """Close every connection; one that is in use, or that a late look still opens, when it is given back."""
+        """Close every connection; one in use is closed on return to the pool."""
         event.listen(self.engine, "checkin", _close)
         self.engine.dispose()
 
     @contextmanager
     def _turn(self, *, wait: bool, seconds: float | None = None) -> Iterator[None]:
-        """The turn among the threads of this process, which PostgreSQL's writers do not need."""
+        """Hold the lock of this process's SQLite writers."""
         if self.dialect == "postgresql":
             yield
             return
@@ -271,7 +263,7 @@ class Database:
         raise WriteLockBusyError
 
     def _begun(self, begin: str, *, writes: bool) -> Connection:
-        """A connection in a transaction; one that died in the pool is replaced: a BEGIN is safe to repeat."""
+        """Get a connection in a transaction, replacing one that died in the pool."""
         connection = self._connection(begin, writes=writes)
         try:
             connection.begin()
@@ -287,12 +279,12 @@ class Database:
 
 
 def error_summary(error: Exception) -> str:
-    """What a failure says, in one line: the database's own words where there are some."""
+    """Summarize an error in one line, preferably the database's."""
     return str(getattr(error, "orig", None) or error).partition("\n")[0]
 
 
 def writes(connection: Connection) -> bool:
-    """Whether a connection's transaction was begun by `Database.write`."""
+    """Check whether a connection's transaction may write."""
     return bool(connection.get_execution_options().get("writes", False))
 
 
@@ -313,7 +305,7 @@ def _commit(connection: Connection) -> None:
         transaction.commit()
     except BaseException as error:
         broken = isinstance(error, DBAPIError) and error.connection_invalidated
-        connection.invalidate()  # closed, not given back: its transaction may still be open
+        connection.invalidate()  # closed, not returned: its transaction may still be open
         if broken:
             raise LedgerUnavailableError(_IN_DOUBT) from error
         raise
@@ -323,7 +315,7 @@ def _engine(url: str, pool_size: int, called: str, *, read_only: bool) -> Engine
     right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # its words may hold a part of a password
+    except (ArgumentError, ValueError):  # its message may contain a part of a password
         raise InvalidInputError(f"{called} is not a database URL; {right}") from None
     if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
         engine = sqlite.open_engine(parsed, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
@@ -336,10 +328,10 @@ def _engine(url: str, pool_size: int, called: str, *, read_only: bool) -> Engine
 
 
 def _close(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-    del connection  # the record closes it, and knows that it has none
+    del connection  # the record closes it and drops its reference
     record.close()
 
 
 def _begin(connection: Connection) -> None:
-    # Neither driver begins by itself: the statement says what kind of transaction it is to be.
+    # Neither driver begins by itself: the statement determines the kind of transaction.
     connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))

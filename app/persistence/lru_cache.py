@@ -1,4 +1,4 @@
-"""The values that were used last, so many and no more."""
+"""A thread-safe LRU cache."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -10,11 +10,7 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """The values that were used last, so many at most; any thread may ask.
-
-    Args:
-        size: how many are kept.
-    """
+    """A thread-safe cache of the most recently used values, at most `size`."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -22,7 +18,7 @@ class LruCache(Generic[K, V]):
         self._lock = Lock()
 
     def get(self, key: K) -> V | None:
-        """The value, if it is still kept."""
+        """Get a cached value, if any."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -30,7 +26,7 @@ class LruCache(Generic[K, V]):
             return self._values[key]
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value; the one that was not used for longest goes if there are too many."""
+        """Cache a value, evicting the least recently used one if needed."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -38,6 +34,6 @@ class LruCache(Generic[K, V]):
                 self._values.popitem(last=False)
 
     def forget(self, key: K) -> None:
-        """Keep the value no longer."""
+        """Remove a value."""
         with self._lock:
             self._values.pop(key, None)

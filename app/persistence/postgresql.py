@@ -1,4 +1,4 @@
-"""PostgreSQL: sessions that commit durably, wait with a bound and find a restarted server again by themselves."""
+"""PostgreSQL sessions with durable commits and bounded waits that survive server restarts."""
 
 import re
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ _ID: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
 
 UNIQUE_VIOLATION: Final = "23505"
 RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03"})
-"""Unique violation, serialization failure, deadlock, lock time-out: another transaction was faster."""
+"""Unique violation, serialization failure, deadlock, lock timeout: another transaction was faster."""
 
 _GONE: Final = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05"})
-"""The server is read-only, shuts down, or ended the session: no connection to it is of use."""
+"""The server is read-only, shuts down, or ended the session: its connections are useless."""
 
 _PARAMETERS: Final = {
     "application_name": "epsilon-ledger",
@@ -44,7 +44,7 @@ _PARAMETERS: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-"""What libpq is told where the URL does not say otherwise."""
+"""Defaults of libpq parameters that the URL does not set."""
 
 _UNKNOWN: Final = """
     SELECT relname FROM pg_class
@@ -53,35 +53,32 @@ _UNKNOWN: Final = """
 """
 
 _ROOM_ON_DISK: Final = "SELECT count(*) FROM generate_series(1, 10000)"
-"""So many numbers take some 300 kB, more than the memory that they are given."""
+"""This many numbers take some 300 kB, more than their memory limit."""
 
 _MIGRATION: Final = (
     "SET LOCAL statement_timeout = 0",
     "SET LOCAL idle_in_transaction_session_timeout = 0",
     "SET LOCAL lock_timeout = 0",
-    "SELECT pg_advisory_xact_lock(7305524921735473253)",  # "epsilon" as a number, for ever
+    "SELECT pg_advisory_xact_lock(7305524921735473253)",  # "epsilon" as a number; must never change
     "SET LOCAL lock_timeout = '60s'",
 )
 
 
 def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engine:
-    """Make an engine for a database of a server.
+    """Create an engine for a server's database, with explicit transactions.
 
     Args:
         url: names the database; its options are libpq's, such as sslmode or several hosts.
-        pool_size: how many connections are kept at the most.
-        patience: for how many seconds a request waits for one of them.
-        called: where the URL was given.
-
-    Returns:
-        An engine whose transactions begin when they are told to.
+        pool_size: maximum number of connections.
+        patience: seconds that a request waits for a connection.
+        called: the setting that the URL came from.
 
     Raises:
-        InvalidInputError: the URL names no database, or an option that libpq does not know.
+        InvalidInputError: the URL names no database, or an unknown libpq option.
     """
-    # A service on SQLite need not load the driver.
-    from psycopg import Error  # noqa: PLC0415 - as said
-    from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - as said
+    # A service on SQLite does not need the driver.
+    from psycopg import Error  # noqa: PLC0415 - see above
+    from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - see above
 
     if not (url.database or {"dbname", "service"} & url.query.keys()):
         raise InvalidInputError(
@@ -109,11 +106,9 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engin
 
 
 def take_password_from(engine: Engine, file: Path) -> None:
-    """Let every new connection take the password that a file holds then, so that a changed one needs no restart.
+    """Read the password of every new connection from a file.
 
-    Args:
-        engine: of a database of a server; a password in its URL comes first.
-        file: holds the password; a newline at its end does not count.
+    Rotation then needs no restart. A password in the URL has precedence; a trailing newline is ignored.
     """
 
     def fill_in(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
@@ -130,30 +125,27 @@ def take_password_from(engine: Engine, file: Path) -> None:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be an organisation's id."""
+    """Check whether a text has the form of an organisation's id."""
     return _ID.fullmatch(text) is not None
 
 
 def for_organisation(begin: str, organisation_id: str) -> str:
-    """A statement that begins a transaction about the rows of one organisation alone.
+    """Build a statement that begins a transaction on one organisation's rows.
 
-    Both in one: psycopg sends what has no parameters as it is, so it takes one round trip, not two.
-
-    Args:
-        begin: begins a transaction.
-        organisation_id: whose; it stands in the statement, so nothing but an id is let through.
+    Combining both statements saves a round trip: psycopg sends text without parameters unchanged. So only an id is
+    accepted.
     """
     assert is_id(organisation_id), "an organisation's id"
     return f"{begin}; SET LOCAL epsilon_ledger.organisation = '{organisation_id}'"
 
 
 def for_everyone(begin: str) -> str:
-    """A statement that begins a transaction about the rows of every organisation."""
+    """Build a statement that begins a transaction on all rows."""
     return f"{begin}; SET LOCAL epsilon_ledger.all_tenants = 'on'"
 
 
 def bypasses_rls(connection: Connection) -> bool:
-    """Whether the role sees every organisation's rows, whatever a transaction is about: policies do not hold for it."""
+    """Check whether row-level security does not apply to the role."""
     question = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
     return bool(connection.exec_driver_sql(question).scalar())
 
@@ -166,31 +158,31 @@ def read_clock(connection: Connection) -> Reading:
 
 
 def prepare_migration(connection: Connection) -> None:
-    """Take as long as it takes, and wait for whoever migrates at this moment."""
+    """Remove time limits and wait for a concurrent migration."""
     for statement in _MIGRATION:
         connection.exec_driver_sql(statement)
 
 
 def analyze(connection: Connection) -> None:
-    """Collect statistics of tables that have some hundred rows and none yet.
+    """Collect statistics of tables that have some hundred rows and no statistics.
 
-    The server does so by itself within a minute. Until then it may check a foreign key by an index that only begins
-    like the right one: each check walks through a whole run.
+    The server does so within a minute. Until then it may check a foreign key by an index that shares only a prefix with
+    the right one, scanning a whole run for each check.
     """
     for name in connection.exec_driver_sql(_UNKNOWN).scalars():
         connection.exec_driver_sql(f'ANALYZE "{name}"')
 
 
 def rehearse(connection: Connection, tables: Iterable[tuple[str, str]], patience: float) -> None:
-    """Ask for what a step needs: to read and write each table, and room on the disk; nothing of it stays.
+    """Test the privileges, locks and disk space that a step needs, without lasting changes.
 
-    A file that is too large for memory goes to the disk on which the tables lie. The disk would take a row, even if it
-    is full, as long as a page of the table has room.
+    A temporary file larger than memory tests the tables' disk. A row would not: it may fit into a table's page even if
+    the disk is full.
 
     Args:
-        connection: in a write transaction that is to be rolled back.
-        tables: our own names, each with that of a column.
-        patience: for how many seconds it waits for locks, and for the whole of it.
+        connection: in a write transaction that will be rolled back.
+        tables: names of tables with one column each.
+        patience: seconds to wait for locks, and for everything.
     """
     limit = f"{int(patience * 1000)}ms"
     asked = [
@@ -205,13 +197,13 @@ def rehearse(connection: Connection, tables: Iterable[tuple[str, str]], patience
 
 
 class _BytewiseText(PGTypeCompiler):
-    """Columns of text compare byte by byte, as in SQLite, whatever the database's locale.
+    """Compare text columns bytewise, as SQLite does, for every locale of the database.
 
-    Cursors and the newest id depend on it; and bytes are compared faster.
+    Cursors and the newest id depend on it, and it is faster.
     """
 
     def process(self, type_: TypeEngine[Any], **how: Any) -> str:  # noqa: ANN401 - as in SQLAlchemy
-        """The type in SQL; in the definition of a column with its collation."""
+        """Render a type, in column definitions with its collation."""
         text = super().process(type_, **how)
         if isinstance(how.get("type_expression"), Column) and isinstance(type_, String) and not type_.collation:
             return f'{text} COLLATE "C"'
@@ -231,8 +223,8 @@ def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntr
         raise LedgerUnavailableError(
             f"The database keeps text as {encoding}; make one WITH ENCODING 'UTF8' TEMPLATE template0."
         )
-    # A server's or a role's own settings could lose what was acknowledged, or digits of it, or refuse every step where
-    # policies hold; a stronger one stays.
+    # Settings of the server or role could lose acknowledged commits or digits of floats, or refuse every step under
+    # row-level security; stronger settings stay.
     connection.execute(
         f"""
         SELECT set_config('synchronous_commit',
@@ -251,6 +243,6 @@ def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntr
 
 
 def _notice_what_is_gone(context: ExceptionContext) -> None:
-    """Let the pool drop its connections to a server that has ended them or has become a standby."""
+    """Let the pool drop connections to a stopped or demoted server."""
     if getattr(context.original_exception, "sqlstate", None) in _GONE:
         context.is_disconnect = True

@@ -1,4 +1,4 @@
-"""A rehearsal of a step: what its transaction needs of a database is tried, and nothing of it stays."""
+"""Rehearse a step: test all that its transaction needs, and undo it."""
 
 import logging
 import secrets
@@ -18,7 +18,7 @@ from app.persistence.tables import metadata, organisations
 
 
 class Fault(StrEnum):
-    """Why a database would not take a step, for operators; none of them names a host, a role or an organisation."""
+    """The reason why a database would not take a step, without secrets."""
 
     SILENT = "The database does not answer."
     UNMIGRATED = "The database needs `epsilon-ledger migrate` before it can be used."
@@ -30,7 +30,7 @@ class Fault(StrEnum):
 
 
 READABLE: Final = frozenset({Fault.READ_ONLY, Fault.FULL, Fault.FORBIDDEN, Fault.LOCKED})
-"""Faults of a database that may be read all the same."""
+"""Faults of a database that is still readable."""
 
 _SQLITE: Final = {
     sqlite.FULL: Fault.FULL,
@@ -47,7 +47,7 @@ _POSTGRESQL: Final = {
     "57014": Fault.LOCKED,
 }
 """By SQLSTATE: disk full, read-only, not supported (to write to a standby), insufficient privilege, lock not available,
-cancelled by a time-out."""
+statement timeout."""
 
 _NO_SESSION: Final = ("08", "28", "3D", "53", "57")
 """Classes of SQLSTATE: connection, authorization, database name, resources, operator intervention."""
@@ -58,17 +58,11 @@ _logger = logging.getLogger(__name__)
 
 
 def rehearse(db: Database) -> Fault | None:
-    """Try what a step does, in the setting of an organisation that does not exist, and undo it.
+    """Try a step for a nonexistent organisation, undo it, and return any fault.
 
-    A row is written, with the checks of row-level security. On SQLite it is as large as a step's pages and reaches the
-    log, which a rolled-back row otherwise does not. PostgreSQL writes a temporary file of that size, and is asked to
-    read and change no row of each table, which it refuses as it would refuse a step.
-
-    Args:
-        db: a ledger's database.
-
-    Returns:
-        Why it would not take a step; None: it would.
+    A row is written under row-level security. On SQLite it has the size of a step's pages and reaches the log, which a
+    rolled-back row otherwise does not. PostgreSQL writes a temporary file of that size, and reads and updates no row of
+    each table, which needs the same privileges as a step.
     """
     try:
         with db.read(NO_TENANT) as tx:
@@ -83,7 +77,7 @@ def rehearse(db: Database) -> Fault | None:
 
 
 def _try_writing(db: Database) -> None:
-    nobody = f"rehearsal_{secrets.token_hex(8)}"  # its own: two rehearsals do not wait for each other
+    nobody = f"rehearsal_{secrets.token_hex(8)}"  # unique: rehearsals do not wait for each other
     row = {"id": nobody, "name": nobody, "created_at": datetime.fromtimestamp(0, UTC)}
     if db.dialect == "sqlite":
         row["policy"] = "x" * sqlite.REHEARSED_BYTES
@@ -97,7 +91,7 @@ def _fault_of(error: Exception) -> Fault:
     if isinstance(error, WriteLockBusyError):
         return Fault.LOCKED
     if not isinstance(error, DBAPIError):
-        return Fault.SILENT  # no connection is free, or the server is none that this version can use
+        return Fault.SILENT  # no connection is free, or the server's version is unsupported
     if isinstance(error.orig, sqlite3.Error):
         return _SQLITE.get(sqlite.primary_code(error), Fault.BROKEN)
     state: str | None = getattr(error.orig, "sqlstate", None)

@@ -1,4 +1,4 @@
-"""The schema's version, and the way to the newest."""
+"""The schema's version and its migration to the newest."""
 
 from functools import cache
 from pathlib import Path
@@ -14,11 +14,7 @@ from app.persistence.database import NO_TENANT, Database
 
 
 def alembic_config() -> Config:
-    """Alembic's configuration for this installation.
-
-    Returns:
-        It finds the migrations beside `app` in a checkout, and inside it in an installed wheel.
-    """
+    """Configure Alembic with the migrations beside `app`, or inside an installed wheel."""
     package = Path(__file__).parents[1]
     inside = package / "migrations"
     config = Config()
@@ -27,14 +23,10 @@ def alembic_config() -> Config:
 
 
 def upgrade(db: Database, revision: str = "head") -> None:
-    """Bring a database to the newest schema, in one transaction.
-
-    Args:
-        db: the ledger's database; empty, or of any earlier version.
-        revision: where to stop.
+    """Migrate a database, which may be empty, to a schema version in one transaction.
 
     Raises:
-        LedgerUnavailableError: a newer version has changed the database.
+        LedgerUnavailableError: a newer version of the service has changed the database.
     """
     config = alembic_config()
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
@@ -49,7 +41,7 @@ def upgrade(db: Database, revision: str = "head") -> None:
 
 
 def has_ledger(db: Database) -> bool:
-    """Whether a database is there and has the newest schema; nothing is made by looking."""
+    """Check whether a database exists and has the newest schema, without creating it."""
     if not db.exists():
         return False
     with db.read(NO_TENANT) as tx:
@@ -57,7 +49,7 @@ def has_ledger(db: Database) -> bool:
 
 
 def is_current(tx: Connection) -> bool:
-    """Whether a database has the newest schema."""
+    """Check whether a database has the newest schema."""
     return MigrationContext.configure(tx).get_current_revision() == _newest()
 
 

@@ -1,4 +1,4 @@
-"""SQLite: a file, opened so that what was committed survives a crash."""
+"""SQLite engines with durable commits."""
 
 import os
 import sqlite3
@@ -27,35 +27,32 @@ FULL: Final = sqlite3.SQLITE_FULL
 CANNOT_OPEN: Final = sqlite3.SQLITE_CANTOPEN
 
 _CHECKPOINT: Final = "wal_autocheckpoint = 8000"
-"""Pages of the log, 32 MB, until they are moved to the file: hot rows are written again and again before that."""
+"""Pages of the log, 32 MB, between checkpoints: hot rows are rewritten many times in that time."""
 
 _CACHE: Final = "cache_size = -8000"
-"""KiB of pages that a connection keeps. The pool lends the connection that was used last: what another one writes makes
-those pages void, and a ledger of some size would be read again with every group."""
+"""KiB of pages cached by a connection. The pool lends the most recently used one: writes by another connection
+would invalidate these pages, and a larger ledger would be read again for every group."""
 
 _WRITING: Final = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", _CHECKPOINT)
 
 _LOOKING: Final = ("query_only = ON",)
 
 _NO_CACHE: Final = "cache_size = 1"
-"""Then what a transaction writes reaches the log before its end; of one that is rolled back nothing else would."""
+"""Written pages then reach the log before the end of the transaction, even if it is rolled back."""
 
 REHEARSED_BYTES: Final = 1 << 18
 """More than a step writes to the log."""
 
 
 def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True, read_only: bool = False) -> Engine:
-    """Make an engine for a file.
+    """Create an engine for a file, with explicit transactions.
 
     Args:
         url: names the file.
-        patience: for how many seconds a connection waits for another process that writes.
-        called: where the URL was given.
-        keeping: whether connections are kept, and pages in them; without it, all that is written reaches the log.
-        read_only: whether the file is only looked at, and may lie where nothing can be written.
-
-    Returns:
-        An engine whose transactions begin when they are told to.
+        patience: seconds that a connection waits for another writing process.
+        called: the setting that the URL came from.
+        keeping: whether to pool connections and cache pages; otherwise all writes reach the log.
+        read_only: whether nothing is written; the file may then be on a read-only disk.
 
     Raises:
         InvalidInputError: the URL has options, or names no file.
@@ -91,7 +88,7 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
 
 @contextmanager
 def any_text(connection: Connection) -> Iterator[None]:
-    """Read bytes that are no UTF-8 as text in which they are written out: they would end a whole result."""
+    """Escape invalid UTF-8 on reading, which would otherwise abort the whole result."""
     raw = connection.connection.dbapi_connection
     assert raw is not None, "a connection that is in use"
     raw.text_factory = lambda text: text.decode(errors="backslashreplace")
@@ -102,14 +99,9 @@ def any_text(connection: Connection) -> Iterator[None]:
 
 
 def begin_at_once(connection: Connection, patience: float) -> bool:
-    """Begin a transaction, unless another process writes at this moment.
+    """Begin a transaction unless another process is writing; return whether it began.
 
-    Args:
-        connection: in no transaction.
-        patience: as in `open_engine`; how long the connection waits otherwise.
-
-    Returns:
-        Whether it was begun.
+    `patience` is the busy timeout to restore.
     """
     raw = connection.connection.dbapi_connection
     assert raw is not None, "a connection of a transaction that is to be"
@@ -126,17 +118,17 @@ def begin_at_once(connection: Connection, patience: float) -> bool:
 
 
 def keep_foreign_keys(connection: Connection, *, on: bool) -> None:
-    """Switch the enforcement of foreign keys, which SQLite does outside a transaction only."""
+    """Switch the enforcement of foreign keys, which SQLite allows outside transactions only."""
     raw = connection.connection.dbapi_connection
     assert raw is not None, "a connection that is in use"
     _pragma(raw, f"foreign_keys = {'ON' if on else 'OFF'}")
 
 
 def check_foreign_keys(connection: Connection) -> None:
-    """Look through every foreign key, as a rebuild of tables did it without.
+    """Check every foreign key, after tables were rebuilt without enforcement.
 
     Raises:
-        LedgerUnavailableError: a row refers to one that is not there.
+        LedgerUnavailableError: a row refers to a missing one.
     """
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
     if broken:
@@ -146,27 +138,21 @@ def check_foreign_keys(connection: Connection) -> None:
 
 
 def primary_code(error: DBAPIError) -> int:
-    """What SQLite calls an error; 0: it is none of SQLite's own."""
+    """Get SQLite's primary result code of an error, or 0."""
     code: int = getattr(error.orig, "sqlite_errorcode", 0)
     return code & _PRIMARY_CODE
 
 
 def read_only_uri(file: Path) -> str:
-    """Choose how a file is opened that is only to be looked at (https://www.sqlite.org/wal.html#readonly).
-
-    Args:
-        file: of a ledger.
-
-    Returns:
-        A URI for SQLite.
+    """Choose a URI that opens a file read-only (https://www.sqlite.org/wal.html#readonly).
 
     Raises:
-        LedgerUnavailableError: what was committed last lies beside it, and cannot be read where it lies.
+        LedgerUnavailableError: the latest commits are in a log that cannot be read in that folder.
     """
     uri = file.absolute().as_uri()
     logs = [log for suffix in ("-wal", "-journal") if _holds_something(log := file.with_name(file.name + suffix))]
     if os.access(file.parent, os.W_OK):
-        # Who may write clears away what SQLite makes beside the file; but a log that is there would go into it.
+        # SQLite creates and removes files beside a writable one, but would also apply an existing log to it.
         return f"{uri}?mode={'ro' if logs else 'rw'}"
     if file.with_name(f"{file.name}-wal").exists() and file.with_name(f"{file.name}-shm").exists():
         return f"{uri}?mode=ro"
@@ -175,7 +161,7 @@ def read_only_uri(file: Path) -> str:
             f"{logs[0]} holds what was committed last, and SQLite can only read it where it can write: copy {file} and "
             "all files whose names begin like its own into a folder that can be written, and name the copy."
         )
-    return f"{uri}?mode=ro&immutable=1"  # SQLite would make a file beside it, unless it believes that nobody writes
+    return f"{uri}?mode=ro&immutable=1"  # SQLite would create one unless it is declared immutable
 
 
 def _holds_something(file: Path) -> bool:
@@ -183,7 +169,7 @@ def _holds_something(file: Path) -> bool:
 
 
 def _look_only(dialect: object, record: object, given: list[object], options: dict[str, object]) -> None:
-    """Connect to the same file without a way to change it."""
+    """Connect to the same file read-only."""
     del dialect, record
     given[0] = read_only_uri(Path(str(given[0])))
     options["uri"] = True

@@ -1,4 +1,4 @@
-"""Rows read cell by cell, whatever was written into them: what cannot be read is reported, and its row left out."""
+"""Read rows cell by cell, reporting damaged cells and skipping their rows."""
 
 import json
 import re
@@ -33,15 +33,15 @@ DAMAGED: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
     *(AccountingError, LedgerError),
 )
-"""What reading a damaged row may raise, or reckoning with what it says."""
+"""Exceptions that reading or using damaged rows may raise."""
 
 T = TypeVar("T")
 
 LONGEST: Final = 60
-"""Characters of a damaged value that are repeated."""
+"""Maximum characters of a damaged value in a message."""
 
 _OWNERS: Final = ("id", "run_id", "account_id", "path")
-"""Columns that say, besides a table's key, what a row belongs to."""
+"""Columns that identify, besides a table's key, the owner of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class DamagedCell:
     """A cell that cannot be read.
 
     Args:
-        table: where it lies.
-        column: of the table; "*" if each can be read, and only together they mean nothing.
-        row: what is known of its row: the key, and the account to which it belongs.
-        why: a clause for a person.
+        table: its table.
+        column: its column; "*" if cells are readable, but invalid together.
+        row: key and owner of its row, as far as known.
+        why: a clause for the message.
     """
 
     table: str
@@ -61,38 +61,33 @@ class DamagedCell:
     why: str
 
     def __str__(self) -> str:
-        """Name table, row and column, and say what is wrong."""
+        """Name table, row and column, and the error."""
         key = ", ".join(f"{name} {_shown(value)}" for name, value in self.row.items())
         return f"{self.table}.{self.column} of the row with {key} cannot be read: {self.why}"
 
 
 Report = Callable[[DamagedCell], object]
-"""Is told of each damaged cell."""
+"""Receives each damaged cell."""
 
 Contents = Mapping[Column[Any], Callable[[Any], object]]
-"""How the contents of some columns are read; what the reader returns is not used."""
+"""Validators for the contents of some columns; their results are ignored."""
 
 
 def refuse(cell: DamagedCell) -> NoReturn:
-    """Report a damaged cell to whoever needs every row.
-
-    Raises:
-        LedgerUnavailableError: always.
-    """
+    """Raise LedgerUnavailableError for a damaged cell, for callers that need every row."""
     raise LedgerUnavailableError(f"{cell}. Run `epsilon-ledger verify`.")
 
 
 class TolerantQuery:
-    """A SELECT of columns of tables, read cell by cell.
+    """A SELECT of table columns that is read cell by cell.
 
-    No driver and no type of SQLAlchemy converts a value: one that it cannot convert would end the whole result.
+    Neither the driver nor SQLAlchemy types convert values: one failure would abort the whole result.
 
     Args:
-        statement: selects columns; those of its first table hold the key that names a row.
-        contents: how the contents of some of the columns are read, where the type alone does not say it.
-        optional: tables of outer joins: their columns may be empty.
-        spare: columns that nothing is reckoned with: one that cannot be read is reported and taken for an empty one,
-            and its row is not left out.
+        statement: selects columns; those of its first table have the key that identifies a row.
+        contents: validators of columns, beyond their types.
+        optional: outer-joined tables, whose columns may be empty.
+        spare: unimportant columns: a damaged one is reported and replaced by None, and its row is kept.
     """
 
     def __init__(
@@ -124,16 +119,7 @@ class TolerantQuery:
     def rows(
         self, tx: Connection, report: Report = refuse, parameters: Mapping[str, object] | None = None
     ) -> Iterator[Row[Any]]:
-        """Rows that can be read.
-
-        Args:
-            tx: the caller's transaction.
-            report: is told of the others, cell by cell.
-            parameters: of the statement.
-
-        Yields:
-            Each with its columns as attributes.
-        """
+        """Yield the readable rows with columns as attributes; report the other cells."""
         cells = self._cells
         for row in tx.execute(self._statement, parameters or {}):
             try:
@@ -152,17 +138,7 @@ class TolerantQuery:
         report: Report = refuse,
         parameters: Mapping[str, object] | None = None,
     ) -> Iterator[T]:
-        """What is made of the rows that can be read; a row of which nothing can be made is reported as a whole.
-
-        Args:
-            tx: as for `rows`.
-            make: makes something of a row.
-            report: as for `rows`.
-            parameters: as for `rows`.
-
-        Yields:
-            What `make` returns.
-        """
+        """Yield `make` of the readable rows; report rows for which it fails."""
         for row in self.rows(tx, report, parameters):
             try:
                 made = make(row)
@@ -172,7 +148,7 @@ class TolerantQuery:
                 yield made
 
     def _without_damage(self, row: Row[Any], report: Report) -> list[Any] | None:
-        """Report what cannot be read; the other cells, if the row says all that is reckoned with without it."""
+        """Report damaged cells; return the others if all damaged ones are spare."""
         read: list[Any] = []
         whole = True
         for column, cell, value in zip(self._columns, self._cells, row, strict=True):
@@ -197,7 +173,7 @@ def _column(element: Any) -> Column[Any]:  # noqa: ANN401 - a column, or its lab
 
 
 def _raw(element: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - elements of a SELECT
-    """A column as the database has it; a moment as text, which has an infinite one, too."""
+    """Select a column unconverted, times as text because PostgreSQL has infinite ones."""
     found = getattr(element, "element", element)
     return type_coerce(cast(found, Text) if isinstance(column.type, UtcDateTime) else found, NullType())
 
@@ -246,7 +222,7 @@ def _number(value: object) -> float:
 _KINDS: Final = {String: _text, Integer: _whole, Float: _number, LargeBinary: _bytes}
 
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)(?:\+00)?")
-"""As both databases write it in UTC."""
+"""The format of both databases in UTC."""
 
 
 def _moment(value: object) -> datetime:
@@ -268,10 +244,10 @@ def _printable(text: str) -> str:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """An object of JSON.
+    """Parse a JSON object.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: it is not one.
     """
     found = json.loads(text)
     if not isinstance(found, dict):

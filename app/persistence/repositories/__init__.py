@@ -1,1 +1,1 @@
-"""Rows to domain types and back; every function works inside the caller's transaction."""
+"""Map rows to domain types and back, inside the caller's transaction."""

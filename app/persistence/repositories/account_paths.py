@@ -1,4 +1,4 @@
-"""What accounts are called."""
+"""Look up the paths of accounts."""
 
 from collections.abc import Collection
 
@@ -8,7 +8,7 @@ from app.persistence.tables import accounts
 
 
 def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict[str, str]:
-    """The paths of names of those of some ids that are accounts', by id."""
+    """Get the path of names by id; ids of other objects are ignored."""
     found = select(accounts.c.id, accounts.c.path).where(
         accounts.c.organisation_id == organisation_id, accounts.c.id.in_(list(ids))
     )

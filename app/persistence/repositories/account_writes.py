@@ -1,4 +1,4 @@
-"""Accounts written: opened, and given other limits and policies."""
+"""Create accounts, and write their limits and policies."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,15 +22,9 @@ def add(
     population: Population | None,
     now: datetime,
 ) -> None:
-    """Append an account beneath its ancestors.
+    """Add an unspent account under its ancestors, given by depth and id.
 
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose account it is.
-        account: new, nothing spent.
-        ancestors: all of them, by depth and id; empty for a population.
-        population: given for a population only.
-        now: in UTC.
+    `population` is set for populations only.
     """
     tx.execute(
         insert(accounts).values(
@@ -96,7 +90,7 @@ def add(
 
 
 def set_limit(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
-    """Write an account's limit, its revision, and the weights of its filter; the caller has locked its path."""
+    """Write an account's limit, revision and filter weights; the caller has locked its path."""
     assert account.limit is not None, "only a limit can be changed"
     tx.execute(
         update(accounts)
@@ -113,9 +107,9 @@ def set_limit(tx: Connection, organisation_id: str, account: Account, now: datet
 
 
 def add_version(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> None:
-    """Give accounts a new version, so that nothing that is remembered of them is believed; the caller has locked them.
+    """Increase the versions of locked accounts to invalidate caches.
 
-    Their time of change stays: nothing was heard of them.
+    Their time of change stays, since there was no activity.
     """
     tx.execute(
         update(accounts)

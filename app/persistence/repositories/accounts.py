@@ -1,4 +1,4 @@
-"""Accounts of every kind: populations, budgets and the accounts of runs."""
+"""Read accounts: populations, budgets and the accounts of runs."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, r
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What a population has besides its account."""
+    """The fields of a population besides its account."""
 
     privacy_unit: str
     relation: NeighboringRelation
@@ -42,17 +42,12 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class AccountRecord:
-    """An account with its population's facts and its times.
+    """An account with its population's fields and its times.
 
     Args:
-        account: as it stands.
-        population: what its population has besides an account.
-        created_at: in UTC.
-        updated_at: in UTC.
-        quarantine: why writes to it are stopped, if they are.
-        since: what was charged since its curves were written; None: they are to be written.
-        tells: of what it tells.
-        watch: how far off its next threshold is, if somebody looked.
+        quarantine: the reason that writes are stopped, if they are.
+        since: charges since its curves were written; None: the curves must be written.
+        watch: its threshold watermark, if computed.
     """
 
     account: Account
@@ -65,19 +60,19 @@ class AccountRecord:
     watch: ThresholdWatermark | None = None
 
     def changed_to(self, account: Account, now: datetime, since: Since | None) -> "AccountRecord":
-        """The record after a change of the account; it knows which thresholds had been reached before."""
+        """Copy the record after a change of the account, keeping the thresholds reached before."""
         watch = self.watch or watermark_of(self.account, self.tells.thresholds)
         return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since, self.tells, watch)
 
     def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
-        """The record with the watch of an earlier one, if that still holds: others may have charged in between."""
+        """Copy the record with an earlier watermark that still holds despite other charges."""
         watch = None if earlier is None or earlier.tells.thresholds != self.tells.thresholds else earlier.watch
         if earlier is None or watch is None or not holds_on(watch, earlier.account, self.account):
             return self
         return replace(self, watch=watch)
 
     def is_what(self, seen: Seen) -> bool:
-        """Whether the record is what is stored now; a version alone may come twice if a backup is restored."""
+        """Check whether the record is current; after a restore a version alone may repeat."""
         return (self.account.version, self.updated_at, self.quarantine) == (
             seen.version,
             seen.updated_at,
@@ -125,7 +120,7 @@ _MANY = _RECORDS.where(
 
 
 def populations_of(tx: Connection, organisation_id: str) -> list[Account]:
-    """Every population of an organisation, locked in the one global order if the transaction writes."""
+    """List an organisation's populations, locked in the global order in a write transaction."""
     ids = tx.execute(select(populations.c.account_id).where(populations.c.organisation_id == organisation_id))
     found = list(ids.scalars())
     lock(tx, organisation_id, found)
@@ -133,44 +128,41 @@ def populations_of(tx: Connection, organisation_id: str) -> list[Account]:
 
 
 def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord | None:
-    """The account with this id."""
+    """Find an account by id."""
     row = tx.execute(_of(organisation_id).where(accounts.c.id == account_id)).one_or_none()
     return None if row is None else _record(tx, CostCache(), row)
 
 
 def newest_id(tx: Connection, organisation_id: str, prefix: str) -> str | None:
-    """The greatest id with a prefix; the key's index finds it at once."""
+    """Get the greatest id with a prefix by the primary key's index."""
     found = select(func.max(accounts.c.id)).where(
         accounts.c.organisation_id == organisation_id,
         accounts.c.id >= f"{prefix}_",
-        accounts.c.id < f"{prefix}`",  # the character behind the underscore
+        accounts.c.id < f"{prefix}`",  # the character after the underscore
     )
     return tx.execute(found).scalar()
 
 
 def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountRecord | None:
-    """The population or budget at this path of names."""
+    """Find a population or budget by its path of names."""
     found = _of(organisation_id).where(accounts.c.path == path, NO_RUN)
     row = tx.execute(found).one_or_none()
     return None if row is None else _record(tx, CostCache(), row)
 
 
 def lock_above(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> None:
-    """Lock several accounts and all above them at once, in the one global order."""
+    """Lock several accounts and all their ancestors in the global order."""
     lock(tx, organisation_id, {above for each in account_ids for above in ids_above(tx, organisation_id, each)})
 
 
 def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[AccountRecord]:
-    """The account and its ancestors, none above one beneath it; a writer's transaction locks them until it ends.
+    """Get an account and its ancestors, ancestors first, locked in a write transaction.
 
-    The order is the one global lock order: by depth and id, so that two charges that share accounts always
-    meet at the same one first (ADR 0003).
-
-    Returns:
-        Empty if the organisation has no such account.
+    They are in the global lock order, by depth and id, so that concurrent charges meet at the same account first (ADR
+    0003). Empty if there is no such account.
     """
     if writes(tx):
-        lock(tx, organisation_id, ids_above(tx, organisation_id, account_id))  # what is read has to be read after it
+        lock(tx, organisation_id, ids_above(tx, organisation_id, account_id))  # before they are read
     book = CostCache()
     asked = {"of_organisation": organisation_id, "of_account": account_id}
     return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
@@ -178,14 +170,7 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
 
 @dataclass(frozen=True, slots=True)
 class AccountFilter:
-    """Which accounts are wanted; None: whichever.
-
-    Args:
-        kind: population, budget or run.
-        beneath: the id of an account on or beneath which they lie.
-        parent_id: the id of the account directly above them.
-        path: the one at this path of names.
-    """
+    """A filter of accounts; None: any."""
 
     kind: AccountKind
     beneath: str | None = None
@@ -196,7 +181,7 @@ class AccountFilter:
 def page(
     tx: Connection, organisation_id: str, wanted: AccountFilter, *, after: str | None, limit: int
 ) -> list[AccountRecord]:
-    """Accounts in the order of their creation, those after an id only."""
+    """List accounts by id, after a cursor."""
     found = _of(organisation_id).where(accounts.c.kind == str(wanted.kind))
     if wanted.beneath is not None:
         found = found.where(accounts.c.id.in_(ids_beneath(organisation_id, wanted.beneath)))
@@ -212,13 +197,9 @@ def page(
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """An account as an audit finds it.
+    """An account as stored, for verification.
 
-    Args:
-        organisation_id: whose.
-        record: the account, with its times.
-        population: given for a population.
-        name_skeleton: what is kept of its name for comparing it with others.
+    `population` is set for populations only.
     """
 
     organisation_id: str
@@ -243,7 +224,7 @@ class StoredAccount:
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAccount]:
-    """Every account of an organisation, or of all, those above others first; damaged cells are reported."""
+    """List all accounts of one or every organisation, ancestors first, reporting damage."""
     query = TolerantQuery(
         select(accounts, *_FACTS)
         .outerjoin(kept_balances, _WITH_BALANCE)
@@ -266,20 +247,20 @@ def list_all(tx: Connection, organisation_id: str | None = None, report: Report 
 
 
 def find_many(tx: Connection, book: CostCache, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
-    """Those of the accounts that exist; the book has prices that were read before."""
+    """List the existing ones of some accounts, with known prices from the cache."""
     asked = {"of_organisation": organisation_id, "of_accounts": account_ids}
     return [_record(tx, book, row) for row in tx.execute(_MANY, asked).all()]
 
 
 def read_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
-    """Those of the accounts that exist, in as many statements for many as for one."""
+    """List the existing ones of some accounts in a constant number of statements."""
     rows = tx.execute(_MANY, {"of_organisation": organisation_id, "of_accounts": account_ids}).all()
     book = balances.book_for(tx, rows)
     return [_record(tx, book, row) for row in rows]
 
 
 def names_beside(tx: Connection, organisation_id: str, parent_id: str | None) -> list[str]:
-    """The names of the populations of an organisation, or of the budgets directly beneath an account."""
+    """List the names of an organisation's populations, or of an account's child budgets."""
     place = accounts.c.parent_id.is_(None) if parent_id is None else accounts.c.parent_id == parent_id
     found = select(accounts.c.name).where(
         accounts.c.organisation_id == organisation_id, place, accounts.c.kind != str(AccountKind.RUN)
@@ -288,7 +269,7 @@ def names_beside(tx: Connection, organisation_id: str, parent_id: str | None) ->
 
 
 def children(tx: Connection, organisation_id: str, parent_ids: Sequence[str]) -> list[AccountRecord]:
-    """The accounts directly beneath some others."""
+    """List the children of some accounts."""
     book = CostCache()
     found = _of(organisation_id).where(accounts.c.parent_id.in_(parent_ids))
     return [_record(tx, book, row) for row in tx.execute(found.order_by(accounts.c.id)).all()]
@@ -299,11 +280,7 @@ def _of(organisation_id: str) -> Select[Any]:
 
 
 def _record(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
-    """The record of a row.
-
-    Raises:
-        LedgerUnavailableError: the row is damaged, or what belongs to it is missing.
-    """
+    """Read a row, raising LedgerUnavailableError if it is damaged or incomplete."""
     try:
         return _decoded(tx, book, row)
     except LedgerError:
@@ -348,17 +325,17 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
 
 
 def planned_text(planned: tuple[StepEvent, ...]) -> str:
-    """A planned workload as it is kept; `read_planned` reads it."""
+    """Serialize a planned workload for `read_planned`."""
     return json.dumps([{"event": event_to_dict(step.event), "count": step.count} for step in planned])
 
 
 def planned_sha256(planned: tuple[StepEvent, ...]) -> str | None:
-    """What tells one planned workload from another: sha256 (hex) of the text that is kept; None: nothing is planned."""
+    """Compute the sha256 (hex) of a stored planned workload, if any."""
     return hashlib.sha256(planned_text(planned).encode()).hexdigest() if planned else None
 
 
 def read_planned(text: str) -> tuple[StepEvent, ...]:
-    """A planned workload as it is kept."""
+    """Parse a stored planned workload."""
     return tuple(StepEvent(event_from_dict(item["event"]), item["count"]) for item in json.loads(text))
 
 
@@ -393,7 +370,7 @@ _CONTENTS: Final[Contents] = {
     kept_balances.c.held_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
     populations.c.neighboring_relation: NeighboringRelation,
 }
-"""How an audit reads what the types of the columns do not say."""
+"""Validators of column contents beyond their types."""
 
 _SPARE: Final = (accounts.c.policy, accounts.c.organisation_policy)
-"""What no balance follows from."""
+"""Columns that no balance depends on."""

@@ -1,4 +1,4 @@
-"""Of what accounts tell: it lies in their rows, so that a charge knows it without asking."""
+"""Alert settings, stored in accounts' rows so that a charge needs no extra query."""
 
 import json
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from app.persistence.tables import accounts
 
 @dataclass(frozen=True, slots=True)
 class AlertSettings:
-    """Of what an account tells.
+    """An account's alert settings.
 
     Args:
-        thresholds: shares of its limit's epsilon, increasing.
-        forecast_days: it tells when it is about to reach its limit within so many days; 0: never.
+        thresholds: increasing shares of its limit's epsilon.
+        forecast_days: horizon of the forecast alert; 0 disables it.
     """
 
     thresholds: tuple[float, ...]
@@ -31,22 +31,14 @@ DEFAULT_ALERT_SETTINGS: Final = AlertSettings(DEFAULT_THRESHOLDS, 30)
 
 @lru_cache(maxsize=256)
 def read_alert_settings(thresholds: str, forecast_days: int) -> AlertSettings:
-    """What is told, from the columns of an account's row."""
+    """Parse the alert settings in an account's row."""
     return AlertSettings(tuple(json.loads(thresholds)), forecast_days)
 
 
 def save_alert_settings(
     tx: Connection, organisation_id: str, account: Account, tells: AlertSettings, now: datetime
 ) -> None:
-    """Write of what an account tells, with a new version of it, so that nobody believes an older one.
-
-    Args:
-        tx: a writer's transaction, in which the account is locked.
-        organisation_id: whose account it is.
-        account: as it stands.
-        tells: from now on.
-        now: in UTC.
-    """
+    """Write a locked account's alert settings, with a new version that invalidates caches."""
     this = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == account.id)
     tx.execute(
         update(accounts)

@@ -1,4 +1,4 @@
-"""The outbox: what is to be told, written in the transaction of its cause, and who is to be told."""
+"""The alert outbox, written in the transaction of an alert's cause (ADR 0018)."""
 
 import json
 import secrets
@@ -17,7 +17,7 @@ from app.persistence.tables import account_ancestors, alerts, deliveries
 
 
 class AlertType(StrEnum):
-    """What can be told."""
+    """The types of alerts."""
 
     THRESHOLD = "account.threshold_reached"
     EXHAUSTED = "account.exhausted"
@@ -29,7 +29,7 @@ class AlertType(StrEnum):
 
 
 class DeliveryStatus(StrEnum):
-    """Where a delivery is in its life."""
+    """The status of a delivery."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -38,15 +38,13 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that is told once.
+    """A notification that is sent once.
 
     Args:
-        id: with its type prefix; a receiver knows a repetition by it.
-        type: what it tells.
-        account_id: of what; None for a test.
-        dedup_key: what makes it the same as one that was told before of that account.
+        id: lets receivers detect repetitions.
+        account_id: the subject; None for a test.
+        dedup_key: equal for alerts of an account that are the same.
         payload: JSON members.
-        created_at: in UTC.
     """
 
     id: str
@@ -58,13 +56,7 @@ class Alert:
 
 
 def add(tx: Connection, organisation_id: str, told: Iterable[Alert]) -> None:
-    """Append alerts, and a delivery to each webhook that wants them; what was told before is left out.
-
-    Args:
-        tx: the transaction of their cause.
-        organisation_id: whose.
-        told: what is to be told.
-    """
+    """Add new alerts, and a delivery to each webhook that wants them, ignoring duplicates."""
     wanting = webhooks.active(tx, organisation_id)
     for alert in told:
         if not _add_once(tx, organisation_id, alert):
@@ -75,15 +67,15 @@ def add(tx: Connection, organisation_id: str, told: Iterable[Alert]) -> None:
 
 
 def add_test(tx: Connection, organisation_id: str, alert: Alert, webhook_id: str) -> str:
-    """Append an alert that is about nothing and goes to one webhook; returns the delivery's id."""
+    """Add a test alert for one webhook; return the delivery's id."""
     tx.execute(insert(alerts).values(_values(organisation_id, alert)))
     [delivery_id] = address(tx, organisation_id, alert, [webhook_id])
     return delivery_id
 
 
 def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Sequence[str]) -> list[str]:
-    """Append a delivery of an alert to each of some webhooks, due at once; returns their ids."""
-    # As every id, sorted by the time of its making, which is the alert's.
+    """Add an alert's deliveries, due now, to some webhooks; return their ids."""
+    # Like all ids, it sorts by the time of creation, which is the alert's.
     made = [f"dlv_{alert.id[4:16]}{secrets.token_hex(8)}" for _ in webhook_ids]
     if made:
         rows = [
@@ -105,19 +97,14 @@ def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Seq
 
 @dataclass(frozen=True, slots=True)
 class AlertFilter:
-    """Which alerts are asked for.
-
-    Args:
-        kind: only what is of this type.
-        within: only what is about this account or lies beneath it.
-    """
+    """A filter of alerts by type, and by an account and its descendants."""
 
     kind: AlertType | None
     within: str | None
 
 
 def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: str | None, limit: int) -> list[Alert]:
-    """Alerts, the newest first, those before an id only."""
+    """List alerts before an id, newest first."""
     found = select(alerts).where(alerts.c.organisation_id == organisation_id)
     if wanted.kind is not None:
         found = found.where(alerts.c.type == str(wanted.kind))
@@ -132,12 +119,12 @@ def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: s
 
 
 def read_alert(row: Row[Any]) -> Alert:
-    """An alert from its row."""
+    """Read an alert from its row."""
     return Alert(row.id, AlertType(row.type), row.account_id, row.dedup_key, json.loads(row.payload), row.created_at)
 
 
 def _add_once(tx: Connection, organisation_id: str, alert: Alert) -> bool:
-    """Whether it was appended: it was not told before."""
+    """Add an alert unless it is a duplicate; return whether it was added."""
     into = postgresql.insert(alerts) if tx.dialect.name == "postgresql" else sqlite.insert(alerts)
     appended = into.values(_values(organisation_id, alert)).on_conflict_do_nothing().returning(alerts.c.id)
     return tx.execute(appended).scalar() is not None

@@ -1,4 +1,4 @@
-"""API keys: what is known of them, never their secrets."""
+"""API keys, without their secrets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,16 +16,10 @@ class KeyRecord:
     """A stored key.
 
     Args:
-        id: with its type prefix; unique among all organisations.
-        organisation_id: whose ledger it opens.
-        name: what its owner calls it.
-        role: what it may do.
-        scope: the account on or beneath which it may do so; None: everywhere in the organisation.
-        secret_hash: sha256 of the secret; the secret is stored nowhere.
-        created_by: the actor who issued it; None: a version that did not keep it.
-        created_at: in UTC.
-        expires_at: from when on it opens nothing; None: never.
-        revoked_at: when it was withdrawn.
+        id: unique across organisations.
+        scope: the account that it is limited to, with descendants; None: the whole organisation.
+        secret_hash: sha256 of the secret, which is not stored.
+        created_by: the issuing actor, if recorded.
         last_used_at: to the minute.
     """
 
@@ -42,14 +36,14 @@ class KeyRecord:
     last_used_at: datetime | None = None
 
     def trouble(self, now: datetime) -> str | None:
-        """Why it opens nothing: "revoked" or "expired"; None: it does."""
+        """Get the reason why a key is invalid, "revoked" or "expired", if it is."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and now >= self.expires_at else None
 
 
 def add(tx: Connection, key: KeyRecord) -> None:
-    """Append a key."""
+    """Add a key."""
     tx.execute(
         insert(api_keys).values(
             organisation_id=key.organisation_id,
@@ -66,7 +60,7 @@ def add(tx: Connection, key: KeyRecord) -> None:
 
 
 def find(tx: Connection, key_id: str) -> KeyRecord | None:
-    """The key with this id, of whichever organisation."""
+    """Find a key of any organisation by id."""
     row = tx.execute(select(api_keys).where(api_keys.c.id == key_id)).one_or_none()
     return None if row is None else _record(row)
 
@@ -75,12 +69,12 @@ _MANY = select(api_keys).where(api_keys.c.id.in_(bindparam("of_keys", expanding=
 
 
 def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
-    """Those of the keys that exist, of whichever organisation, by id."""
+    """Find keys of any organisation by id."""
     return {row.id: _record(row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
 
 
 def page(tx: Connection, organisation_id: str, *, scope: str | None, after: str | None, limit: int) -> list[KeyRecord]:
-    """Keys in the order of their making; with a scope, those that are bound to it or to what lies beneath it."""
+    """List keys after an id, optionally those within a scope."""
     found = select(api_keys).where(api_keys.c.organisation_id == organisation_id)
     if scope is not None:
         found = found.where(api_keys.c.scope_id.in_(ids_beneath(organisation_id, scope)))
@@ -90,7 +84,7 @@ def page(tx: Connection, organisation_id: str, *, scope: str | None, after: str 
 
 
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
-    """Write when a key expires, or that it was withdrawn."""
+    """Write when a key expires or was revoked."""
     tx.execute(
         update(api_keys)
         .where(api_keys.c.organisation_id == key.organisation_id, api_keys.c.id == key.id)
@@ -99,7 +93,7 @@ def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
 
 
 def used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:
-    """Write when keys were used last, by organisation and id."""
+    """Write when keys were last used, by organisation and id."""
     tx.execute(
         update(api_keys)
         .where(api_keys.c.organisation_id == bindparam("of_organisation"), api_keys.c.id == bindparam("of_key"))

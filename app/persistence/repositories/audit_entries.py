@@ -1,4 +1,4 @@
-"""The chain of what was done with an organisation's budgets."""
+"""The audit chain of an organisation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 @dataclass(frozen=True, slots=True)
 class StoredAuditEntry:
-    """An entry, and its link of the chain."""
+    """An entry and its hash."""
 
     entry: AuditEntry
     entry_hash: bytes
@@ -23,15 +23,11 @@ class StoredAuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which acts are wanted; None: whichever.
+    """A filter of audit entries; None: any.
 
     Args:
-        action: as "budget.created"; with a "*" behind a dot, all of that kind.
-        actor: who did it.
-        subject: the id of what it was done to.
-        since: not before this moment.
-        until: before this moment.
-        within: about this account or what lies beneath it, or about a key, a proposal or an experiment of these.
+        action: for example "budget.created", or "budget.*" for all of a kind.
+        within: entries about this account and its descendants, and about their keys, proposals and experiments.
     """
 
     action: str | None = None
@@ -43,7 +39,7 @@ class AuditFilter:
 
 
 def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
-    """How many acts there are, and the hash of the last one."""
+    """Get the length of the chain and its last hash."""
     last = (
         select(audit_entries.c.position, audit_entries.c.entry_hash)
         .where(audit_entries.c.organisation_id == organisation_id)
@@ -55,7 +51,7 @@ def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
 
 
 def add(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
-    """Append an entry behind the one with the hash `previous`; the caller holds the organisation's lock."""
+    """Append an entry after the hash `previous`; the caller holds the organisation's lock."""
     values = {name: getattr(entry, name) for name in AuditEntry.__dataclass_fields__}
     tx.execute(insert(audit_entries).values(**values, entry_hash=audit_entry_hash(previous, entry)))
 
@@ -63,7 +59,7 @@ def add(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
 def page(
     tx: Connection, organisation_id: str, wanted: AuditFilter, *, after: int, limit: int
 ) -> list[StoredAuditEntry]:
-    """Acts in the order of the chain, those behind a position."""
+    """List entries after a position, in chain order."""
     place = audit_entries.c.position
     found = _filtered(organisation_id, wanted).where(place > after)
     return [_kept(row) for row in tx.execute(found.order_by(place).limit(limit))]
@@ -72,7 +68,7 @@ def page(
 def page_backwards(
     tx: Connection, organisation_id: str, wanted: AuditFilter, *, before: int | None, limit: int
 ) -> list[StoredAuditEntry]:
-    """Acts from the end of the chain, or those before a position."""
+    """List entries before a position, or all, from the end of the chain."""
     place = audit_entries.c.position
     found = _filtered(organisation_id, wanted)
     if before is not None:
@@ -100,7 +96,7 @@ def _filtered(organisation_id: str, wanted: AuditFilter) -> Select[Any]:
 
 
 def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
-    """The ids of what lies beneath an account, and always has: nothing of it is ever moved elsewhere."""
+    """Build a subquery for the ids of subjects under an account."""
     beneath = ids_beneath(organisation_id, account_id)
     of_these = [
         select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(beneath))
@@ -114,7 +110,7 @@ def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tu
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAuditEntry]:
-    """Every act of an organisation, or of all, in the order of the chains; damaged cells are reported."""
+    """List the entries of one or every organisation in chain order, reporting damage."""
     found = select(audit_entries).order_by(*audit_entries.primary_key)
     if organisation_id is not None:
         found = found.where(audit_entries.c.organisation_id == organisation_id)

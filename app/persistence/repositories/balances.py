@@ -1,8 +1,8 @@
-"""What accounts have spent and hold: curves that are written now and then, and which events were charged since.
+"""Balances: curves that are written now and then, and the events charged since.
 
-A curve has 11 KB, and every charge moves it. So a charge is written as what it is, an event and how often; after some
-different events the curve is written anew and the counting begins again. The curves are whole numbers of units and
-saturate, so their sum is the same in whatever order and grouping it is taken (ADR 0004, ADR 0013).
+A curve has 11 KB, and every charge changes it. So a charge is stored as an event and a count; after some different
+events the curve is written and the counts start again. Curves are saturating integers, so their sum is independent of
+order and grouping (ADR 0004, ADR 0013).
 """
 
 import json
@@ -23,10 +23,10 @@ from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.tables import accounts, balances
 
 MOST_EVENTS: Final = 16
-"""Different events that are counted before the curves are written anew."""
+"""Maximum different events before the curves are written."""
 
 Since = Mapping[str, tuple[int, int]]
-"""What was charged since the curves were written, by fingerprint: how often, and how often out of what was held."""
+"""Charges since the curves were written, by fingerprint: the count, and the count from holds."""
 
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 
@@ -35,16 +35,7 @@ _WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS])
 
 
 def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool) -> Since | None:
-    """Count the steps of a charge.
-
-    Args:
-        since: what was charged before it; None: the curves are to be written anyway.
-        steps: the charge.
-        from_held: whether it was held before.
-
-    Returns:
-        What is charged since the curves were written; None: too many different events, write the curves.
-    """
+    """Add a charge to the counts; None if the curves must be written."""
     if since is None:
         return None
     counted = dict(since)
@@ -56,19 +47,13 @@ def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool
 
 
 def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, Since]:
-    """What an account has spent and holds.
+    """Read an account's spent and held curves, and the charges since they were written.
 
-    Args:
-        tx: the caller's transaction.
-        book: prices that were read before.
-        row: of the account, with its population's relation and COLUMNS.
-
-    Returns:
-        Spent, held, and what was charged since the curves were written.
+    `row` has the account with its population's relation and COLUMNS.
 
     Raises:
-        LedgerUnavailableError: it has no balance; or an event was charged whose price is not in the ledger's list.
-        ValueError: the row is no balance.
+        LedgerUnavailableError: the balance, or the price of a charged event, is missing.
+        ValueError: the row is invalid.
     """
     if row.spent_curve is None:
         raise LedgerUnavailableError(f"The balance of {row.path} is missing; nothing is charged without. Restore it.")
@@ -91,15 +76,7 @@ def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpC
 
 
 def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> CostCache:
-    """The prices of all that was charged lately to some accounts, read at once and not for each account by itself.
-
-    Args:
-        tx: the caller's transaction.
-        rows: as of `read`.
-
-    Returns:
-        What `read` needs for these rows.
-    """
+    """Read the prices of all recent charges to some accounts at once, for `read`."""
     book = CostCache(size=MOST_EVENTS * len(rows) + 1)
     wanted: dict[CostTable, set[str]] = {}
     for row in rows:
@@ -114,17 +91,14 @@ def _prices_of(row: Row[Any]) -> CostTable:
 
 
 def add(tx: Connection, organisation_id: str, account: Account) -> None:
-    """Append the balance of a new account."""
+    """Add the balance of a new account."""
     tx.execute(insert(balances).values(organisation_id=organisation_id, account_id=account.id, **_values(account)))
 
 
 def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, datetime]]) -> None:
-    """Write what charges changed: balance, frozen weights, version.
+    """Write balances, frozen weights and versions after charges.
 
-    Args:
-        tx: the caller's transaction.
-        changed: organisation's id, account, what was charged since its curves were written (None: they are written
-            now), time of change.
+    The charges since the curves were written are None if the curves must be written now.
     """
     rows = list(changed)
     _CHARGED.execute(
@@ -151,24 +125,24 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
 
 
 def _since_text(since: Since) -> str:
-    """What was charged since, as it is kept."""
+    """Serialize recent charges."""
     return json.dumps(since, separators=(",", ":"))
 
 
 def weights_text(weights: FilterWeights | None) -> str | None:
-    """Frozen weights as they are kept."""
+    """Serialize frozen weights."""
     return None if weights is None else json.dumps(weights_facts(weights))
 
 
 def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
-    """Frozen weights as values of JSON."""
+    """Convert frozen weights to JSON values."""
     if weights is None:
         return None
     return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
 
 
 def read_since(text: str) -> Since:
-    """What was charged since, from the text that is kept."""
+    """Parse recent charges."""
     read = json.loads(text)
     if not isinstance(read, dict):
         raise ValueError("What was charged since is no object of JSON.")  # noqa: TRY004 - a row's value, not a type
@@ -185,7 +159,7 @@ def _values(account: Account) -> dict[str, bytes | int]:
 
 
 def _bytes(curve: RdpCurve) -> bytes:
-    """Nothing is no bytes: most accounts hold nothing, and many runs have never had their curve written."""
+    """Serialize a curve, a zero one as no bytes: most accounts hold nothing."""
     return b"" if curve.is_zero else curve.to_bytes()
 
 

@@ -1,4 +1,4 @@
-"""What runs did, counted: for statements about them."""
+"""Totals of the charges of runs, for statements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,7 @@ CHARGED = ("admitted", "reported", "forfeited")
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often an event was charged.
-
-    Args:
-        fingerprint: of the event.
-        canonical_json: its description, as JSON.
-        count: how often.
-    """
+    """An event, its description as JSON, and how often it was charged."""
 
     fingerprint: str
     canonical_json: str
@@ -27,17 +21,7 @@ class Tally:
 
 
 def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int) -> tuple[list[Tally], int, int]:
-    """What was charged to a run.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose.
-        run_id: a run.
-        most: how many different events are named, those that were charged most often.
-
-    Returns:
-        The events; how many different ones there are; how many steps they all stand for.
-    """
+    """Count a run's charges: its `most` frequent events, all different events, all steps."""
     times = func.sum(decision_events.c.count).label("times")
     counted = (
         select(decision_events.c.event_fingerprint, times)
@@ -70,7 +54,7 @@ def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int)
 
 
 def outcomes(tx: Connection, organisation_id: str, run_id: str) -> dict[str, int]:
-    """How many decisions of each outcome a run has."""
+    """Count a run's decisions by outcome."""
     found = (
         select(decisions.c.outcome, func.count())
         .where(decisions.c.organisation_id == organisation_id, decisions.c.run_id == run_id)
@@ -80,7 +64,7 @@ def outcomes(tx: Connection, organisation_id: str, run_id: str) -> dict[str, int
 
 
 def formula_versions(tx: Connection, organisation_id: str, fingerprints: Sequence[str]) -> list[int]:
-    """The versions of the formulas by which events were priced."""
+    """List the formula versions by which events were priced."""
     found = (
         select(event_costs.c.formula_version)
         .where(event_costs.c.organisation_id == organisation_id, event_costs.c.event_fingerprint.in_(fingerprints))
@@ -90,7 +74,7 @@ def formula_versions(tx: Connection, organisation_id: str, fingerprints: Sequenc
 
 
 def runs_beneath(tx: Connection, organisation_id: str, account_id: str, most: int) -> tuple[list[str], int]:
-    """The ids of runs beneath an account that were charged, the newest first; and how many there are."""
+    """List the newest charged runs under an account, and count all of them."""
     charged = (
         runs.c.organisation_id == organisation_id,
         runs.c.account_id.in_(ids_beneath(organisation_id, account_id)),

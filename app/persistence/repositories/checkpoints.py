@@ -1,4 +1,4 @@
-"""Checkpoints of an organisation's chain, and how far the chains of its runs were tied to it."""
+"""Signed checkpoints of audit chains, and the anchors of runs' chains in them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,7 @@ from app.persistence.tolerant import Report, TolerantQuery, json_object, refuse
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was signed.
-
-    Args:
-        organisation_id: whose chain.
-        audit_length: how many acts there were.
-        audit_head: the hash of the last of them.
-        document: payload and signature, as JSON.
-        created_at: in UTC.
-    """
+    """A signed checkpoint: the chain's length and head, and the document as JSON."""
 
     organisation_id: str
     audit_length: int
@@ -30,7 +22,7 @@ class Checkpoint:
 
 
 def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[str, int, bytes]]:
-    """Runs that have decided something since they were tied to the chain: id, number of decisions, head."""
+    """List id, length and head of runs with decisions since their last anchor."""
     found = (
         select(runs.c.account_id, runs.c.decision_count, runs.c.chain_head)
         .outerjoin(
@@ -49,7 +41,7 @@ def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[st
 
 
 def anchor(tx: Connection, organisation_id: str, anchored: Sequence[tuple[str, int, bytes]]) -> None:
-    """Note how far runs are tied to the chain."""
+    """Store the anchored lengths of runs' chains."""
     ids = [run_id for run_id, _, _ in anchored]
     here = (run_anchors.c.organisation_id == organisation_id) & run_anchors.c.run_id.in_(ids)
     tx.execute(delete(run_anchors).where(here))
@@ -58,13 +50,13 @@ def anchor(tx: Connection, organisation_id: str, anchored: Sequence[tuple[str, i
 
 
 def add(tx: Connection, checkpoint: Checkpoint) -> None:
-    """Append a checkpoint."""
+    """Add a checkpoint."""
     values = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
     tx.execute(insert(checkpoints).values(values))
 
 
 def page(tx: Connection, organisation_id: str, *, after: int, limit: int) -> list[Checkpoint]:
-    """Checkpoints in the order of their making, those behind a number of acts only."""
+    """List checkpoints after a chain length, in order."""
     found = select(checkpoints).where(
         checkpoints.c.organisation_id == organisation_id, checkpoints.c.audit_length > after
     )
@@ -72,14 +64,14 @@ def page(tx: Connection, organisation_id: str, *, after: int, limit: int) -> lis
 
 
 def latest(tx: Connection, organisation_id: str) -> Checkpoint | None:
-    """The newest checkpoint."""
+    """Get the newest checkpoint."""
     found = select(checkpoints).where(checkpoints.c.organisation_id == organisation_id)
     row = tx.execute(found.order_by(checkpoints.c.audit_length.desc()).limit(1)).mappings().one_or_none()
     return None if row is None else Checkpoint(**row)
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[Checkpoint]:
-    """Every checkpoint of an organisation, or of all; damaged cells are reported."""
+    """List the checkpoints of one or every organisation, reporting damage."""
     found = select(checkpoints).order_by(*checkpoints.primary_key)
     if organisation_id is not None:
         found = found.where(checkpoints.c.organisation_id == organisation_id)

@@ -1,4 +1,4 @@
-"""The first events of decisions, as many as there is room for: a chart's points may hold a thousand each."""
+"""Read the first events of decisions within a size limit."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,25 +10,16 @@ from app.persistence.repositories.dp_events import read_event
 from app.persistence.tables import decision_events, dp_events
 
 ROW_ROOM: Final = 400
-"""Bytes for which an event is counted besides its description: room for four mebibytes is room for ten thousand events
-at the most, which take a tenth of a second to read and write."""
+"""Bytes counted per event besides its description: 4 MiB then hold at most ten thousand events, which take a tenth of
+a second to read and write."""
 
 
 def first_events(
     tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int], room: int
 ) -> dict[int, tuple[StepEvent, ...]]:
-    """What was asked in some of a run's decisions, from the first event on.
+    """Read the first events of some of a run's decisions, in order.
 
-    Args:
-        tx: reads.
-        organisation_id: whose.
-        run_id: whose.
-        positions: of the decisions.
-        room: bytes for all of them together; each decision gets the same.
-
-    Returns:
-        For each position its events in order: all of them, or the first ones if there is no room for more; perhaps
-        none.
+    The decisions share `room` bytes equally; each gets all of its events or the first that fit, possibly none.
     """
     share = room // max(1, len(positions))
     rows = tx.execute(

@@ -1,4 +1,4 @@
-"""Decisions of all runs, the newest first."""
+"""List decisions across runs, newest first."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,15 +13,9 @@ from app.persistence.tables import account_ancestors, accounts, decisions
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Which decisions are wanted; None: whichever.
+    """A filter of decisions; None: any.
 
-    Args:
-        run_id: those about this run.
-        beneath: those about runs that charge this account, however deep, or are it.
-        outcome: what became of the steps.
-        actor: who asked.
-        since: not before this moment.
-        until: before this moment.
+    `beneath` is an account that the run charges or is.
     """
 
     run_id: str | None = None
@@ -33,13 +27,13 @@ class DecisionFilter:
 
     @property
     def follows_a_chain(self) -> bool:
-        """Whether a run's chain is walked; the few that were not admitted are found by themselves."""
+        """Whether to walk a run's chain; refusals are few and have an index."""
         return self.run_id is not None and self.outcome in {None, DecisionOutcome.ADMITTED}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a decision stands among all: no later one has its place, and no other one moves it."""
+    """A stable cursor among all decisions."""
 
     created_at: datetime
     run_id: str
@@ -55,35 +49,24 @@ class Decided:
 
     @property
     def place(self) -> Place:
-        """Where it stands."""
+        """The cursor of this decision."""
         return Place(self.decision.created_at, self.decision.run_id, self.decision.position)
 
 
 _NEWEST_FIRST = ("created_at", "run_id", "position")
 _CHAIN_BACKWARDS = ("position",)
-"""Of one run: its primary key has this order, and clocks of replicas may differ by a moment."""
+"""For one run, its primary key's order: the clocks of replicas may differ slightly."""
 
 
 def page(
     tx: Connection, organisation_id: str, wanted: DecisionFilter, *, before: Place | None, limit: int
 ) -> list[Decided]:
-    """Decisions, the newest first; those of one run from the end of its chain.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose.
-        wanted: which of them.
-        before: only those behind this place in the list.
-        limit: how many at the most.
-
-    Returns:
-        The decisions.
-    """
+    """List decisions before a cursor, newest first, or back along a chain."""
     found = _filtered(select(decisions).where(decisions.c.organisation_id == organisation_id), wanted)
     if before is not None:
         found = _behind(found, before, within_run=wanted.follows_a_chain)
     order = _CHAIN_BACKWARDS if wanted.follows_a_chain else _NEWEST_FIRST
-    # The paths are joined to the page alone: a join before the limit may read all decisions.
+    # Paths are joined after the limit: a join before it may read all decisions.
     cut = found.order_by(*(decisions.c[name].desc() for name in order)).limit(limit).subquery()
     run, binding = accounts.alias("run"), accounts.alias("binding")
     rows = tx.execute(
@@ -129,5 +112,5 @@ def _behind(found: Select[Any], place: Place, *, within_run: bool) -> Select[Any
     if within_run:
         return found.where(position < place.position)
     same_run = and_(run_id == place.run_id, position < place.position)
-    # The first condition is a range of the index; the second tells those of one moment apart.
+    # The first condition is a range of the index; the second resolves equal times.
     return found.where(at <= place.created_at, or_(at < place.created_at, run_id < place.run_id, same_run))

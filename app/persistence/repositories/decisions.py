@@ -1,4 +1,4 @@
-"""Decisions: every admitted and every refused request for steps, with what was asked."""
+"""Decisions on requests for steps, admitted and refused."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from app.persistence.tables import accounts, decision_events, decisions, dp_even
 
 
 class DecisionOutcome(StrEnum):
-    """What became of steps: asked for and admitted or refused, or told as having happened, or given up."""
+    """The outcome of steps: admitted, refused, reported as executed, or forfeited."""
 
     ADMITTED = "admitted"
     REFUSED = "refused"
@@ -29,29 +29,21 @@ class DecisionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about steps of a run, as it was answered and for ever: an entry of the run's chain.
+    """An immutable decision on a run's steps: an entry of the run's chain.
 
     Args:
-        run_id: whose steps.
-        position: its place among the run's decisions, from 0.
-        attempt: of the run.
-        outcome: what became of the steps.
-        steps: what was asked; if only the first steps of a request were admitted, these.
-        first_step: the number of the first step.
-        step_count: how many steps.
-        requested_count: how many were asked for.
+        position: index among the run's decisions.
+        steps: the requested ones, or the admitted prefix.
+        step_count: number of steps; `requested_count` is the number requested.
         reading: of the run, afterwards.
         steps_remaining: further repetitions of the last event; None if refused.
-        binding_account_id: the account that leaves the fewest.
-        binding_account_path: its path of names.
-        refusal_details: the numbers of a refusal, JSON; None if admitted.
-        reservation_id: which the steps were taken out of; None if out of the accounts.
+        binding_account_id: the account with the fewest remaining.
+        refusal_details: JSON of a refusal; None if admitted.
+        request_fingerprint: sha256 (hex) of the request.
+        reservation_id: the source of the steps; None: the accounts.
         opens_attempt: whether these are the attempt's first steps.
-        request_fingerprint: sha256 (hex) of what was asked.
-        idempotency_key: of the request, if it carried one.
-        created_at: in UTC.
-        asker: who asked, and in which request; None: a version that did not keep it.
-        entry_hash: the link of the run's chain; empty until the decision is recorded.
+        asker: the author and id of the request, if recorded.
+        entry_hash: link of the run's chain; empty until the decision is recorded.
     """
 
     run_id: str
@@ -77,26 +69,17 @@ class Decision:
 
     @property
     def admitted(self) -> bool:
-        """Whether the run went on by these steps: they were admitted, or had happened."""
+        """Whether the run advanced: the steps were admitted or reported."""
         return self.outcome in {DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED}
 
     @property
     def next_step(self) -> int:
-        """The number of the step after the last one that the run went on by."""
+        """The number of the step after the run's last one."""
         return self.first_step + self.step_count if self.admitted else self.first_step
 
 
 def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
-    """A decision with its link of the run's chain.
-
-    Args:
-        organisation_id: whose.
-        decision: without an `entry_hash`.
-        head: the hash of the decision before it.
-
-    Returns:
-        The decision with its `entry_hash`, which is the chain's new head.
-    """
+    """Set the hash of a decision, the chain's new head."""
     entry = DecisionEntry(
         organisation_id=organisation_id,
         run_id=decision.run_id,
@@ -128,7 +111,7 @@ _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).jo
     (accounts.c.organisation_id == decisions.c.organisation_id) & (accounts.c.id == decisions.c.binding_account_id),
 )
 
-# Statements of the hot path are built once: building one costs as much as executing it.
+# Hot-path statements are built once: building one costs as much as executing it.
 _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
@@ -138,7 +121,7 @@ _ADDED_ITEMS = BulkStatement(decision_events)
 
 
 def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
-    """Append decisions, each with its organisation's id, and what was asked; the events must be remembered already."""
+    """Add decisions and their items; the events must exist."""
     _ADDED.execute(tx, [_values(organisation_id, decision) for organisation_id, decision in decided])
     items = [
         {
@@ -186,18 +169,18 @@ def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
 
 
 def find_by_keys(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[Decision]:
-    """The decisions that these keys have pinned, without their steps: whoever repeats a request knows them."""
+    """Find decisions by idempotency keys, without their steps: a repeated request has them."""
     rows = tx.execute(_BY_KEYS, {"of_organisation": organisation_id, "of_keys": idempotency_keys})
     return [read_decision(row, ()) for row in rows]
 
 
 def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> Decision | None:
-    """The decision that this key has pinned, without its steps."""
+    """Find a decision by its idempotency key, without its steps."""
     return next(iter(find_by_keys(tx, organisation_id, [idempotency_key])), None)
 
 
 def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
-    """The decision that admitted the steps which begin here; without them, as `find_by_keys`."""
+    """Find the decision that admitted the steps from `first_step` on, without these steps."""
     found = _of(organisation_id).where(
         decisions.c.run_id == run_id,
         decisions.c.attempt == attempt,
@@ -211,7 +194,7 @@ def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: in
 def at_positions(
     tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int], room: int | None = None
 ) -> list[Decision]:
-    """A run's decisions at these places, in order; with `room` bytes, with as many of their first steps as fit."""
+    """List a run's decisions at some positions; `room` bytes limit the steps read."""
     found = _of(organisation_id).where(decisions.c.run_id == run_id, decisions.c.position.in_(positions))
     rows = tx.execute(found.order_by(decisions.c.position)).all()
     places = [row.position for row in rows]
@@ -256,7 +239,7 @@ def _events(
 
 
 def read_decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
-    """A decision from its row, which has the path of the binding account beside it."""
+    """Read a decision from its row and the binding account's path."""
     return Decision(
         run_id=row.run_id,
         position=row.position,

@@ -1,4 +1,4 @@
-"""Deliveries of alerts to webhooks: which are due, which of them somebody sends now, and how they went."""
+"""Deliveries of alerts to webhooks."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,21 +15,14 @@ from app.persistence.tables import alerts, deliveries, webhooks
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An alert on its way to a webhook.
+    """An alert's delivery to a webhook.
 
     Args:
-        id: with its type prefix.
-        webhook_id: where to.
-        alert_id: of what.
-        alert_type: what that tells.
-        status: pending, delivered or given up.
-        attempts: how often it was sent, or was to be.
-        next_attempt_at: when it is sent again, if it is pending.
-        last_attempt_at: when it was sent last.
-        last_status: the HTTP status of the last answer; None: none came.
+        attempts: number of attempts, including one in progress.
+        next_attempt_at: when it is due, if pending.
+        last_status: HTTP status of the last response, if any.
         last_error: why the last attempt failed.
-        delivered_at: when it was acknowledged first.
-        created_at: in UTC.
+        delivered_at: when it was first acknowledged.
     """
 
     id: str
@@ -48,14 +41,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A delivery that the caller alone is to send now.
+    """A delivery claimed by the caller.
 
-    Args:
-        organisation_id: whose.
-        id: of the delivery.
-        attempts: with this one; only who knows it may write how it went.
-        webhook: where to.
-        alert: what.
+    `attempts` includes this one; only the claimer of the last attempt may write its outcome.
     """
 
     organisation_id: str
@@ -72,22 +60,14 @@ _WITH_ALERT = (alerts.c.organisation_id == deliveries.c.organisation_id) & (aler
 
 
 def any_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
-    """Whether something is to be sent, other than to webhooks that are busy."""
+    """Check whether a delivery is due for a webhook that is not busy."""
     return bool(tx.execute(select(exists(_due(now, busy)))).scalar())
 
 
 def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str], most: int) -> list[Due]:
-    """Take deliveries that are due, at most one of a webhook; nobody else gets them before `until`.
+    """Claim due deliveries until `until`, at most one per idle webhook.
 
-    Args:
-        tx: a writer's transaction; on PostgreSQL it passes by what another one is taking.
-        now: in UTC.
-        until: when they are due again if nobody says how they went.
-        busy: ids of webhooks of which nothing is taken.
-        most: how many at the most.
-
-    Returns:
-        What is to be sent after the transaction, the longest due first.
+    PostgreSQL skips rows locked by another claim. They become due again unless their outcome is written.
     """
     found = _due(now, busy).order_by(deliveries.c.next_attempt_at, deliveries.c.id).limit(most)
     taken: dict[tuple[str, str], str] = {}
@@ -117,7 +97,7 @@ def failed(tx: Connection, sent: Due, status: int | None, why: str, again_at: da
 
 
 def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datetime) -> None:
-    """Send nothing of what is pending for a webhook before a moment."""
+    """Postpone a webhook's pending deliveries to a time."""
     tx.execute(
         update(deliveries)
         .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, PENDING)
@@ -127,7 +107,7 @@ def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datet
 
 
 def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
-    """Write that nothing of what is pending for a webhook will be sent."""
+    """Give up a webhook's pending deliveries."""
     tx.execute(
         update(deliveries)
         .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, PENDING)
@@ -136,19 +116,19 @@ def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
 
 
 def send_again(tx: Connection, organisation_id: str, delivery_id: str, now: datetime) -> None:
-    """Have a delivery sent at once, whatever became of it."""
+    """Make a delivery due now, in any status."""
     this = (deliveries.c.organisation_id == organisation_id) & (deliveries.c.id == delivery_id)
     tx.execute(update(deliveries).where(this).values(status=str(DeliveryStatus.PENDING), next_attempt_at=now))
 
 
 def find(tx: Connection, organisation_id: str, delivery_id: str) -> Delivery | None:
-    """The delivery with this id."""
+    """Find a delivery by id."""
     row = tx.execute(_of(organisation_id).where(deliveries.c.id == delivery_id)).one_or_none()
     return None if row is None else _delivery(row)
 
 
 def waiting(tx: Connection, organisation_id: str) -> dict[str, int]:
-    """How many deliveries are pending, by webhook; those without any are left out."""
+    """Count the pending deliveries by webhook."""
     mine = deliveries.c.organisation_id == organisation_id
     counted = select(deliveries.c.webhook_id, func.count()).where(mine, PENDING).group_by(deliveries.c.webhook_id)
     return {webhook_id: int(number) for webhook_id, number in tx.execute(counted)}
@@ -164,7 +144,7 @@ def page(
     before: str | None,
     limit: int,
 ) -> list[Delivery]:
-    """Deliveries, the newest first, those before an id only."""
+    """List deliveries before an id, newest first."""
     found = _of(organisation_id)
     if webhook_id is not None:
         found = found.where(deliveries.c.webhook_id == webhook_id)
@@ -211,7 +191,7 @@ def _joined(table: Any, joined: Any, organisation_id: str, delivery_id: str) -> 
 
 
 def _attempt(sent: Due) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
-    """The row, if this attempt at it is still the last one."""
+    """Build an update of the delivery, if this attempt is still the last one."""
     return update(deliveries).where(
         deliveries.c.organisation_id == sent.organisation_id,
         deliveries.c.id == sent.id,

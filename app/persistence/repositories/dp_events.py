@@ -1,4 +1,4 @@
-"""DpEvents that an organisation has used, and their prices, kept for ever."""
+"""The DpEvents of an organisation and their permanent prices."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,13 +26,7 @@ from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Whose prices, and under which rules.
-
-    Args:
-        organisation_id: whose.
-        relation: the population's neighboring relation.
-        grid_version: of the curves.
-    """
+    """The key of a price list: organisation, neighboring relation and grid version."""
 
     organisation_id: str
     relation: NeighboringRelation
@@ -41,7 +35,7 @@ class CostTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredCost:
-    """A row of the price list, as it is kept."""
+    """A stored row of a price list."""
 
     fingerprint: str
     canonical_json: bytes
@@ -52,17 +46,10 @@ class StoredCost:
 
 @lru_cache(maxsize=4096)
 def read_event(description: str, key: str) -> DpEvent:
-    """An event from its row; the latest 4,096 are kept.
-
-    Args:
-        description: canonical JSON, as it is kept.
-        key: its fingerprint, as it is kept.
-
-    Returns:
-        The event.
+    """Parse and cache an event from its stored description and fingerprint.
 
     Raises:
-        LedgerUnavailableError: the description was changed; nothing may be charged by it.
+        LedgerUnavailableError: the description was changed, so nothing may be charged by it.
     """
     if hashlib.sha256(description.encode()).hexdigest() != key:
         raise LedgerUnavailableError(
@@ -72,7 +59,7 @@ def read_event(description: str, key: str) -> DpEvent:
     return event_from_canonical(description.encode())
 
 
-# Built once: every group of commands asks it.
+# Built once: every group of commands executes it.
 _PRICED = select(event_costs.c.event_fingerprint).where(
     event_costs.c.organisation_id == bindparam("of_organisation"),
     event_costs.c.neighboring_relation == bindparam("of_relation"),
@@ -82,17 +69,13 @@ _PRICED = select(event_costs.c.event_fingerprint).where(
 
 
 class CostCache:
-    """Prices that were read before: they never change, so whoever has them need not read them again.
-
-    Args:
-        size: how many are kept.
-    """
+    """A cache of prices, which never change."""
 
     def __init__(self, size: int = 2048) -> None:
         self._known: LruCache[tuple[CostTable, str], RdpCurve] = LruCache(size)
 
     def find(self, tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
-        """The curves of those events that have a price, by fingerprint."""
+        """Get the curves of priced events by fingerprint, reading unknown ones."""
         found, unknown = {}, []
         for key in fingerprints:
             curve = self._known.get((prices, key))
@@ -107,12 +90,12 @@ class CostCache:
         return found
 
     def put(self, prices: CostTable, key: str, curve: RdpCurve) -> None:
-        """Keep a price that the ledger has."""
+        """Cache a price of the ledger."""
         self._known.put((prices, key), curve)
 
 
 def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
-    """The curves of those events that have a price, by fingerprint."""
+    """Read the curves of priced events by fingerprint."""
     found = select(event_costs.c.event_fingerprint, event_costs.c.curve, event_costs.c.curve_delta).where(
         event_costs.c.organisation_id == prices.organisation_id,
         event_costs.c.neighboring_relation == str(prices.relation),
@@ -123,7 +106,7 @@ def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) 
 
 
 def without_curve(tx: Connection, prices: CostTable, events: Iterable[DpEvent]) -> list[DpEvent]:
-    """Those of the events that the list has no price of."""
+    """List the events without a price."""
     by_key = {fingerprint(event): event for event in events}
     asked = {
         "of_organisation": prices.organisation_id,
@@ -136,7 +119,7 @@ def without_curve(tx: Connection, prices: CostTable, events: Iterable[DpEvent]) 
 
 
 def add_curves(tx: Connection, prices: CostTable, curves: Mapping[DpEvent, RdpCurve]) -> None:
-    """Append prices of events that have none."""
+    """Add prices of events that have none."""
     remember(tx, prices.organisation_id, curves)
     tx.execute(
         insert(event_costs),
@@ -156,7 +139,7 @@ def add_curves(tx: Connection, prices: CostTable, curves: Mapping[DpEvent, RdpCu
 
 
 def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) -> None:
-    """Append those of the events that the organisation has not used before."""
+    """Add the events that the organisation has not used before."""
     wanted = {fingerprint(event): canonical(event).decode() for event in events}
     known = select(dp_events.c.fingerprint).where(
         dp_events.c.organisation_id == organisation_id, dp_events.c.fingerprint.in_(wanted)
@@ -175,14 +158,14 @@ def remember(tx: Connection, organisation_id: str, events: Iterable[DpEvent]) ->
 def descriptions(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> Iterator[tuple[str, str, bytes]]:
-    """Every event that an organisation, or each, has used: whose, its fingerprint and its canonical description."""
+    """Yield organisation, fingerprint and canonical description of every used event."""
     theirs = true() if organisation_id is None else dp_events.c.organisation_id == organisation_id
     for row in TolerantQuery(select(dp_events).where(theirs)).rows(tx, report):
         yield row.organisation_id, row.fingerprint, row.canonical_json.encode()
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredCost]:
-    """Every price of an organisation, or of all; damaged cells are reported."""
+    """List the prices of one or every organisation, reporting damage."""
     theirs = true() if organisation_id is None else event_costs.c.organisation_id == organisation_id
     query = TolerantQuery(
         select(event_costs, dp_events.c.canonical_json)

@@ -1,4 +1,4 @@
-"""Sweeps: which account pays for each of them, and how."""
+"""Sweeps and the accounts that they charge."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,12 +15,7 @@ from app.persistence.tables import account_ancestors, experiments, run_budgets
 class Experiment:
     """A sweep.
 
-    Args:
-        id: with its type prefix.
-        account_id: the budget beneath which its runs lie, or the one run that pays for all trials.
-        charging_mode: how it is paid for.
-        created_by: an actor.
-        created_at: in UTC.
+    Its account is the budget of its runs, or the one run charged for all trials.
     """
 
     id: str
@@ -30,7 +25,7 @@ class Experiment:
     created_at: datetime
 
     def facts(self) -> dict[str, object]:
-        """What the organisation's chain keeps of it."""
+        """Get the fields recorded in the audit chain."""
         return {"account": self.account_id, "charged": str(self.charging_mode)}
 
 
@@ -38,7 +33,7 @@ _COLUMNS = [column for column in experiments.c if column is not experiments.c.or
 
 
 def add(tx: Connection, organisation_id: str, experiment: Experiment) -> None:
-    """Append an experiment."""
+    """Add an experiment."""
     values = {column.name: getattr(experiment, column.name) for column in _COLUMNS}
     tx.execute(
         insert(experiments).values(
@@ -48,14 +43,14 @@ def add(tx: Connection, organisation_id: str, experiment: Experiment) -> None:
 
 
 def find(tx: Connection, organisation_id: str, experiment_id: str) -> Experiment | None:
-    """The experiment with this id."""
+    """Find an experiment by id."""
     here = (experiments.c.organisation_id == organisation_id) & (experiments.c.id == experiment_id)
     row = tx.execute(select(*_COLUMNS).where(here)).one_or_none()
     return None if row is None else _experiment(row)
 
 
 def newest_id(tx: Connection, organisation_id: str) -> str | None:
-    """The greatest id of an organisation's experiments."""
+    """Get the greatest id of an organisation's experiments."""
     return tx.execute(
         select(func.max(experiments.c.id)).where(experiments.c.organisation_id == organisation_id)
     ).scalar()
@@ -64,7 +59,7 @@ def newest_id(tx: Connection, organisation_id: str) -> str | None:
 def page(
     tx: Connection, organisation_id: str, *, beneath: list[str], after: str | None, limit: int
 ) -> list[Experiment]:
-    """Experiments in the order of their making: those whose account lies on or beneath all the given ones."""
+    """List experiments after an id, under all the given accounts."""
     found = select(*_COLUMNS).where(experiments.c.organisation_id == organisation_id)
     for account_id in beneath:
         found = found.where(experiments.c.account_id.in_(ids_beneath(organisation_id, account_id)))
@@ -74,7 +69,7 @@ def page(
 
 
 def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experiment]:
-    """The experiments to which an account belongs: itself, and those above it."""
+    """List the experiments of an account or its ancestors."""
     on_path = select(account_ancestors.c.ancestor_id).where(
         account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
     )
@@ -85,13 +80,13 @@ def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experim
 
 
 def is_charged_at_once(tx: Connection, organisation_id: str, run_id: str) -> bool:
-    """Check whether a run is that of a sweep whose trials are charged at once."""
+    """Check whether a run is charged for all trials of a sweep."""
     here = (experiments.c.organisation_id == organisation_id) & (experiments.c.account_id == run_id)
     return tx.execute(select(experiments.c.id).where(here)).one_or_none() is not None
 
 
 def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dict[str, int]:
-    """How many runs charge each of some budgets directly; one that none charges is missing."""
+    """Count the runs that charge each of some budgets directly."""
     counted = (
         select(run_budgets.c.budget_id, func.count())
         .where(run_budgets.c.organisation_id == organisation_id, run_budgets.c.budget_id.in_(account_ids))

@@ -1,4 +1,4 @@
-"""Decisions of all runs beneath an account, evenly thinned out: what its curve over time is drawn from."""
+"""Evenly sampled decisions of the runs under an account, for charts of its history."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,16 +14,9 @@ CHARGED: Final = (DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED, DecisionOu
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A decision, as far as a curve needs it.
+    """A sampled decision, as far as a chart needs it.
 
-    Args:
-        run_id: whose.
-        position: its place among the run's decisions.
-        attempt: of the run.
-        charged: whether it moved anything.
-        reached: the number of the run's next step, afterwards.
-        steps: how many were asked.
-        at: in UTC.
+    `reached` is the run's next step after it, `steps` the requested number.
     """
 
     run_id: str
@@ -37,7 +30,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ChargedRun:
-    """A run beneath an account, and the account's child through which it charges: itself, or a budget above it."""
+    """A run under an account, and the account's child on its path."""
 
     run_id: str
     child_id: str
@@ -45,7 +38,7 @@ class ChargedRun:
 
 
 def parts_beneath(tx: Connection, organisation_id: str, account_id: str) -> list[ChargedRun]:
-    """Every run beneath an account that was told something, each with one of the account's children above it."""
+    """List the runs with decisions under an account with its children."""
     down, up = account_ancestors.alias("down"), account_ancestors.alias("up")
     found = (
         select(runs.c.account_id, func.min(accounts.c.id), runs.c.decision_count)
@@ -69,16 +62,9 @@ def parts_beneath(tx: Connection, organisation_id: str, account_id: str) -> list
 
 
 def spread_over(tx: Connection, organisation_id: str, account_id: str, each: int) -> list[Sample]:
-    """Of each run beneath an account so many decisions, evenly spread, the last one among them, or all.
+    """Sample up to `each` decisions of each run under an account, including the last.
 
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose.
-        account_id: a population or a budget.
-        each: how many of a run at the most, at least 1.
-
-    Returns:
-        By run and position.
+    They are sorted by run and position.
     """
     columns = ("run_id", "position", "attempt", "outcome", "first_step", "next_step", "step_count", "created_at")
     found = _spread(select(*(decisions.c[name] for name in columns)), organisation_id, account_id, each)
@@ -88,11 +74,7 @@ def spread_over(tx: Connection, organisation_id: str, account_id: str, each: int
 def events_of(
     tx: Connection, organisation_id: str, account_id: str, each: int, most: int
 ) -> dict[tuple[str, int], list[tuple[str, int]]]:
-    """Of each decision of `spread_over` the first events, `most` at the most, and how often each was asked.
-
-    Returns:
-        By run and position: fingerprints and counts.
-    """
+    """Get the first `most` events and counts of each sampled decision."""
     columns = (
         decision_events.c.run_id,
         decision_events.c.position,
@@ -113,7 +95,7 @@ def events_of(
 def _spread(
     wanted: Select[Any], organisation_id: str, account_id: str, each: int, of: Table = decisions
 ) -> Select[Any]:
-    """Rows at evenly spread positions of every run beneath an account; each is found by its primary key."""
+    """Select rows at evenly spaced positions of runs by primary key."""
     numbers = _numbers(each)
     place = case(
         (runs.c.decision_count <= each, numbers.c.i), else_=(numbers.c.i + 1) * runs.c.decision_count // each - 1
@@ -141,7 +123,7 @@ def _spread(
 
 
 def _numbers(most: int) -> CTE:
-    """0, 1, …, most - 1."""
+    """Generate 0 to `most` - 1."""
     first = select(literal(0).label("i")).cte("numbers", recursive=True)
     return first.union_all(select(first.c.i + 1).where(first.c.i + 1 < most))
 

@@ -1,4 +1,4 @@
-"""First answers to requests that carried an idempotency key and created something."""
+"""Stored responses to creating requests with an idempotency key."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from app.persistence.tables import idempotent_responses
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The body that a key has pinned, and what it answered."""
+    """The response to a key's request, and that request's fingerprint."""
 
     request_fingerprint: str
     body: str
@@ -20,7 +20,7 @@ class Reply:
 
 
 def find(tx: Connection, organisation_id: str, idempotency_key: str) -> Reply | None:
-    """The reply that this key has pinned."""
+    """Find the response stored for a key."""
     found = select(idempotent_responses).where(
         idempotent_responses.c.organisation_id == organisation_id,
         idempotent_responses.c.idempotency_key == idempotency_key,
@@ -36,7 +36,7 @@ _KNOWN = select(idempotent_responses.c.idempotency_key).where(
 
 
 def known(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[str]:
-    """Those of the keys that have pinned a reply."""
+    """List the keys that have a stored response."""
     asked = {"of_organisation": organisation_id, "of_keys": idempotency_keys}
     return list(tx.execute(_KNOWN, asked).scalars())
 
@@ -48,9 +48,9 @@ _TAKEN = text(
 
 
 def lock_keys(tx: Connection, organisation_id: str, idempotency_keys: Iterable[str]) -> None:
-    """Let nobody else use these keys until a writer's transaction ends.
+    """Lock keys until the end of a write transaction.
 
-    A key pins either a reply or a decision: no unique constraint covers both tables. SQLite has one writer anyway.
+    A key has either a response or a decision: no unique constraint covers both tables. SQLite has one writer anyway.
     """
     keys = sorted(idempotency_keys)
     if keys and writes(tx) and tx.dialect.name == "postgresql":
@@ -58,7 +58,7 @@ def lock_keys(tx: Connection, organisation_id: str, idempotency_keys: Iterable[s
 
 
 def add(tx: Connection, organisation_id: str, idempotency_key: str, reply: Reply, now: datetime) -> None:
-    """Pin a reply to a key, for ever."""
+    """Store the response to a key."""
     tx.execute(
         insert(idempotent_responses).values(
             organisation_id=organisation_id,

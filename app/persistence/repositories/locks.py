@@ -1,4 +1,4 @@
-"""Locks on accounts, in the one global order, and what a lock tells (ADR 0003)."""
+"""Lock accounts in the global order (ADR 0003)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.ledger.accounts import AccountKind
 from app.persistence.database import writes
 from app.persistence.tables import account_ancestors, accounts
 
-# Statements of the hot path are built once: building one costs as much as executing it.
+# Hot-path statements are built once: building one costs as much as executing it.
 _PATHS = (
     select(account_ancestors.c.account_id, account_ancestors.c.ancestor_id)
     .join(
@@ -26,7 +26,7 @@ _PATHS = (
     .order_by(account_ancestors.c.account_id, account_ancestors.c.depth, account_ancestors.c.ancestor_id)
 )
 
-# Ordered by depth and id: the one global lock order (ADR 0003).
+# Ordered by depth and id: the global lock order (ADR 0003).
 _SEEN = (
     select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason)
     .where(
@@ -35,7 +35,7 @@ _SEEN = (
     )
     .order_by(accounts.c.depth, accounts.c.id)
 )
-# Against writers, and not against the foreign keys that point to the rows (FOR NO KEY UPDATE).
+# Excludes writers, but not foreign keys that reference the rows (FOR NO KEY UPDATE).
 _LOCKED = _SEEN.with_for_update(key_share=True)
 
 _SEEN_BENEATH = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason).where(
@@ -51,7 +51,7 @@ _GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine_reason, 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a lock tells of an account: enough to know whether a remembered one is still what is stored."""
+    """The columns of an account that show whether a cached copy is current."""
 
     id: str
     version: int
@@ -60,7 +60,7 @@ class Seen:
 
 
 def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The ids of each run's account and its ancestors, by depth and id; a run that does not exist has none."""
+    """Get the ids of each existing run's account and ancestors, by depth and id."""
     found: dict[str, tuple[str, ...]] = {}
     for row in tx.execute(_PATHS, {"of_organisation": organisation_id, "of_runs": run_ids}):
         found[row.account_id] = (*found.get(row.account_id, ()), row.ancestor_id)
@@ -68,7 +68,7 @@ def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[
 
 
 def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
-    """Lock accounts until a writer's transaction ends, in the one global order; a reader only looks at them."""
+    """Lock accounts in the global order in a write transaction; otherwise just read them."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
         Seen(row.id, row.version, row.updated_at, row.quarantine_reason)
@@ -77,7 +77,7 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
 
 
 def seen_beneath(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
-    """What lies directly beneath accounts that the caller has locked, unlocked: whoever charges it locks them, too."""
+    """Read the children of locked accounts; charges lock the parents first."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
         Seen(row.id, row.version, row.updated_at, row.quarantine_reason) for row in tx.execute(_SEEN_BENEATH, asked)
@@ -86,7 +86,7 @@ def seen_beneath(tx: Connection, organisation_id: str, account_ids: Iterable[str
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What is looked at of an account that is not locked, because nothing of it is charged."""
+    """The columns read of an account that is neither charged nor locked."""
 
     id: str
     path: str
@@ -95,7 +95,7 @@ class Glance:
 
 
 def glance(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Glance]:
-    """Look at accounts; nothing is locked."""
+    """Read accounts without locks."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
         Glance(row.id, row.path, row.quarantine_reason is not None, row.limit_revision)
@@ -104,7 +104,7 @@ def glance(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> 
 
 
 def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
-    """The ids of an account and of its ancestors, by depth and id; none if there is no such account."""
+    """List the ids of an account and its ancestors, by depth and id."""
     found = select(account_ancestors.c.ancestor_id).where(
         account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
     )
@@ -112,7 +112,7 @@ def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str
 
 
 def ids_beneath(organisation_id: str, account_id: str) -> Select[tuple[str]]:
-    """The ids of an account and of everything beneath it, to be part of another statement."""
+    """Build a subquery for the ids of an account and its descendants."""
     return select(account_ancestors.c.account_id).where(
         account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == account_id
     )

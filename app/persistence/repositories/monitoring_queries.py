@@ -1,4 +1,4 @@
-"""What operators watch of a whole ledger: few numbers, by few and bounded questions."""
+"""Bounded queries for monitoring a whole ledger."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,13 +22,9 @@ from app.persistence.tables import (
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits for webhooks.
+    """Webhook deliveries to be acknowledged, and webhooks that are disabled or failing.
 
-    Args:
-        pending: deliveries that nobody has acknowledged.
-        oldest: when the first of them was made; None: there is none.
-        disabled: webhooks that nothing is sent to.
-        failing: webhooks whose last delivery failed, and that are not disabled.
+    `oldest` is when the first pending delivery was created.
     """
 
     pending: int
@@ -39,12 +35,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """How far the history is signed.
-
-    Args:
-        latest: when a checkpoint was signed last; None: none was.
-        unsigned_since: when the first act or decision was made that none has signed; None: all are.
-    """
+    """When a checkpoint was last signed, and since when entries are unsigned."""
 
     latest: datetime | None
     unsigned_since: datetime | None
@@ -52,13 +43,7 @@ class Signing:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How the chains look at their ends.
-
-    Args:
-        runs: how many runs have decided something and may go on.
-        wrong_runs: how many of them name another last decision than they have.
-        wrong_checkpoints: how many organisations' latest checkpoint names another act than stands there.
-    """
+    """Live runs, those whose chain head is wrong, and wrong latest checkpoints."""
 
     runs: int
     wrong_runs: int
@@ -66,24 +51,24 @@ class Heads:
 
 
 def quarantined(tx: Connection) -> int:
-    """How many accounts are quarantined."""
+    """Count the quarantined accounts."""
     found = select(func.count()).select_from(accounts).where(accounts.c.quarantine_reason.is_not(None))
     return int(tx.execute(found).scalar_one())
 
 
 def runs_by_status(tx: Connection) -> dict[str, int]:
-    """How many runs are in each state."""
+    """Count the runs by status."""
     found = select(runs.c.status, func.count().label("number")).group_by(runs.c.status)
     return {row.status: row.number for row in tx.execute(found)}
 
 
 def organisations_of(tx: Connection) -> int:
-    """How many organisations there are."""
+    """Count the organisations."""
     return int(tx.execute(select(func.count()).select_from(organisations)).scalar_one())
 
 
 def backlog(tx: Connection) -> Backlog:
-    """What waits for webhooks."""
+    """Count the pending deliveries, and the disabled and failing webhooks."""
     pending = select(func.count().label("number"), func.min(deliveries.c.created_at).label("oldest")).where(PENDING)
     waiting = tx.execute(pending).one()
     off = webhooks.c.disabled_at.is_not(None)
@@ -93,7 +78,7 @@ def backlog(tx: Connection) -> Backlog:
 
 
 def signing(tx: Connection) -> Signing:
-    """How far the history of all organisations is signed."""
+    """Find the latest signature, and the oldest unsigned entry."""
     signed = (
         select(checkpoints.c.organisation_id, func.max(checkpoints.c.audit_length).label("audit_length"))
         .group_by(checkpoints.c.organisation_id)
@@ -129,7 +114,7 @@ def signing(tx: Connection) -> Signing:
 
 
 def heads(tx: Connection) -> Heads:
-    """Look whether every growing chain ends as its run, or its checkpoint, says; the rest, only `verify` proves."""
+    """Compare the heads of live chains with runs and checkpoints."""
     last = (
         (decisions.c.organisation_id == runs.c.organisation_id)
         & (decisions.c.run_id == runs.c.account_id)

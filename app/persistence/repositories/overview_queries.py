@@ -1,4 +1,4 @@
-"""What is looked at often, and of many accounts at once: as few bytes and statements as will do."""
+"""Frequent queries over many accounts, with few statements and bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,18 +26,7 @@ from app.persistence.tables import (
 
 @dataclass(frozen=True, slots=True)
 class AccountSummary:
-    """Where an account lies, and whether it is still what it was.
-
-    Args:
-        organisation_id: whose.
-        id: with its type prefix.
-        parent_id: the account above; None for a population.
-        population_id: the root of its tree.
-        depth: 0 for a population.
-        version: counts its changes.
-        updated_at: of the last of them, in UTC.
-        quarantine: why writes to it are stopped, if they are.
-    """
+    """An account's position in the tree, version, and quarantine reason, if any."""
 
     organisation_id: str
     id: str
@@ -55,12 +44,12 @@ class AccountSummary:
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """Another one after every change; a version alone may come twice if a backup is restored."""
+        """A token of the state; after a restore a version alone may repeat."""
         return self.version, self.updated_at, self.quarantine
 
 
 def outlines(tx: Connection, organisation_id: str | None, *, beneath: str | None = None) -> list[AccountSummary]:
-    """Every population and budget of an organisation, or of all, or those on or beneath one; those above first."""
+    """List populations and budgets, or those at or under one, ancestors first."""
     found = select(
         *(accounts.c.organisation_id, accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
         *(accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason),
@@ -73,7 +62,7 @@ def outlines(tx: Connection, organisation_id: str | None, *, beneath: str | None
     return [AccountSummary(*row) for row in rows]
 
 
-# Asked every few seconds for everybody who looks at a page: built once, and one statement for all.
+# Executed every few seconds for every open page: built once, and one statement for all.
 _STAMP = select(
     select(func.sum(accounts.c.version))
     .select_from(populations)
@@ -96,10 +85,9 @@ _NEWEST = (
 
 
 def change_token(tx: Connection, organisation_id: str) -> tuple[object, ...]:
-    """What changes whenever something happens that an organisation's pages show, but for the passing of time.
+    """Get a token that changes with everything that an organisation's pages show, except time.
 
-    Every charge changes its population's version; all else that is done to accounts is an act, and what is refused is a
-    decision.
+    Every charge changes its population's version, other changes of accounts are audit events, refusals are decisions.
     """
     asked = {"of_organisation": organisation_id}
     versions, acts = tx.execute(_STAMP, asked).one()
@@ -107,9 +95,9 @@ def change_token(tx: Connection, organisation_id: str) -> tuple[object, ...]:
 
 
 def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> tuple[object, ...]:
-    """What changes whenever an account or one above it does, or a run's decisions or its reservation.
+    """Get a token that changes with an account, its ancestors or its run.
 
-    A charge changes the versions, a refusal the number of decisions, and the rest is in the rows that are named here.
+    Charges change versions, refusals the number of decisions; the other changes are in the selected columns.
     """
     above = (
         select(
@@ -138,7 +126,7 @@ def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A continuation of a run: its number, where it began, and when."""
+    """An attempt of a run: its number, first step and time."""
 
     attempt: int
     first_step: int
@@ -146,7 +134,7 @@ class Attempt:
 
 
 def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Attempt]:
-    """A run's attempts, the newest first."""
+    """List a run's attempts, newest first."""
     found = select(attempts.c.attempt, attempts.c.first_step, attempts.c.created_at).where(
         attempts.c.organisation_id == organisation_id, attempts.c.run_id == run_id
     )
@@ -155,7 +143,7 @@ def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: in
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An account in a list: its path of names, its kind, and when it changed last, in UTC."""
+    """The path, kind and time of change of an account in a list."""
 
     path: str
     kind: AccountKind
@@ -163,7 +151,7 @@ class Name:
 
 
 def names_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Name]:
-    """Some accounts, by id."""
+    """Get accounts by id."""
     found = select(accounts.c.id, accounts.c.path, accounts.c.kind, accounts.c.updated_at).where(
         accounts.c.organisation_id == organisation_id, accounts.c.id.in_(account_ids)
     )
@@ -173,7 +161,7 @@ def names_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -
 def readings_before(
     tx: Connection, organisation_id: str, account_ids: Sequence[str], moment: datetime
 ) -> dict[str, Reading]:
-    """Of each account the last reading up to a moment, or else its first one at all."""
+    """Get the last reading of each account up to a time, or else its first."""
     mine = and_(
         account_usage_snapshots.c.organisation_id == organisation_id,
         account_usage_snapshots.c.account_id.in_(list(account_ids)),
@@ -209,17 +197,7 @@ def readings_before(
 
 @dataclass(frozen=True, slots=True)
 class RunOutline:
-    """A run in a list.
-
-    Args:
-        id: with its type prefix.
-        path: of names.
-        status: as it stands.
-        next_step: of its current attempt.
-        attempt: the current one.
-        deviates: whether it did something that it had not declared.
-        updated_at: when its account changed last, in UTC.
-    """
+    """A run in a list; `deviates` is whether it differs from its declaration."""
 
     id: str
     path: str
@@ -236,7 +214,7 @@ UNFINISHED = (RunStatus.ACTIVE, RunStatus.PENDING, RunStatus.PAUSED, RunStatus.O
 def unfinished_runs(
     tx: Connection, organisation_id: str, *, beneath: str | None = None, limit: int
 ) -> tuple[list[RunOutline], dict[str, int]]:
-    """Runs that have not ended, those that did something last before the others; and how many there are, by status."""
+    """List unfinished runs by latest activity, and count all of them by status."""
     mine = and_(runs.c.organisation_id == organisation_id, runs.c.status.in_([str(each) for each in UNFINISHED]))
     if beneath is not None:
         mine = and_(mine, runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
@@ -251,7 +229,7 @@ def unfinished_runs(
 def newest_runs(
     tx: Connection, organisation_id: str, beneath: str, *, before: str | None, limit: int
 ) -> list[RunOutline]:
-    """Runs beneath an account, those that were registered last first, those before an id only."""
+    """List runs under an account before an id, newest first."""
     mine = and_(runs.c.organisation_id == organisation_id, runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
     if before is not None:
         mine = and_(mine, runs.c.account_id < before)

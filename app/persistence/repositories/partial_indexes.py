@@ -1,7 +1,7 @@
-"""Which rows the partial indexes hold, in the words of these indexes.
+"""Conditions of the partial indexes, exactly as declared.
 
-The values stand in the statements themselves. To take such an index for a parameter, SQLite plans the statement anew
-with each value, and PostgreSQL does not take it in a plan that it has made for all values.
+The values are literals: with parameters, SQLite would plan the statement for each value before using such an index, and
+PostgreSQL would not use it in a generic plan.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Disjoint parts: who attested them, which data they are, and where they lie beneath an account."""
+"""Partitions: attestations of disjointness, data blocks, and parallel accounts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,11 @@ from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 @dataclass(frozen=True, slots=True)
 class Attestation:
-    """Why the children of an account are disjoint parts, and who has said so.
+    """A statement that the children of an account are disjoint partitions.
 
     Args:
         text: why they are disjoint, and chosen independently of the data.
-        replaced_units: under replace_one, what becomes of a unit that is replaced; None under other relations.
-        attested_by: who.
-        attested_at: when, in UTC.
+        replaced_units: under replace_one, the assumption on replaced units; None under other relations.
     """
 
     text: str
@@ -30,13 +28,7 @@ class Attestation:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The data that came in some time: a part of its population.
-
-    Args:
-        data_from: the first moment of it.
-        data_to: the first moment behind it.
-        label: what its owner calls it.
-    """
+    """The data of a half-open period, a partition of its population."""
 
     data_from: datetime
     data_to: datetime
@@ -44,7 +36,7 @@ class Block:
 
 
 def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestation) -> None:
-    """Keep why an account's children are disjoint parts."""
+    """Store the attestation of an account's partitions."""
     tx.execute(
         insert(partition_attestations).values(
             organisation_id=organisation_id,
@@ -58,7 +50,7 @@ def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestat
 
 
 def add_block(tx: Connection, organisation_id: str, account_id: str, block: Block) -> None:
-    """Keep which data a budget stands for."""
+    """Store the data block of a budget."""
     tx.execute(
         insert(data_blocks).values(
             organisation_id=organisation_id,
@@ -71,7 +63,7 @@ def add_block(tx: Connection, organisation_id: str, account_id: str, block: Bloc
 
 
 def attested(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Attestation]:
-    """Why the children of those accounts that are parallel are disjoint."""
+    """Get the attestations of those accounts that are parallel."""
     found = select(partition_attestations).where(
         partition_attestations.c.organisation_id == organisation_id,
         partition_attestations.c.account_id.in_(account_ids),
@@ -80,7 +72,7 @@ def attested(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -
 
 
 def blocks_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Block]:
-    """Which data those accounts that are blocks stand for."""
+    """Get the data blocks of those accounts that have one."""
     found = select(data_blocks).where(
         data_blocks.c.organisation_id == organisation_id, data_blocks.c.account_id.in_(account_ids)
     )
@@ -90,10 +82,7 @@ def blocks_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) 
 def list_all(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> tuple[dict[tuple[str, str], Attestation], dict[tuple[str, str], Block]]:
-    """Every attestation and every block of an organisation, or of all, by organisation and account.
-
-    Damaged cells are reported.
-    """
+    """List all attestations and blocks of one or every organisation, reporting damage."""
     said, data = select(partition_attestations), select(data_blocks)
     if organisation_id is not None:
         said = said.where(partition_attestations.c.organisation_id == organisation_id)
@@ -113,16 +102,7 @@ def _block(row: Row[Any]) -> Block:
 
 
 def topmost_parallel(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> dict[str, list[str]]:
-    """The parallel accounts beneath some others, without those that lie beneath another parallel one.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose ledger.
-        account_ids: of accounts whose children are no parts.
-
-    Returns:
-        Ids by the id of the account above; none for an account without such.
-    """
+    """Find the topmost parallel accounts under each of some sequential accounts."""
     higher, upper, lower = accounts.alias("higher"), account_ancestors.alias("upper"), account_ancestors.alias("lower")
     covered = (
         select(higher.c.id)

@@ -1,4 +1,4 @@
-"""What one person has proposed and another one decides."""
+"""Proposals and their reviews by another person."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from app.persistence.tables import proposals
 
 
 class ProposalKind(StrEnum):
-    """What is proposed: another limit or policy, a run that waits, a new population, or the end of a quarantine."""
+    """The subject of a proposal: a limit, policy, run, population or quarantine."""
 
     LIMIT = "limit"
     RUN = "run"
@@ -24,7 +24,7 @@ class ProposalKind(StrEnum):
 
 
 class ProposalStatus(StrEnum):
-    """What became of it."""
+    """The status of a proposal."""
 
     OPEN = "open"
     APPROVED = "approved"
@@ -35,20 +35,12 @@ class ProposalStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Something that waits for another person's word, or has it.
+    """A change that needs another person's approval.
 
     Args:
-        id: with its type prefix.
-        kind: what is proposed.
-        account_id: of what; None: of the organisation itself.
-        payload: the proposal itself, as canonical JSON.
-        status: open, or what was decided.
-        reason: the proposer's.
-        proposed_by: an actor.
-        proposed_at: in UTC.
-        decided_by: an actor.
-        decided_at: in UTC.
-        decision_reason: of whoever decided.
+        account_id: the subject; None: the organisation itself.
+        payload: the change, as canonical JSON.
+        reason: the proposer's; `decision_reason` is the reviewer's.
     """
 
     id: str
@@ -65,26 +57,19 @@ class Proposal:
 
     @property
     def proposed(self) -> Any:  # noqa: ANN401 - each kind has facts of its own
-        """What it would do, as it was proposed."""
+        """The proposed change."""
         return json.loads(self.payload)
 
     @property
     def subject(self) -> str:
-        """The id of the account that it is about; a proposal about the organisation itself has none."""
+        """The account's id; not for proposals about the organisation."""
         assert self.account_id is not None, "it is about the organisation itself"
         return self.account_id
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalFilter:
-    """Which proposals are wanted; None: whichever.
-
-    Args:
-        beneath: those about this account or what lies beneath it.
-        account_id: those about this account alone, or about the `ORGANISATION`.
-        status: open, or what was decided.
-        kinds: those of these kinds.
-    """
+    """A filter of proposals; None: any. An account_id of `ORGANISATION` is the organisation itself."""
 
     beneath: str | None = None
     account_id: str | None = None
@@ -96,20 +81,20 @@ _COLUMNS = [column for column in proposals.c if column is not proposals.c.organi
 
 
 def add(tx: Connection, organisation_id: str, proposal: Proposal) -> None:
-    """Append a proposal; an account has no other open one of its kind."""
+    """Add a proposal; an account has one open proposal per kind."""
     values = {column.name: getattr(proposal, column.name) for column in _COLUMNS}
     tx.execute(insert(proposals).values(organisation_id=organisation_id, **_written(values)))
 
 
 def decide(tx: Connection, organisation_id: str, proposal: Proposal) -> None:
-    """Write what became of a proposal."""
+    """Write the review of a proposal."""
     names = ("status", "decided_by", "decided_at", "decision_reason")
     here = (proposals.c.organisation_id == organisation_id) & (proposals.c.id == proposal.id)
     tx.execute(update(proposals).where(here).values(_written({name: getattr(proposal, name) for name in names})))
 
 
 def find(tx: Connection, organisation_id: str, proposal_id: str) -> Proposal | None:
-    """The proposal with this id."""
+    """Find a proposal by id."""
     here = (proposals.c.organisation_id == organisation_id) & (proposals.c.id == proposal_id)
     row = tx.execute(select(*_COLUMNS).where(here)).one_or_none()
     return None if row is None else _proposal(row)
@@ -118,7 +103,7 @@ def find(tx: Connection, organisation_id: str, proposal_id: str) -> Proposal | N
 def page(
     tx: Connection, organisation_id: str, wanted: ProposalFilter, *, after: str | None, limit: int
 ) -> list[Proposal]:
-    """Proposals in the order of their making, those after an id only."""
+    """List proposals after an id, oldest first."""
     found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
     if wanted.beneath is not None:
         found = found.where(proposals.c.account_id.in_(ids_beneath(organisation_id, wanted.beneath)))
@@ -138,7 +123,7 @@ def page(
 def decided(
     tx: Connection, organisation_id: str, *, beneath: str | None, before: str | None, limit: int
 ) -> list[Proposal]:
-    """Proposals that wait no more, the newest first: those about an account or what lies beneath it, before an id."""
+    """List closed proposals about an account or its descendants before an id, newest first."""
     found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
     found = found.where(proposals.c.status != str(ProposalStatus.OPEN))
     if beneath is not None:

@@ -1,4 +1,4 @@
-"""The rows of the ledger as they lie there, for whoever proves or exports it: nothing is taken for granted."""
+"""Read the ledger's rows as stored, for verification and export."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,25 +24,24 @@ from app.persistence.tables import (
 from app.persistence.tolerant import Contents, DamagedCell, Report, TolerantQuery, refuse
 
 PAGE = 2000
-"""Rows that are read from the database at once; a run may have millions."""
+"""Rows fetched at once; a run may have millions."""
 
 Key = tuple[str, str]
-"""An organisation's id, and the id of something of it."""
+"""Ids of an organisation and of an object in it."""
 
 Ancestor = tuple[str, int]
-"""An account's id, and how deep it lies."""
+"""An account's id and depth."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """A decision with its items, its hash, and how it is tied to the steps before it.
+    """A decision with its items, its hash, and its links to other steps.
 
     Args:
-        entry: all that its hash covers.
-        entry_hash: as it is kept.
-        next_step: the number of the step after its last one; None if it took none.
-        follows_step: the end of the decision that it continues.
-        opens_step: the beginning of the attempt that it opens.
+        entry_hash: as stored.
+        next_step: number of the step after its last one; None if it took none.
+        follows_step: end of the decision that it continues.
+        opens_step: beginning of the attempt that it opens.
     """
 
     entry: DecisionEntry
@@ -54,21 +53,9 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run's row, and where its attempts begin.
+    """A run's row, and the first step of each attempt by number.
 
-    Args:
-        organisation_id: whose.
-        id: of the run and of its account.
-        status: as it is kept.
-        attempt: the current one.
-        next_step: the number of the first step not yet taken.
-        decision_count: how many it says that it has.
-        chain_head: the hash of the last one.
-        reservation_id: the active one.
-        event: the fingerprint of its default event.
-        declared_steps: how many steps it has planned.
-        declared_steps_per_hour: how fast it goes at the most.
-        attempts: the first step of each attempt, by its number.
+    `event` is the fingerprint of its default event.
     """
 
     organisation_id: str
@@ -87,18 +74,11 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredReservation:
-    """A reservation's row and those of its plan, without the curve: there may be many, and a curve has 11 KB.
+    """A reservation's row and plan, without the curve of 11 KB.
 
     Args:
-        organisation_id: whose.
-        id: of the reservation.
-        run_id: whose steps are planned.
-        attempt: of the run.
-        status: as it is kept.
-        steps_executed: as attested.
-        created_at: in UTC.
         items: (planned, used) of each event, by fingerprint, in plan order.
-        withdrawn: repetitions of each event that a lowered limit has withdrawn; only where there are some.
+        withdrawn: repetitions withdrawn by a lowered limit, by fingerprint, if any.
     """
 
     organisation_id: str
@@ -112,7 +92,7 @@ class StoredReservation:
     withdrawn: dict[str, int] = field(default_factory=dict)
 
 
-# Fields of an entry that are columns of the same name.
+# Entry fields with a column of the same name.
 _PLAIN = (
     *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
     *("first_step", "step_count", "requested_count", "reservation_id", "epsilon", "delta", "epsilon_limit"),
@@ -145,7 +125,7 @@ _ENTRIES = TolerantQuery(
 )
 
 
-# Each cell is looked at but the curve, which is read when its plan is.
+# All cells are validated except the curve, which is read with its plan.
 _RESERVATIONS = select(
     *(column for column in reservations.c if column.name not in {"reserved_curve", "reserved_delta"})
 ).order_by(*reservations.primary_key)
@@ -154,22 +134,12 @@ _RESERVED = TolerantQuery(
     .where(
         reservations.c.organisation_id == bindparam("of_organisation"), reservations.c.id == bindparam("of_reservation")
     )
-    .execution_options(yield_per=None)  # one row is not worth a cursor on the server, where a reader streams the rest
+    .execution_options(yield_per=None)  # a server-side cursor is not worth it for one row
 )
 
 
 def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = refuse) -> Iterator[StoredEntry]:
-    """A run's decisions in the order of its chain.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose ledger.
-        run_id: whose chain.
-        report: is told of damaged cells.
-
-    Yields:
-        One after another, so that a run of any length takes little memory.
-    """
+    """Yield a run's decisions in chain order, in constant memory."""
     plain = len(_PLAIN)
     open_row: tuple[object, ...] | None = None
     items: list[tuple[str, int]] = []
@@ -194,7 +164,7 @@ def _entry(row: tuple[object, ...], items: list[tuple[str, int]]) -> StoredEntry
 
 
 def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[str]:
-    """The fingerprints of all events in a run's decisions."""
+    """List the fingerprints of all events in a run's decisions."""
     found = select(decision_events.c.event_fingerprint).where(
         decision_events.c.organisation_id == organisation_id, decision_events.c.run_id == run_id
     )
@@ -202,7 +172,7 @@ def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[s
 
 
 def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:
-    """Every run of an organisation, or of all, in the order of their keys; damaged cells are reported."""
+    """List all runs of one or every organisation by key, reporting damage."""
     found = {
         (row.organisation_id, row.account_id): StoredRun(
             row.organisation_id,
@@ -229,7 +199,7 @@ def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report
 def kept_reservations(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> dict[Key, StoredReservation]:
-    """Every reservation of an organisation, or of all, by organisation and id; damaged cells are reported."""
+    """List all reservations of one or every organisation by key, reporting damage."""
     found = {
         (row.organisation_id, row.id): StoredReservation(
             row.organisation_id,
@@ -256,14 +226,14 @@ def kept_reservations(
 def reserved(
     tx: Connection, organisation_id: str, reservation_id: str, report: Report = refuse
 ) -> tuple[bytes, int] | None:
-    """What a reservation has set aside: the bytes of its curve, and its delta; None: it cannot be read."""
+    """Read the bytes and delta of a reservation's curve; None if it is damaged."""
     asked = {"of_organisation": organisation_id, "of_reservation": reservation_id}
     found = [(row.reserved_curve, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)]  # read to its end
     return found[0] if found else None
 
 
 def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[Ancestor]]:
-    """The accounts that a charge to an account touches, by depth and id, itself last, as the paths' table has them."""
+    """Read each account's ancestors from the paths' table, by depth and id, itself last."""
     found: dict[Key, list[Ancestor]] = {}
     order = (*list(account_ancestors.primary_key)[:2], account_ancestors.c.depth, account_ancestors.c.ancestor_id)
     in_order = select(account_ancestors).where(_of(account_ancestors, organisation_id)).order_by(*order)
@@ -275,7 +245,7 @@ def ancestors(tx: Connection, organisation_id: str | None = None, report: Report
 def charged_budgets(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> dict[Key, list[str]]:
-    """The budgets that each run charges, in order; damaged cells are reported."""
+    """Read the budgets that each run charges, in order, reporting damage."""
     found: dict[Key, list[str]] = {}
     for row in _all(run_budgets, organisation_id).rows(tx, report):
         budgets = found.setdefault((row.organisation_id, row.run_id), [])
@@ -285,7 +255,7 @@ def charged_budgets(
 
 
 def quarantined(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, str]:
-    """Why writes are stopped, for each account where they are; damaged cells are reported."""
+    """Read the quarantine reason of each quarantined account, reporting damage."""
     found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine_reason).where(
         accounts.c.quarantine_reason.is_not(None), _of(accounts, organisation_id)
     )
@@ -295,18 +265,14 @@ def quarantined(tx: Connection, organisation_id: str | None = None, report: Repo
 def set_quarantine(
     tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime
 ) -> dict[str, str | None]:
-    """Stop writes to accounts, or let them pass again.
+    """Quarantine accounts, or lift it where the reason is None.
 
-    Args:
-        tx: the caller's transaction, which writes.
-        organisation_id: whose accounts.
-        sentences: why, for each account by its id; None: two persons have lifted it.
-        now: in UTC; an account's version and time of change say that it is another.
+    The version and time of change increase.
 
     Returns:
-        What stood there before, by the account's id; nothing of an account whose row is missing.
+        The previous reason by account id; a missing row has none.
     """
-    seen = lock(tx, organisation_id, sentences)  # in the one global order: an update takes its locks row by row
+    seen = lock(tx, organisation_id, sentences)  # in the global order: an update takes its locks row by row
     here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == bindparam("of_account"))
     if seen:
         tx.execute(
@@ -319,8 +285,8 @@ def set_quarantine(
 
 
 def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int) -> None:
-    """Report a row whose place among those of the same key is not the next one."""
-    cells = row._mapping  # noqa: SLF001 - public, whatever its name
+    """Report a row whose index is not the next one of its key."""
+    cells = row._mapping  # noqa: SLF001 - public, despite its name
     if cells[column] != due:
         key = {each.name: cells[each.name] for each in table.primary_key.columns if each.name in cells}
         report(DamagedCell(table.name, column, key, f"it is not {due}, which comes next"))

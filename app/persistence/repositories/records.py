@@ -1,4 +1,4 @@
-"""Rows that the audit log knows column by column, as they lie there; and those of which nothing is proven."""
+"""Read the rows that the audit log proves, and unproven ones."""
 
 import json
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ from app.persistence.tables import (
 from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object
 
 RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
-"""Tables whose rows are made and changed by what the audit log holds."""
+"""Tables whose rows follow from the audit log."""
 
 UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_responses)
-"""Tables of which nothing is proven but that they can be read; docs/explanation/verification.md says why."""
+"""Tables of which only readability is verified; docs/explanation/verification.md has the reasons."""
 
 _CONTENTS: Final[Contents] = {
     api_keys.c.role: Role,
@@ -48,14 +48,7 @@ _CONTENTS: Final[Contents] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A row.
-
-    Args:
-        table: where it lies.
-        organisation_id: whose.
-        key: its key within the organisation, as text.
-        row: all of its columns.
-    """
+    """A row, its organisation, and its key within the organisation as text."""
 
     table: str
     organisation_id: str
@@ -64,15 +57,15 @@ class StoredRecord:
 
 
 def list_all(tx: Connection, organisation_id: str | None, report: Report) -> Iterator[StoredRecord]:
-    """Every row of one organisation, or of all, that the audit log knows; damaged cells are reported, of others too."""
+    """Yield the rows that the audit log proves, reporting damage everywhere."""
     for table in UNPROVEN:
         for _ in _rows(tx, table, organisation_id, report):
-            pass  # that it can be read is all that is asked
+            pass  # reading them is the check
     for table in RECORDED:
         names = [column.name for column in table.primary_key if column.name != "organisation_id"]
         owner = _owner(table)
         for row in _rows(tx, table, organisation_id, report):
-            cells = row._mapping  # noqa: SLF001 - public, whatever its name
+            cells = row._mapping  # noqa: SLF001 - public, despite its name
             yield StoredRecord(table.name, cells[owner], "/".join(str(cells[name]) for name in names), row)
 
 

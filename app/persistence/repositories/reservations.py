@@ -1,4 +1,4 @@
-"""Reservations and what is left of their plans."""
+"""Reservations and the rest of their plans."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.partial_indexes import ACTIVE
 from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations
 
-# Every step under a reservation reads its row; only an audit reads the curve, which follows from the plan.
+# Steps under a reservation read its row often; only verification reads the curve, which follows from the plan.
 _RESERVATIONS = select(
     *(
         column
@@ -29,15 +29,7 @@ _WITHDRAWN = BulkStatement(reservation_items, ["withdrawn_count"])
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
-    """Append a reservation with its plan; its run and attempt must be there.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose ledger.
-        reservation: new, active.
-        reserved: the exact curve of its plan.
-        now: in UTC.
-    """
+    """Add an active reservation with the exact curve of its plan."""
     remember(tx, organisation_id, [item.event for item in reservation.items])
     tx.execute(
         insert(reservations).values(
@@ -72,17 +64,10 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved
 def get_many(
     tx: Connection, organisation_id: str, wanted: Mapping[str, tuple[PlannedItem, ...] | None]
 ) -> list[Reservation]:
-    """The reservations with these ids, in the order of their making; unknown ones are left out.
+    """List reservations by id, ignoring unknown ones.
 
-    Nothing is locked: whoever writes holds the run's own account, and a reservation changes only under that lock.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose ledger.
-        wanted: ids, each with its plan if the caller knows what is used of it; None: it is read.
-
-    Returns:
-        Those that exist.
+    Nothing is locked: a writer holds the run's account, and a reservation changes only under that lock. `wanted` maps
+    ids to plans that the caller knows, or None to read them.
     """
     rows = tx.execute(_of(organisation_id).where(reservations.c.id.in_(wanted))).all()
     plans = _plans(tx, organisation_id, [row.id for row in rows if wanted[row.id] is None])
@@ -90,12 +75,12 @@ def get_many(
 
 
 def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation | None:
-    """The reservation with this id."""
+    """Find a reservation by id."""
     return next(iter(get_many(tx, organisation_id, {reservation_id: None})), None)
 
 
 def newest_of(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Reservation]:
-    """A run's reservations, the newest first."""
+    """List a run's reservations, newest first."""
     mine = _RESERVATIONS.where(reservations.c.organisation_id == organisation_id, reservations.c.run_id == run_id)
     rows = tx.execute(mine.order_by(reservations.c.created_at.desc(), reservations.c.id.desc()).limit(limit)).all()
     plans = _plans(tx, organisation_id, [row.id for row in rows])
@@ -103,7 +88,7 @@ def newest_of(tx: Connection, organisation_id: str, run_id: str, limit: int) -> 
 
 
 def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | None:
-    """How many steps were executed by the trainer's last word on a run's reservations; None: it gave none."""
+    """Get the last attested number of executed steps of a run."""
     found = select(reservations.c.steps_executed).where(
         reservations.c.organisation_id == organisation_id,
         reservations.c.run_id == run_id,
@@ -114,14 +99,7 @@ def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | No
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """An active reservation whose lease has run out.
-
-    Args:
-        organisation_id: whose.
-        run_id: whose steps it holds.
-        id: its own.
-        expires_at: when its lease ran out.
-    """
+    """An active reservation whose lease has expired."""
 
     organisation_id: str
     run_id: str
@@ -130,17 +108,7 @@ class Lapsed:
 
 
 def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
-    """Active reservations whose lease has run out, of every organisation, the oldest first.
-
-    Args:
-        tx: the caller's transaction.
-        now: in UTC.
-        limit: how many at the most.
-        after: only those behind this one.
-
-    Returns:
-        What is needed to end them.
-    """
+    """List expired active reservations of every organisation after a cursor, oldest first."""
     found = select(*[reservations.c[name] for name in ("organisation_id", "run_id", "id", "expires_at")]).where(
         ACTIVE, reservations.c.expires_at <= now
     )
@@ -155,16 +123,7 @@ def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = Non
 
 
 def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[tuple[str, str]]:
-    """List the active reservations of the runs at or under an account.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose ledger.
-        account_id: of any kind.
-
-    Returns:
-        Run and reservation, the oldest reservation first.
-    """
+    """List run and reservation of active plans at or under an account, oldest first."""
     found = (
         select(reservations.c.run_id, reservations.c.id)
         .join(
@@ -179,18 +138,10 @@ def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[
 
 
 def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
-    """What the active reservations beneath an account planned: what its held curve is the sum of.
+    """Sum the planned events that an account's held curve adds up.
 
-    Those that reach it through disjoint parts are left out: what these hold is no sum.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose ledger.
-        account_id: a population or a budget whose children are no parts.
-        but: a reservation that does not count.
-
-    Returns:
-        How often each event was planned, used or not.
+    Those that reach it through partitions are excluded, since their holds do not add up, and so is the reservation
+    `but`.
     """
     found = (
         select(
@@ -225,7 +176,7 @@ def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: 
 
 
 def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]:
-    """Whether a parallel account lies between a reservation's run and an account above it."""
+    """Build the condition that a parallel account is between run and account."""
     above_run, above_parts = account_ancestors.alias("above_run"), account_ancestors.alias("above_parts")
     between = (
         select(above_run.c.ancestor_id)
@@ -249,7 +200,7 @@ def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]
 
 
 def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterable[int]]]) -> None:
-    """Write how much of plans is used: organisation's id, reservation, and the places of its items that changed."""
+    """Write the used counts of changed plan items."""
     rows = [
         {
             "organisation_id": organisation_id,
@@ -265,7 +216,7 @@ def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterabl
 
 
 def save_withdrawn(tx: Connection, organisation_id: str, changed: Sequence[Reservation]) -> None:
-    """Write how much of plans a lowered limit has withdrawn; the caller has locked the accounts of their runs."""
+    """Write the withdrawn counts of plans; the caller has locked the runs' accounts."""
     _WITHDRAWN.execute(
         tx,
         [
@@ -282,19 +233,12 @@ def save_withdrawn(tx: Connection, organisation_id: str, changed: Sequence[Reser
 
 
 def save_lease(tx: Connection, organisation_id: str, reservation: Reservation) -> None:
-    """Write until when a reservation's trainer may be silent."""
+    """Write when a lease expires."""
     tx.execute(_this(organisation_id, reservation).values(expires_at=reservation.expires_at))
 
 
 def close(tx: Connection, organisation_id: str, closed: Reservation, now: datetime) -> None:
-    """Write how a reservation has ended, and what of its plan was used.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose ledger.
-        closed: no longer active.
-        now: in UTC.
-    """
+    """Write the end of a reservation, and the used counts of its plan."""
     assert closed.status is not ReservationStatus.ACTIVE, "an end is written once"
     save_items(tx, [(organisation_id, closed, range(len(closed.items)))])
     tx.execute(

@@ -1,4 +1,4 @@
-"""What a run has besides its account, and the DpEvents that runs refer to."""
+"""The rows of runs besides their accounts."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ _RUNS = (
     )
 )
 
-# Statements of the hot path are built once: building one costs as much as executing it.
+# Hot-path statements are built once: building one costs as much as executing it.
 _MANY = _RUNS.where(
     runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
 )
@@ -42,7 +42,7 @@ _SAVED = BulkStatement(
 
 
 def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
-    """Append a run and its first attempt; its account must be there."""
+    """Add a run and its first attempt, after its account."""
     if run.event is not None:
         remember(tx, organisation_id, [run.event])
     tx.execute(
@@ -64,7 +64,7 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
 
 
 def add_attempt(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
-    """Append a run's current attempt."""
+    """Add a run's current attempt."""
     tx.execute(
         insert(attempts).values(
             organisation_id=organisation_id,
@@ -77,13 +77,13 @@ def add_attempt(tx: Connection, organisation_id: str, run: Run, now: datetime) -
 
 
 def get(tx: Connection, organisation_id: str, run_id: str) -> Run:
-    """The run with this id; the caller has found its account."""
+    """Get an existing run."""
     [run] = get_many(tx, organisation_id, [run_id])
     return run
 
 
 def get_many(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> list[Run]:
-    """Those of the runs that exist."""
+    """List the existing ones of some runs."""
     return [_run(row) for row in tx.execute(_MANY, {"of_organisation": organisation_id, "of_runs": run_ids})]
 
 
@@ -97,7 +97,7 @@ def page(
     after: str | None,
     limit: int,
 ) -> list[Run]:
-    """Runs in the order of their registration, those after an id only."""
+    """List runs in order of registration, after an id."""
     found = _of(organisation_id)
     if beneath is not None:
         found = found.where(runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
@@ -119,7 +119,7 @@ def save(tx: Connection, organisation_id: str, run: Run) -> None:
 
 
 def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
-    """Write all of runs that changes."""
+    """Write the state of several runs."""
     _SAVED.execute(
         tx,
         [
@@ -167,6 +167,6 @@ def _deviations_text(found: tuple[Deviation, ...]) -> str | None:
 
 @lru_cache(maxsize=1024)
 def read_deviations(kept: str | None) -> tuple[Deviation, ...]:
-    """What a run's steps differed in, from the text that is kept."""
+    """Parse a run's stored deviations."""
     found = json.loads(kept) if kept else []
     return tuple(Deviation(**each | {"kind": DeviationKind(each["kind"])}) for each in found)

@@ -1,4 +1,4 @@
-"""People who are signed in with a browser: what is known of their sessions, never the cookies."""
+"""Browser sessions, without their cookies' secrets."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,18 +11,15 @@ from app.persistence.tables import sessions
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A stored session.
+    """A stored session of a key or a person.
 
     Args:
-        id: with its type prefix; unique among all organisations.
-        organisation_id: whose ledger it opens.
+        id: unique across organisations.
         secret_hash: sha256 of the cookie's secret.
-        actor: the key by which somebody signed in, or "oidc:" and a person's subject.
-        role: a person's, as the provider said; None: it is a key, which has its own.
-        scope: of a person, the account on or beneath which they may; None: everywhere, or it is a key.
-        oidc_key_thumbprint: of the provider's key that vouched for a person; None: it is a key of this ledger.
-        created_at: in UTC.
-        expires_at: from when on it opens nothing.
+        actor: the key, or "oidc:" and the person's subject.
+        role: a person's; None: the key's applies.
+        scope: a person's account; None: the whole organisation, or a key's applies.
+        oidc_key_thumbprint: of the provider's signing key for a person.
     """
 
     id: str
@@ -37,7 +34,7 @@ class SessionRecord:
 
 
 def add(tx: Connection, session: SessionRecord) -> None:
-    """Append a session, and forget those of the organisation that have ended."""
+    """Add a session, and delete the organisation's expired ones."""
     tx.execute(
         delete(sessions).where(
             sessions.c.organisation_id == session.organisation_id, sessions.c.expires_at <= session.created_at
@@ -62,7 +59,7 @@ _MANY = select(sessions).where(sessions.c.id.in_(bindparam("of_sessions", expand
 
 
 def find_many(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRecord]:
-    """Those of the sessions that exist, of whichever organisation, by id."""
+    """Find sessions of any organisation by id."""
     return {
         row.id: SessionRecord(
             row.id,
@@ -80,12 +77,12 @@ def find_many(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRe
 
 
 def remove(tx: Connection, organisation_id: str, session_id: str) -> bool:
-    """Forget a session; whether there was one."""
+    """Delete a session; return whether it existed."""
     found = delete(sessions).where(sessions.c.organisation_id == organisation_id, sessions.c.id == session_id)
     return tx.execute(found).rowcount > 0
 
 
 def of_actor(tx: Connection, organisation_id: str, actor: str) -> list[str]:
-    """The ids of all sessions of a key or a person, in order."""
+    """List the ids of an actor's sessions."""
     mine = (sessions.c.organisation_id == organisation_id) & (sessions.c.actor == actor)
     return list(tx.execute(select(sessions.c.id).where(mine).order_by(sessions.c.id)).scalars())

@@ -1,4 +1,4 @@
-"""Time that has passed between moments of rows, in each database's own words."""
+"""Time differences in each database's SQL."""
 
 from datetime import datetime
 from typing import Any
@@ -9,16 +9,7 @@ from app.persistence.tables.base import UtcDateTime
 
 
 def seconds(tx: Connection, start: Any, end: Any) -> ColumnElement[Any]:  # noqa: ANN401 - a column or a moment
-    """The seconds from one moment to another.
-
-    Args:
-        tx: of the database that is to count.
-        start: a column, or an aware moment.
-        end: as `start`.
-
-    Returns:
-        An expression; microseconds are not exact on SQLite.
-    """
+    """Build the difference in seconds of two columns or aware times; inexact on SQLite."""
     first, last = (
         bindparam(None, each, type_=UtcDateTime()) if isinstance(each, datetime) else each for each in (start, end)
     )

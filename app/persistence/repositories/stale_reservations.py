@@ -1,4 +1,4 @@
-"""Reservations of whose trainers nothing was heard for long."""
+"""Find reservations whose trainer has been inactive for long."""
 
 from datetime import datetime
 
@@ -11,18 +11,10 @@ from app.persistence.tables import accounts, alerts, reservations
 
 
 def silent(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:
-    """Runs with an active reservation whose trainer was silent for a share of its lease, and of which none was told.
+    """Find runs with a reservation inactive for a share of its lease.
 
-    A step, and whatever else changes the run, counts as a sign of life, as a renewal does.
-
-    Args:
-        tx: the caller's transaction.
-        now: in UTC.
-        share: of the lease.
-        limit: how many at the most.
-
-    Returns:
-        Ids of organisation and run.
+    Those with an alert are excluded. A step, and any other change of the run, counts as activity, as a renewal does.
+    The result has organisation and run ids.
     """
     told = select(alerts.c.id).where(
         alerts.c.organisation_id == reservations.c.organisation_id,

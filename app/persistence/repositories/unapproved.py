@@ -1,4 +1,4 @@
-"""Runs that no second person has approved, and what they may spend."""
+"""Runs without a second person's approval, and their loss."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,15 +15,13 @@ _GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})
 
 @dataclass(frozen=True, slots=True)
 class Unapproved:
-    """A run that no second person has approved.
+    """A run without a second person's approval.
 
     Args:
-        id: of its account.
-        status: where it is in its life.
-        epsilon: of its own limit; without one, the largest of the budgets that it charges.
-        delta: of its own limit; without one, the smallest of these budgets.
-        spent: of a limit of its own that was never changed, as its last decision read it, infinity included; None: only
-            its balance tells.
+        epsilon: of its own limit, or the largest of its budgets.
+        delta: of its own limit, or the smallest of its budgets.
+        spent: epsilon of its last decision, possibly infinite, if it has its own unchanged limit; None: computable from
+            the balance only.
     """
 
     id: str
@@ -34,21 +32,18 @@ class Unapproved:
 
     @property
     def going(self) -> bool:
-        """Whether it may spend more than it has."""
+        """Whether it may still spend."""
         return self.status in _GOING
 
     def counted(self, spent: float) -> float:
-        """What it counts for: a run that goes on with its limit, or more if it has spent more; others with that."""
+        """Compute the epsilon that it counts for: at least a live run's limit."""
         return max(spent, self.epsilon) if self.going else spent
 
 
 def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> list[Unapproved]:
-    """Get the unapproved runs under an account; a run is approved with its registration, or with a raised limit.
+    """Find the unapproved runs under an account.
 
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose.
-        account_id: of a population or a budget.
+    A run is approved with its registration, or with a raised limit.
     """
     approved = (
         select(proposals.c.id)
@@ -93,7 +88,7 @@ _LAST_READ: Final = case((runs.c.decision_count == 0, 0.0), else_=decisions.c.ep
 
 
 def _of_budgets(organisation_id: str, value: ColumnElement[float]) -> ScalarSelect[float]:
-    """A value of the budgets that a run charges, as part of the statement that finds the run."""
+    """Build a subquery for a value of the budgets that a run charges."""
     return (
         select(value)
         .join(

@@ -1,4 +1,4 @@
-"""How far accounts had used their limits, once a day: what forecasts are made from."""
+"""Daily snapshots of accounts' utilisation, for forecasts."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,28 +13,19 @@ from app.persistence.tables import account_usage_snapshots, accounts
 
 SECONDS_A_DAY: Final = 86_400
 COMMIT_SECONDS: Final = 60
-"""A change may become visible so much later than the time that it bears."""
+"""Maximum delay between a change's time and its visibility."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far an account had used its limit, and when."""
+    """The utilisation of an account's limit at a time."""
 
     utilisation: float
     recorded_at: datetime
 
 
 def unread(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, str]]:
-    """Populations and budgets that have changed since their last reading, if that was a while ago.
-
-    Args:
-        tx: the caller's transaction.
-        now: in UTC.
-        rest: the least time between two readings.
-
-    Returns:
-        Ids of organisation and account.
-    """
+    """List changed populations and budgets whose last reading is at least `rest` ago."""
     last = (
         select(func.max(account_usage_snapshots.c.recorded_at))
         .where(
@@ -54,7 +45,7 @@ def unread(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, st
 
 
 def put(tx: Connection, organisation_id: str, account_id: str, reading: Reading) -> None:
-    """Write a day's reading, in the place of an earlier one of that day."""
+    """Write a day's reading, replacing an earlier one of that day."""
     values = {
         "organisation_id": organisation_id,
         "account_id": account_id,
@@ -73,7 +64,7 @@ def put(tx: Connection, organisation_id: str, account_id: str, reading: Reading)
 
 
 def newest_before(tx: Connection, organisation_id: str, account_id: str, moment: datetime) -> Reading | None:
-    """An account's last reading up to a moment; the first one at all if there is none."""
+    """Get an account's last reading up to a time, or else its first."""
     mine = select(account_usage_snapshots.c.utilisation, account_usage_snapshots.c.recorded_at).where(
         account_usage_snapshots.c.organisation_id == organisation_id, account_usage_snapshots.c.account_id == account_id
     )

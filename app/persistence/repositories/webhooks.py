@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what."""
+"""Webhooks: the receivers of alerts."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -13,19 +13,14 @@ from app.persistence.tables import webhooks
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An address that is told, and of what.
+    """A receiver of alerts.
 
     Args:
-        id: with its type prefix.
-        url: where alerts are sent.
-        types: of alerts; empty: every one.
-        account_id: only what is about this account, or lies beneath it; None: about all.
-        secret: alerts are signed with it; never shown after its making.
-        previous_secret: alerts are signed with it, too, for a while after another took its place.
-        previous_secret_expires_at: for how long.
-        created_at: in UTC.
-        disabled_at: since when nothing is sent; None: alerts are.
-        disabled_reason: why not.
+        types: of alerts; empty: all.
+        account_id: limits alerts to this account and its descendants, if set.
+        secret: signs alerts; shown only at creation.
+        previous_secret: signs, too, until `previous_secret_expires_at` after a rotation.
+        disabled_reason: why nothing is sent, if disabled.
     """
 
     id: str
@@ -40,11 +35,11 @@ class Webhook:
     disabled_reason: str | None = None
 
     def wants(self, kind: str, above: Collection[str]) -> bool:
-        """Whether it is told of alerts of a kind about an account that lies, with itself, on this path."""
+        """Check whether it receives alerts of a kind about an account with these ancestors."""
         return (not self.types or kind in self.types) and (self.account_id is None or self.account_id in above)
 
     def secrets(self, now: datetime) -> tuple[str, ...]:
-        """The secrets with which something is signed now, the newest first."""
+        """List the current signing secrets, newest first."""
         if (
             self.previous_secret is None
             or self.previous_secret_expires_at is None
@@ -55,7 +50,7 @@ class Webhook:
 
 
 def add(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
-    """Append a webhook."""
+    """Add a webhook."""
     tx.execute(
         insert(webhooks).values(
             organisation_id=organisation_id,
@@ -71,24 +66,24 @@ def add(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
 
 
 def find(tx: Connection, organisation_id: str, webhook_id: str) -> Webhook | None:
-    """The webhook with this id."""
+    """Find a webhook by id."""
     row = tx.execute(_of(organisation_id).where(webhooks.c.id == webhook_id)).one_or_none()
     return None if row is None else read_webhook(row)
 
 
 def newest_id(tx: Connection, organisation_id: str) -> str | None:
-    """The greatest id."""
+    """Get the greatest id."""
     return tx.execute(select(func.max(webhooks.c.id)).where(webhooks.c.organisation_id == organisation_id)).scalar()
 
 
 def active(tx: Connection, organisation_id: str) -> list[Webhook]:
-    """All that are told of something, in the order of their making; none is disabled before the transaction ends."""
+    """List the enabled webhooks by id, locked against disabling until the transaction ends."""
     found = _of(organisation_id).where(webhooks.c.disabled_at.is_(None)).with_for_update(read=True)
     return [read_webhook(row) for row in tx.execute(found)]
 
 
 def page(tx: Connection, organisation_id: str, *, after: str | None, limit: int) -> Sequence[Webhook]:
-    """Webhooks in the order of their making, those after an id only."""
+    """List webhooks after an id."""
     found = _of(organisation_id)
     if after is not None:
         found = found.where(webhooks.c.id > after)
@@ -107,13 +102,13 @@ def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None
 
 
 def disable(tx: Connection, organisation_id: str, webhook_id: str, why: str, now: datetime) -> None:
-    """Send nothing to a webhook any more; the first reason stays."""
+    """Disable a webhook; the first reason stays."""
     this = _this(organisation_id, webhook_id).where(webhooks.c.disabled_at.is_(None))
     tx.execute(this.values(disabled_at=now, disabled_reason=why))
 
 
 def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
-    """Write that a webhook acknowledged something, if it had failed before."""
+    """Reset a webhook's failures after an acknowledged delivery."""
     tx.execute(
         _this(organisation_id, webhook_id)
         .where(webhooks.c.consecutive_failures > 0)
@@ -122,7 +117,7 @@ def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
 
 
 def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: datetime) -> tuple[int, datetime]:
-    """Write that an attempt failed; returns how many did since the last success, and since when."""
+    """Count a failed attempt; return the consecutive failures and when they began."""
     failed = _this(organisation_id, webhook_id).values(
         consecutive_failures=webhooks.c.consecutive_failures + 1,
         failing_since=func.coalesce(webhooks.c.failing_since, now),
@@ -132,7 +127,7 @@ def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: dat
 
 
 def read_webhook(row: Row[Any]) -> Webhook:
-    """A webhook from its row."""
+    """Read a webhook from its row."""
     return Webhook(
         id=row.id,
         url=row.url,

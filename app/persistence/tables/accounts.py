@@ -1,4 +1,4 @@
-"""Who has accounts, and what stands in them."""
+"""Tables of organisations, accounts and balances."""
 
 from sqlalchemy import (
     BigInteger,

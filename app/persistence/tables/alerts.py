@@ -1,4 +1,4 @@
-"""What is told of a ledger's accounts, and to whom: the outbox."""
+"""Tables of alert settings, webhooks and the outbox."""
 
 from sqlalchemy import (
     CheckConstraint,

@@ -1,4 +1,4 @@
-"""What all tables have in common: one registry of them, names of constraints, and how ids and moments are kept."""
+"""Table metadata, naming conventions, and the types of ids and times."""
 
 from datetime import UTC, datetime
 
@@ -22,13 +22,13 @@ REQUEST_ID_LENGTH = 64
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC, aware in Python, on databases with and without time zones."""
+    """An aware UTC time on databases with and without time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a naive moment; store UTC."""
+        """Reject a naive time; store UTC."""
         del dialect
         if value is None:
             return None
@@ -36,7 +36,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return an aware moment."""
+        """Return an aware time."""
         del dialect
         if value is None:
             return None
@@ -44,7 +44,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def id_column(name: str, *, nullable: bool = False) -> Column[str]:
-    """A column of ids."""
+    """Build a column of ids."""
     return Column(name, String(ID_LENGTH), nullable=nullable)
 
 
@@ -54,10 +54,10 @@ def foreign_key(
     """Build a foreign key within the organisation.
 
     Args:
-        table: the table that is referred to.
-        name: of the constraint; None: by the naming convention.
-        use_alter: whether the constraint is added after both tables.
-        columns: each column of this table, and the column of the other that it refers to.
+        table: the referenced table.
+        name: of the constraint, by default from the naming convention.
+        use_alter: whether to add the constraint after both tables.
+        columns: each column of this table, and the one that it references.
     """
     return ForeignKeyConstraint(
         ["organisation_id", *columns],

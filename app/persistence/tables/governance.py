@@ -1,4 +1,4 @@
-"""Who did what with an organisation's budgets, chained; and what waits for another person's word."""
+"""Tables of the audit chain and of proposals."""
 
 from sqlalchemy import (
     BigInteger,

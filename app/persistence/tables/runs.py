@@ -1,4 +1,4 @@
-"""What runs do: events and their prices, attempts, reservations, decisions."""
+"""Tables of events and their costs, runs, attempts, reservations and decisions."""
 
 from sqlalchemy import (
     BigInteger,
@@ -208,7 +208,7 @@ decisions = Table(
     CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
     CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
     Index(None, "organisation_id", "created_at"),
-    # they are few among many, and a charge that is admitted does not write it
+    # rare rows, not written by an admitted charge
     partial_index(
         "ix_decisions_not_admitted", "organisation_id", "outcome", "created_at", where="outcome <> 'admitted'"
     ),
