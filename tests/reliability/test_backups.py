@@ -1,4 +1,4 @@
-"""What docs/operations/runbook.md says about backups: each of them restores a ledger that verifies and goes on."""
+"""What docs/operations/maintenance.md says about backups: each of them restores a ledger that verifies and goes on."""
 
 import os
 import sqlite3
