@@ -24,13 +24,7 @@ from sqlalchemy.types import TypeEngine
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A statement compiled for one dialect.
-
-    Args:
-        sql: with the driver's placeholders.
-        names: columns in the order of the placeholders.
-        converters: for values that the driver does not accept, by column.
-    """
+    """A statement compiled for one dialect, the columns of its placeholders, and converters by column."""
 
     sql: str
     names: Sequence[str]
@@ -38,13 +32,9 @@ class _Form:
 
 
 class BulkStatement:
-    """A statement that inserts or updates rows of a table.
+    """A statement that inserts rows of a table, or updates `changed` columns by primary key.
 
     SQLite executes it per row. PostgreSQL gets an array per column and executes it once, in a third of the time.
-
-    Args:
-        table: the table.
-        changed: the columns to update by primary key; None: insert whole rows.
     """
 
     def __init__(self, table: Table, changed: Sequence[str] | None = None) -> None:

@@ -51,14 +51,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Bounds on the database's clock minus `counted`.
+    """Bounds on the database's clock minus `counted`, as of the counted time `at`.
 
-    Args:
-        low: lower bound.
-        high: upper bound.
-        at: `counted` time of the bounds.
-        before: lower bound before the database's clock was set ahead, for leases of that time.
-        before_until: when the last of these leases ends.
+    `before` is the lower bound before the database's clock was set ahead. It holds for leases of that time, the last of
+    which ends at `before_until`.
     """
 
     low: float

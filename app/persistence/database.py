@@ -59,11 +59,8 @@ class WriteLockBusyError(Exception):
 class Database:
     """A SQLite file or a PostgreSQL database with durable commits.
 
-    Args:
-        url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
-        pool_size: maximum number of PostgreSQL connections of this process.
-        called: the setting that the URL came from, for error messages.
-        read_only: whether nothing is written; a SQLite file may then be on a read-only disk.
+    `called` names the setting of the URL in error messages. A SQLite file that is `read_only` may be on a read-only
+    disk.
 
     Raises:
         InvalidInputError: the URL names neither.
@@ -93,11 +90,9 @@ class Database:
 
     @contextmanager
     def read(self, whose: Whose, *, patient: bool = False) -> Iterator[Connection]:
-        """Open a read-only transaction with a consistent snapshot.
+        """Open a read-only transaction with a consistent snapshot of `whose` rows (ADR 0019).
 
-        Args:
-            whose: the visible rows; PostgreSQL shows no others (ADR 0019).
-            patient: no time limit, for reading the whole ledger; invalid UTF-8 is escaped.
+        A `patient` one has no time limit, for reading the whole ledger, and escapes invalid UTF-8.
         """
         begin = sqlite.READ
         if self.dialect == "postgresql":
@@ -113,13 +108,10 @@ class Database:
     def write(self, whose: Whose, *, wait: bool = True) -> Iterator[Connection]:
         """Open a transaction that is committed on a clean exit.
 
-        SQLite has one writer at a time. Threads of this process wait for a lock, which is fair and wakes immediately;
-        other processes wait at BEGIN IMMEDIATE. PostgreSQL has many: a caller that decides by what it reads locks the
-        rows first (`FOR UPDATE`, root to leaf) and runs under `retried`.
-
-        Args:
-            whose: the visible rows; PostgreSQL admits no others (ADR 0019).
-            wait: for other writers on SQLite; otherwise the caller is never blocked by one.
+        It sees and changes `whose` rows only (ADR 0019). SQLite has one writer at a time. Threads of this process wait
+        for a lock, which is fair and wakes immediately; other processes wait at BEGIN IMMEDIATE. Without `wait` the
+        caller is never blocked by one. PostgreSQL has many: a caller that decides by what it reads locks the rows first
+        (`FOR UPDATE`, root to leaf) and runs under `retried`.
 
         Raises:
             WriteLockBusyError: another writer is active, and the caller does not wait.
@@ -198,10 +190,8 @@ class Database:
     def trial(self, organisation_id: str) -> Iterator[Connection]:
         """Open a write transaction that is always rolled back.
 
-        On SQLite it has its own connection, whose writes reach the log without a commit.
-
-        Raises:
-            WriteLockBusyError: other threads did not finish in time.
+        Raise WriteLockBusyError if other threads are busy. On SQLite it has its own connection, whose writes reach the
+        log without a commit.
         """
         begin = _write_statement(self.dialect, organisation_id)
         with (

@@ -67,11 +67,8 @@ _MIGRATION: Final = (
 def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engine:
     """Create an engine for a server's database, with explicit transactions.
 
-    Args:
-        url: names the database; its options are libpq's, such as sslmode or several hosts.
-        pool_size: maximum number of connections.
-        patience: seconds that a request waits for a connection.
-        called: the setting that the URL came from.
+    The URL's options are libpq's, such as sslmode or several hosts. `patience` is the seconds that a request waits for
+    a connection.
 
     Raises:
         InvalidInputError: the URL names no database, or an unknown libpq option.
@@ -177,12 +174,8 @@ def rehearse(connection: Connection, tables: Iterable[tuple[str, str]], patience
     """Test the privileges, locks and disk space that a step needs, without lasting changes.
 
     A temporary file larger than memory tests the tables' disk. A row would not: it may fit into a table's page even if
-    the disk is full.
-
-    Args:
-        connection: in a write transaction that will be rolled back.
-        tables: names of tables with one column each.
-        patience: seconds to wait for locks, and for everything.
+    the disk is full. `tables` has names of tables with one column each; `patience` bounds each lock and the whole in
+    seconds.
     """
     limit = f"{int(patience * 1000)}ms"
     asked = [

@@ -25,8 +25,7 @@ def alembic_config() -> Config:
 def upgrade(db: Database, revision: str = "head") -> None:
     """Migrate a database, which may be empty, to a schema version in one transaction.
 
-    Raises:
-        LedgerUnavailableError: a newer version of the service has changed the database.
+    Raise LedgerUnavailableError if a newer version of the service has changed it.
     """
     config = alembic_config()
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}

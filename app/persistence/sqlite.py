@@ -47,12 +47,8 @@ REHEARSED_BYTES: Final = 1 << 18
 def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True, read_only: bool = False) -> Engine:
     """Create an engine for a file, with explicit transactions.
 
-    Args:
-        url: names the file.
-        patience: seconds that a connection waits for another writing process.
-        called: the setting that the URL came from.
-        keeping: whether to pool connections and cache pages; otherwise all writes reach the log.
-        read_only: whether nothing is written; the file may then be on a read-only disk.
+    `patience` is the seconds that a connection waits for another writing process. Without `keeping`, connections and
+    pages are not cached, so that all writes reach the log. A `read_only` file may be on a read-only disk.
 
     Raises:
         InvalidInputError: the URL has options, or names no file.
@@ -125,11 +121,7 @@ def keep_foreign_keys(connection: Connection, *, on: bool) -> None:
 
 
 def check_foreign_keys(connection: Connection) -> None:
-    """Check every foreign key, after tables were rebuilt without enforcement.
-
-    Raises:
-        LedgerUnavailableError: a row refers to a missing one.
-    """
+    """Raise LedgerUnavailableError if a foreign key is broken after tables were rebuilt."""
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
     if broken:
         raise LedgerUnavailableError(

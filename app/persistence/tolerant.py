@@ -46,13 +46,9 @@ _OWNERS: Final = ("id", "run_id", "account_id", "path")
 
 @dataclass(frozen=True, slots=True)
 class DamagedCell:
-    """A cell that cannot be read.
+    """An unreadable cell, its row's key and owner if known, and the reason.
 
-    Args:
-        table: its table.
-        column: its column; "*" if cells are readable, but invalid together.
-        row: key and owner of its row, as far as known.
-        why: a clause for the message.
+    The column is "*" if cells are readable, but invalid together.
     """
 
     table: str
@@ -244,11 +240,7 @@ def _printable(text: str) -> str:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        ValueError: it is not one.
-    """
+    """Parse a JSON object; raise ValueError for anything else."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError(f"{_shown(text)} is no object of JSON")  # noqa: TRY004 - a cell's value, not a type

@@ -13,14 +13,9 @@ from app.persistence.tables import api_keys
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A stored key.
+    """A stored key with the sha256 of its secret; the id is unique across organisations.
 
-    Args:
-        id: unique across organisations.
-        scope: the account that it is limited to, with descendants; None: the whole organisation.
-        secret_hash: sha256 of the secret, which is not stored.
-        created_by: the issuing actor, if recorded.
-        last_used_at: to the minute.
+    It is limited to `scope` and its descendants, if set. `last_used_at` is exact to the minute.
     """
 
     id: str

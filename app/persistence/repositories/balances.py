@@ -49,11 +49,8 @@ def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool
 def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, Since]:
     """Read an account's spent and held curves, and the charges since they were written.
 
-    `row` has the account with its population's relation and COLUMNS.
-
-    Raises:
-        LedgerUnavailableError: the balance, or the price of a charged event, is missing.
-        ValueError: the row is invalid.
+    `row` has the account with its population's relation and COLUMNS. Raise LedgerUnavailableError if its balance, or
+    the price of a charged event, is missing, and ValueError if the row is invalid.
     """
     if row.spent_curve is None:
         raise LedgerUnavailableError(f"The balance of {row.path} is missing; nothing is charged without. Restore it.")

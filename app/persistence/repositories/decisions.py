@@ -32,14 +32,10 @@ class Decision:
     """An immutable decision on a run's steps: an entry of the run's chain.
 
     Args:
-        position: index among the run's decisions.
-        steps: the requested ones, or the admitted prefix.
-        step_count: number of steps; `requested_count` is the number requested.
+        steps: the requested ones, or the admitted prefix of `step_count`.
         reading: of the run, afterwards.
         steps_remaining: further repetitions of the last event; None if refused.
-        binding_account_id: the account with the fewest remaining.
         refusal_details: JSON of a refusal; None if admitted.
-        request_fingerprint: sha256 (hex) of the request.
         reservation_id: the source of the steps; None: the accounts.
         opens_attempt: whether these are the attempt's first steps.
         asker: the author and id of the request, if recorded.

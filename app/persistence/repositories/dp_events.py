@@ -46,11 +46,7 @@ class StoredCost:
 
 @lru_cache(maxsize=4096)
 def read_event(description: str, key: str) -> DpEvent:
-    """Parse and cache an event from its stored description and fingerprint.
-
-    Raises:
-        LedgerUnavailableError: the description was changed, so nothing may be charged by it.
-    """
+    """Parse and cache a stored event; raise LedgerUnavailableError if it was changed."""
     if hashlib.sha256(description.encode()).hexdigest() != key:
         raise LedgerUnavailableError(
             f"The ledger's description of event {key[:12]} was changed. Nothing is charged by it; "

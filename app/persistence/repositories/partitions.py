@@ -13,11 +13,9 @@ from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 @dataclass(frozen=True, slots=True)
 class Attestation:
-    """A statement that the children of an account are disjoint partitions.
+    """A statement that an account's children are disjoint, and chosen independently of the data.
 
-    Args:
-        text: why they are disjoint, and chosen independently of the data.
-        replaced_units: under replace_one, the assumption on replaced units; None under other relations.
+    `replaced_units` is the assumption on replaced units under replace_one.
     """
 
     text: str

@@ -37,11 +37,8 @@ Ancestor = tuple[str, int]
 class StoredEntry:
     """A decision with its items, its hash, and its links to other steps.
 
-    Args:
-        entry_hash: as stored.
-        next_step: number of the step after its last one; None if it took none.
-        follows_step: end of the decision that it continues.
-        opens_step: beginning of the attempt that it opens.
+    `next_step` follows its last one, if it took any; it continues the decision that ended at `follows_step`, and opens
+    the attempt that begins at `opens_step`.
     """
 
     entry: DecisionEntry
@@ -265,12 +262,9 @@ def quarantined(tx: Connection, organisation_id: str | None = None, report: Repo
 def set_quarantine(
     tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime
 ) -> dict[str, str | None]:
-    """Quarantine accounts, or lift it where the reason is None.
+    """Quarantine accounts, or lift it where the reason is None, and return the previous reasons.
 
-    The version and time of change increase.
-
-    Returns:
-        The previous reason by account id; a missing row has none.
+    The version and time of change increase; a missing row has no previous reason.
     """
     seen = lock(tx, organisation_id, sentences)  # in the global order: an update takes its locks row by row
     here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == bindparam("of_account"))

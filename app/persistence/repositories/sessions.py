@@ -11,15 +11,10 @@ from app.persistence.tables import sessions
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A stored session of a key or a person.
+    """A stored session of a key, or of a person as "oidc:" and the subject.
 
-    Args:
-        id: unique across organisations.
-        secret_hash: sha256 of the cookie's secret.
-        actor: the key, or "oidc:" and the person's subject.
-        role: a person's; None: the key's applies.
-        scope: a person's account; None: the whole organisation, or a key's applies.
-        oidc_key_thumbprint: of the provider's signing key for a person.
+    Role, scope and the thumbprint of the provider's signing key are a person's; a key has its own. The id is unique
+    across organisations, and `secret_hash` is the sha256 of the cookie's secret.
     """
 
     id: str

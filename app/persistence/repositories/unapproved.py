@@ -17,11 +17,8 @@ _GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})
 class Unapproved:
     """A run without a second person's approval.
 
-    Args:
-        epsilon: of its own limit, or the largest of its budgets.
-        delta: of its own limit, or the smallest of its budgets.
-        spent: epsilon of its last decision, possibly infinite, if it has its own unchanged limit; None: computable from
-            the balance only.
+    Epsilon and delta are of its own limit, or the largest and smallest of its budgets. `spent` is the epsilon of its
+    last decision, possibly infinite, if it has its own unchanged limit; None: computable from the balance only.
     """
 
     id: str

@@ -53,11 +53,8 @@ def foreign_key(
 ) -> ForeignKeyConstraint:
     """Build a foreign key within the organisation.
 
-    Args:
-        table: the referenced table.
-        name: of the constraint, by default from the naming convention.
-        use_alter: whether to add the constraint after both tables.
-        columns: each column of this table, and the one that it references.
+    `columns` maps each column of this table to the one that it references; `use_alter` adds the constraint after both
+    tables.
     """
     return ForeignKeyConstraint(
         ["organisation_id", *columns],
