@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from app.api.problems import HEADERS, PROBLEM_JSON, problem_example
 from app.api.route import BEARER
-from app.api.schemas.common import Problem
+from app.api.schemas.common import EVENT_FORMAT, Problem
 
 MAX_SHARED_CODES: Final = 5
 """Of a shared response: with more its name, which lists them, would not be read."""
@@ -66,7 +66,7 @@ def _condense(document: JsonObject) -> JsonObject:
         for parameter in operation.get("parameters", ()):
             _simplify_parameter(parameter)
     _share_parameters(document, components["parameters"])
-    _shorten_nullable(document)
+    _simplify(document)
     return document
 
 
@@ -117,10 +117,13 @@ def _share_parameters(document: JsonObject, shared: JsonObject) -> None:
                 operation["parameters"][index] = {"$ref": f"#/components/parameters/{name}"}
 
 
-def _shorten_nullable(value: object) -> None:
-    """Write `"type": ["string", "null"]` in the place of a choice of two schemas."""
+def _simplify(value: object) -> None:
+    """Refer to the schema of events, and write `"type": ["string", "null"]` in the place of a choice of two schemas."""
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _shorten_nullable(each)
+        _simplify(each)
+    if isinstance(value, dict) and value.get("format") == EVENT_FORMAT:
+        value["$ref"] = "#/components/schemas/Event"
+        del value["format"]
     if isinstance(value, dict) and isinstance(kinds := value.get("anyOf"), list):
         given = [kind for kind in kinds if kind != {"type": "null"}]
         if len(given) == 1 < len(kinds) and isinstance(given[0].get("type"), str) and "enum" not in given[0]:

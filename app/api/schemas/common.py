@@ -1,7 +1,7 @@
 """What several schemas share: strictness, names, limits."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +12,7 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -72,6 +73,18 @@ ExtendedNumber = TypeAliasType(
     "ExtendedNumber",
     Annotated[float | Literal["Infinity"], Field(description='A number, or "Infinity" where there is no finite one.')],
 )
+
+
+EVENT_FORMAT: Final = "event"
+AnsweredEvent = Annotated[dict[str, Any], WithJsonSchema({"format": EVENT_FORMAT})]
+"""An event in an answer: it was checked when it came in. The description refers to the schema of requests."""
+
+
+class AnsweredEventCount(Output):
+    """`count` repetitions of one event."""
+
+    event: AnsweredEvent
+    count: int
 
 
 class Page(Output, Generic[T]):
@@ -181,7 +194,7 @@ class Account(Output):
     name: str
     path: str
     filter: FilterKind
-    planned: list[dict[str, Any]]
+    planned: list[AnsweredEventCount]
     weights_frozen: bool = Field(
         description="Whether the filter's weights are fixed: they are with the first charge. A run without a limit "
         "of its own needs none."

@@ -10,6 +10,7 @@ from app.accounting.events import event_to_dict
 from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
 from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.common import (
+    AnsweredEvent,
     ExtendedNumber,
     Input,
     LimitInput,
@@ -176,7 +177,7 @@ class Experiment(Output):
     population: str
     run: str | None = Field(description="The run that pays for all trials; null: each run pays for itself.")
     status: RunStatus | None = Field(description="Of that run.")
-    event: dict[str, Any] | None = Field(description="What the sweep costs at once; null: each run pays for itself.")
+    event: AnsweredEvent | None = Field(description="What the sweep costs at once; null: each run pays for itself.")
     runs: int = Field(description="How many runs it has in the ledger.")
     epsilon: ExtendedNumber = Field(description="Of all of them together.")
     delta: float

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from app.accounting.events import event_to_dict
 from app.accounting.orders import PURE
-from app.api.schemas.common import ExtendedNumber, Output
+from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output
 from app.api.schemas.planning_examples import (
     DELTA_EXAMPLE,
     EPSILON_EXAMPLE,
@@ -147,7 +147,7 @@ class CalibrationEstimate(Output):
     """What makes the plan fit."""
 
     reachable: bool = Field(description="Whether any number is enough; if not, a warning says why.")
-    event: dict[str, Any] | None = Field(description="The event with this number; null if none is enough.")
+    event: AnsweredEvent | None = Field(description="The event with this number; null if none is enough.")
     epsilon: float | None = Field(description="Of the whole plan with this number, if it is fixed in advance.")
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which that bound is smallest.")

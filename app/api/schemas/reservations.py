@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
-from app.api.schemas.common import Body, ExtendedNumber, Output
+from app.api.schemas.common import AnsweredEvent, Body, ExtendedNumber, Output
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
@@ -172,7 +172,7 @@ class CreateAttempt(Body):
 class PlannedEvent(Output):
     """How many repetitions of an event are planned, and how many were authorised."""
 
-    event: dict[str, Any]
+    event: AnsweredEvent
     count: int
     used: int
     withdrawn: int = Field(description="How many a lowered limit has withdrawn: they may no longer be taken.")

@@ -1,13 +1,12 @@
 """The history of a run on the wire."""
 
 from datetime import datetime
-from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from app.api.pagination import encode_cursor
 from app.api.schemas.accounts import counted
-from app.api.schemas.common import ExtendedNumber, Output
+from app.api.schemas.common import AnsweredEventCount, ExtendedNumber, Output
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
@@ -33,7 +32,7 @@ class RunHistoryPoint(Output):
     epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
     delta: float
     epsilon_limit: float
-    events: list[dict[str, Any]] = Field(
+    events: list[AnsweredEventCount] = Field(
         description="In order. An answer has room for 4 MiB of events, each counted as its text and 400 bytes, and "
         "every point has the same share: one with more shows the first of them. Ask for fewer points to see all."
     )

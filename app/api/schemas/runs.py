@@ -10,6 +10,7 @@ from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.accounts import counted
 from app.api.schemas.common import (
     Account,
+    AnsweredEvent,
     Limit,
     LimitInput,
     Name,
@@ -172,7 +173,7 @@ class Run(Account):
     status: RunStatus
     attempt: int
     next_step: int
-    event: dict[str, Any] | None
+    event: AnsweredEvent | None
     reservation: str | None = Field(default=None, description="The active reservation that its steps are taken out of.")
     declared_steps: int | None = Field(description="How many steps its plan has; null if it declared none.")
     declared_steps_per_hour: float | None
