@@ -1,6 +1,6 @@
 """The parameters that a calibration may change: noise multiplier and sampling probability.
 
-An event without exactly one of the parameter raises UnsupportedEventError.
+An event without exactly one such parameter raises UnsupportedEventError.
 """
 
 from dataclasses import replace
