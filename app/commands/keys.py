@@ -78,7 +78,7 @@ def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The part of the key before the dot.")],
     reason: Annotated[str, typer.Option(help="Why, for whoever reads the record.")],
     *,
-    with_heirs: Annotated[
+    include_successors: Annotated[
         bool, typer.Option("--with-heirs", help="Also the keys for which it was changed: a thief may have rotated it.")
     ] = False,
     as_json: Json = False,
@@ -88,7 +88,7 @@ def revoke_key(
         raise typer.BadParameter("say why", param_hint="--reason")
     with open_ledger(migrated=False) as placements:
         call = _call_about(placements, key_id)
-        key = api_keys.revoke_key(call, key_id, reason, with_heirs=with_heirs)
+        key = api_keys.revoke_key(call, key_id, reason, include_successors=include_successors)
     print_result(as_json=as_json, text=f"{key.id} was {_state(key, call.now)}.", facts=_facts(key))
 
 

@@ -95,7 +95,7 @@ def verify(
         "reservations": found.reservations,
         "charges": found.charges,
         "steps": found.steps,
-        "acts": found.acts,
+        "audit_events": found.acts,
         "problems": list(found.problems),
         "unproven": sorted(account for _, account in found.unproven),
         "quarantined": {account: why for (_, account), why in sorted(found.quarantined.items())},

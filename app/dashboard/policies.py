@@ -16,17 +16,17 @@ from app.service.queries.overview import read_change_token
 WORDS: Final = {
     "max_epsilon": "Largest epsilon of a run",
     "max_delta": "Largest delta of a run, and of any limit",
-    "delta_below_one_over_size": "The population's size is known, and delta below 1/size",
+    "require_delta_below_inverse_size": "The population's size is known, and delta below 1/size",
     "require_limit": "A run has a limit of its own",
     "require_plan": "A run says what it plans",
     "mechanisms": "Only these mechanisms",
     "neighboring_relations": "Only these neighboring relations",
     "min_noise_multiplier": "Smallest noise multiplier",
     "approval_above_epsilon": "Runs above this epsilon wait for another person",
-    "unapproved_epsilon_per_budget": "Epsilon of all runs together that nobody has approved",
+    "max_unapproved_epsilon_per_budget": "Epsilon of all runs together that nobody has approved",
     "report_roles": "Who reports steps that have happened",
-    "persons_to_raise": "Persons whom it takes to raise a limit",
-    "approvers_to_open_population": "Persons whom it takes to open a population",
+    "approvers_to_raise_limit": "Persons whom it takes to raise a limit",
+    "approvers_to_create_population": "Persons whom it takes to open a population",
     "deviations": "Steps that differ from the run's declaration",
 }
 

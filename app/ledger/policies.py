@@ -40,18 +40,18 @@ class Policy:
     Args:
         max_epsilon: of a run.
         max_delta: of a run, and of an account's limit.
-        delta_below_one_over_size: whether the population's size must be known, and every delta be below 1/size.
+        require_delta_below_inverse_size: whether the population's size must be known, and every delta be below 1/size.
         require_limit: whether a run needs a limit of its own.
         require_plan: whether a run needs a plan, or a planned workload.
         mechanisms: the allowed ones, also inside other events.
         neighboring_relations: the allowed ones.
         min_noise_multiplier: of every mechanism that has one, also inside other events.
         approval_above_epsilon: a run with a larger epsilon needs another person's approval before its first step.
-        unapproved_epsilon_per_budget: total of runs without a second person's approval under the account of the policy,
-            or under each population for the organisation's; a further run needs approval.
+        max_unapproved_epsilon_per_budget: total of runs without a second person's approval under the account of
+            the policy, or under each population for the organisation's; a further run needs approval.
         report_roles: roles that may report executed steps (`mode: "report"`), besides admin.
-        persons_to_raise: persons needed to raise a limit, 1 or 2.
-        approvers_to_open_population: persons needed to create a population, 1 or 2; only in the organisation's policy.
+        approvers_to_raise_limit: persons needed to raise a limit, 1 or 2.
+        approvers_to_create_population: persons needed to create a population, 1 or 2; of the organisation only.
         deviations: the consequence of steps that differ from the run's declaration.
 
     Raises:
@@ -60,17 +60,17 @@ class Policy:
 
     max_epsilon: float | None = None
     max_delta: float | None = None
-    delta_below_one_over_size: bool = False
+    require_delta_below_inverse_size: bool = False
     require_limit: bool = False
     require_plan: bool = False
     mechanisms: frozenset[str] | None = None
     neighboring_relations: frozenset[NeighboringRelation] | None = None
     min_noise_multiplier: float | None = None
     approval_above_epsilon: float | None = None
-    unapproved_epsilon_per_budget: float | None = None
+    max_unapproved_epsilon_per_budget: float | None = None
     report_roles: frozenset[Role] | None = None
-    persons_to_raise: int | None = None
-    approvers_to_open_population: int | None = None
+    approvers_to_raise_limit: int | None = None
+    approvers_to_create_population: int | None = None
     deviations: Deviations | None = None
 
     def __post_init__(self) -> None:
@@ -106,28 +106,28 @@ def _refused_if_ever(one: Deviations, other: Deviations) -> Deviations:
 _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "max_epsilon": min,
     "max_delta": min,
-    "delta_below_one_over_size": _either,
+    "require_delta_below_inverse_size": _either,
     "require_limit": _either,
     "require_plan": _either,
     "mechanisms": frozenset.intersection,
     "neighboring_relations": frozenset.intersection,
     "min_noise_multiplier": max,
     "approval_above_epsilon": min,
-    "unapproved_epsilon_per_budget": min,
+    "max_unapproved_epsilon_per_budget": min,
     "report_roles": frozenset.intersection,
-    "persons_to_raise": max,
-    "approvers_to_open_population": max,
+    "approvers_to_raise_limit": max,
+    "approvers_to_create_population": max,
     "deviations": _refused_if_ever,
 }
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "persons_to_raise": 1,
-    "approvers_to_open_population": OPENERS,
+    "approvers_to_raise_limit": 1,
+    "approvers_to_create_population": OPENERS,
     "deviations": Deviations.FLAG,
 }
 """Effective values of an account policy's missing rules."""
 
-_HOUSE_DEFAULTS: Final = {**_DEFAULTS, "persons_to_raise": PERSONS}
+_HOUSE_DEFAULTS: Final = {**_DEFAULTS, "approvers_to_raise_limit": PERSONS}
 """Effective values of the organisation policy's missing rules."""
 
 
@@ -147,17 +147,17 @@ def stricter(one: Policy, other: Policy) -> Policy:
 def effective(sources: tuple[PolicySource, ...]) -> Policy:
     """Combine policies to the strictest.
 
-    `persons_to_raise` and `deviations` are always set. One person suffices only if the organisation's policy allows it:
-    an account's policy never loosens the default.
+    `approvers_to_raise_limit` and `deviations` are always set. One person suffices only if the organisation's
+    policy allows it: an account's policy never loosens the default.
     """
     house = next((source.policy for source in sources if source.path == ORGANISATION), NOTHING_SAID)
     base = Policy(
-        persons_to_raise=house.persons_to_raise or PERSONS,
-        approvers_to_open_population=OPENERS,
+        approvers_to_raise_limit=house.approvers_to_raise_limit or PERSONS,
+        approvers_to_create_population=OPENERS,
         deviations=Deviations.FLAG,
     )
     beneath = [
-        source.policy if source.path != ORGANISATION else replace(source.policy, persons_to_raise=None)
+        source.policy if source.path != ORGANISATION else replace(source.policy, approvers_to_raise_limit=None)
         for source in sources
     ]
     return reduce(stricter, beneath, base)

@@ -90,14 +90,14 @@ def require_limit_allowed(sources: tuple[PolicySource, ...], limit: Limit, popul
     """Raise PolicyViolationError unless every policy allows a limit."""
 
     def below_one_over_size(policy: Policy) -> Found | None:
-        if not policy.delta_below_one_over_size:
+        if not policy.require_delta_below_inverse_size:
             return None
         if population_size is None:
             return "a population of unknown size", True
         return (limit.delta, 1 / population_size) if limit.delta * population_size >= 1 else None
 
     _raise_first(sources, "max_delta", lambda policy: _above(limit.delta, policy.max_delta))
-    _raise_first(sources, "delta_below_one_over_size", below_one_over_size)
+    _raise_first(sources, "require_delta_below_inverse_size", below_one_over_size)
 
 
 def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool, planned: bool) -> None:

@@ -11,11 +11,11 @@ from app.ledger.policies import Deviations, Policy, stricter
 class RuleWarning:
     """A policy rule that is weaker than it looks.
 
-    `needs` is the missing rule; None: a stricter one applies above.
+    `requires` is the missing rule; None: a stricter one applies above.
     """
 
     rule: str
-    needs: str | None
+    requires: str | None
     detail: str
 
 
@@ -28,9 +28,9 @@ _NEEDS: Final[tuple[tuple[str, str, Callable[[Policy], bool], str], ...]] = (
     ("max_epsilon", "require_limit", lambda policy: policy.require_limit, _BY_PLAN),
     ("approval_above_epsilon", "require_limit", lambda policy: policy.require_limit, _BY_PLAN),
     (
-        "unapproved_epsilon_per_budget",
+        "max_unapproved_epsilon_per_budget",
         "require_limit",
-        lambda policy: policy.require_limit or policy.persons_to_raise != 1,
+        lambda policy: policy.require_limit or policy.approvers_to_raise_limit != 1,
         "without `require_limit` a run counts with the limit of its budget, which one person raises",
     ),
     (

@@ -70,7 +70,7 @@ def _with_webhook(house: House) -> House:
     """Ask for alerts, one now, which whoever opens such a ledger would deliver; and declare a sweep."""
     webhook = str(house.ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
     delivery = str(house.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
-    sweep = {"name": "sweep", "budget": "mimic/icu-team", "charged": "each_run"}
+    sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
     experiment = str(house.ledger.post("/v1/experiments", sweep).json()["id"])
     return replace(house, webhook=webhook, delivery=delivery, experiment=experiment)
 

@@ -110,7 +110,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         },
         "createBudget": {"name": name, "parent": "mimic", "limit": limit},
         "createRun": {"name": name, "budget": "mimic/icu-team"},
-        "createExperiment": {"name": name, "budget": "mimic/icu-team", "charged": "each_run"},
+        "createExperiment": {"name": name, "budget": "mimic/icu-team", "charging_mode": "each_run"},
         "authorizeSteps": {"event": SAMPLED},
         "createAttempt": {},
         "changeAccountLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},

@@ -41,7 +41,7 @@ def test_each_point_is_what_the_account_showed_then(ledger: Ledger) -> None:
         shown.append(ledger.get(f"/v1/populations/{population}").json()["epsilon"])
     told = history(ledger, population)
     assert [point["epsilon"] for point in told["points"]] == pytest.approx(shown, rel=1e-12)
-    assert (told["exact"], told["decisions"], told["decisions_read"]) == (True, 3, 3)
+    assert (told["exact"], told["decisions"], told["decisions_sampled"]) == (True, 3, 3)
 
 
 def test_shares_of_children_add_up_to_what_the_forecast_counts(ledger: Ledger) -> None:
@@ -50,7 +50,7 @@ def test_shares_of_children_add_up_to_what_the_forecast_counts(ledger: Ledger) -
     shares = [child["shares"][-1] for child in told["children"]]
     forecast = ledger.get(f"/v1/accounts/{population}/forecast").json()
     assert [child["path"] for child in told["children"]] == ["mimic/ward-team", "mimic/icu-team"]
-    assert sum(shares) == pytest.approx(forecast["share_of_limit_used"], rel=1e-12)
+    assert sum(shares) == pytest.approx(forecast["utilisation"], rel=1e-12)
 
 
 def test_a_refusal_and_a_reservation_move_nothing(ledger: Ledger) -> None:
@@ -69,7 +69,7 @@ def test_a_history_of_many_decisions_ends_with_what_is_spent_and_says_that_it_is
     monkeypatch.setattr(account_history, "SAMPLES", 4)
     ledger.http.app.state.histories = account_history.AccountHistoryCache()  # type: ignore[attr-defined]
     thin = history(ledger, population)
-    assert (thin["exact"], thin["decisions_read"]) == (False, 4)
+    assert (thin["exact"], thin["decisions_sampled"]) == (False, 4)
     assert thin["points"][-1] == exact["points"][-1]
     epsilons = [point["epsilon"] for point in thin["points"]]
     assert epsilons == sorted(epsilons)
@@ -128,13 +128,13 @@ def test_what_is_held_is_counted_beside_what_is_spent(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.post(f"/v1/runs/{run}/steps", {"count": 10}, "trainer")
     spent = ledger.get(f"/v1/populations/{population}").json()
-    assert spent["epsilon_with_held"] == spent["epsilon"]
+    assert spent["epsilon_including_reserved"] == spent["epsilon"]
     plan = {"plan": [{"event": SAMPLED, "count": 500}], "lease_seconds": 3600}
     made = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()
     held = ledger.get(f"/v1/populations/{population}").json()
-    assert held["epsilon"] == spent["epsilon"] < held["epsilon_with_held"]
+    assert held["epsilon"] == spent["epsilon"] < held["epsilon_including_reserved"]
     assert ledger.post(f"/v1/reservations/{made['id']}/commit", {"steps_executed": 500}, "trainer").is_success
-    assert ledger.get(f"/v1/populations/{population}").json()["epsilon"] == held["epsilon_with_held"]
+    assert ledger.get(f"/v1/populations/{population}").json()["epsilon"] == held["epsilon_including_reserved"]
 
 
 def test_what_is_forfeited_is_charged_at_its_time(ledger: Ledger) -> None:
@@ -182,7 +182,7 @@ def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 10 * (number + 1)}, "trainer").is_success
     told = history(ledger, population)["children"]
     assert [child["path"] for child in told] == [*(f"mimic/team-{number}" for number in range(9, 2, -1)), "3 others"]
-    used = ledger.get(f"/v1/accounts/{population}/forecast").json()["share_of_limit_used"]
+    used = ledger.get(f"/v1/accounts/{population}/forecast").json()["utilisation"]
     assert sum(child["shares"][-1] for child in told) == pytest.approx(used, rel=1e-12)
 
 

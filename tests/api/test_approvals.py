@@ -86,7 +86,7 @@ def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
     assert _status(watched, made["id"]) == "pending"
     assert ledger.post(path, {}, "privacy_officer").status_code == 200
-    loosen(watched, {"persons_to_raise": 1})
+    loosen(watched, {"approvers_to_raise_limit": 1})
     loosen(watched, {}, watched.budget)
     more = {"limit": {"epsilon": 0.9, "delta": 1e-6}, "reason": "More is needed."}
     path, sent = f"/v1/accounts/{made['id']}/limit", {"Authorization": f"Bearer {bound}", "If-Match": "*"}
@@ -97,10 +97,10 @@ def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House
 @pytest.mark.parametrize("limited", [True, False])
 def test_a_run_that_may_spend_more_than_was_proposed_is_not_approved(home: House, limited: bool) -> None:  # noqa: FBT001
     ledger = home.ledger
-    loosen(home, {"persons_to_raise": 1})
+    loosen(home, {"approvers_to_raise_limit": 1})
     small, more = {"epsilon": 0.1, "delta": 1e-6}, {"limit": {"epsilon": 0.3, "delta": 1e-6}, "reason": "More."}
     budget = str(ledger.budget("lab", limit=small)["id"])
-    assert put(home, {"unapproved_epsilon_per_budget": 0.3}, budget).status_code == 200
+    assert put(home, {"max_unapproved_epsilon_per_budget": 0.3}, budget).status_code == 200
     other = _register(home, budget="mimic/lab", limit={"epsilon": 0.3, "delta": 1e-6})["id"]
     run = _register(home, budget="mimic/lab", limit=small if limited else None)["id"]
     assert _status(home, run) == "pending"
@@ -190,7 +190,7 @@ def test_a_policy_that_is_stricter_by_now_holds_for_the_approval(watched: House)
 
 
 def test_one_person_raises_no_limit_of_a_run_past_the_threshold(watched: House) -> None:
-    loosen(watched, {"persons_to_raise": 1})
+    loosen(watched, {"approvers_to_raise_limit": 1})
     run = _register(watched, limit={"epsilon": 0.3, "delta": 1e-6})["id"]
 
     def raised(epsilon: float) -> int:

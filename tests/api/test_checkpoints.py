@@ -43,8 +43,8 @@ def test_a_checkpoint_is_signed_and_its_public_key_is_told(home: House) -> None:
     last = home.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"][-1]
     assert (last["action"], last["hash"], last["position"] + 1) == (
         "runs.anchored",
-        made["payload"]["head"],
-        made["payload"]["acts"],
+        made["payload"]["audit_head"],
+        made["payload"]["audit_length"],
     )
     assert last["after"]["runs"][home.run][0] == 1
     assert home.ledger.get("/v1/checkpoints", "auditor").json() == {"items": [made], "next": None}
@@ -55,7 +55,7 @@ def test_where_nothing_has_happened_there_is_no_other_checkpoint(home: House) ->
     assert _made(home) == first
     home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer")
     second = _made(home)
-    assert second["payload"]["acts"] == first["payload"]["acts"] + 1
+    assert second["payload"]["audit_length"] == first["payload"]["audit_length"] + 1
     assert verify(home.ledger.database, witnesses=[_witness(first), _witness(second)]).sound
 
 
@@ -77,10 +77,10 @@ def test_another_key_signs_anew_and_the_chain_names_both(home: House) -> None:
     assert verify(database, witnesses=[_witness(first), by_new_key]).sound
 
 
-@pytest.mark.parametrize("name", ["acts", "head", "organisation", "created_at"])
+@pytest.mark.parametrize("name", ["audit_length", "audit_head", "organisation", "created_at"])
 def test_a_changed_checkpoint_is_not_signed(home: House, name: str) -> None:
     made = _made(home)
-    made["payload"][name] = 1 if name == "acts" else "0" * 64
+    made["payload"][name] = 1 if name == "audit_length" else "0" * 64
     with pytest.raises(InvalidInputError, match="was not signed with this key"):
         _witness(made)
 

@@ -70,7 +70,7 @@ def test_an_item_is_the_decision_of_the_history_with_its_run_and_its_refusal(
     point = house.ledger.get(f"/v1/runs/{runs['first']}/history").json()["points"][-1]
     same = ("position", "decision", "attempt", "first_step", "count", "epsilon", "epsilon_limit", "delta", "hash")
     assert {name: item[name] for name in same} == {name: point[name] for name in same}
-    assert (item["created_at"], item["binding_account"]) == (point["at"], point["binding_account"])
+    assert (item["created_at"], item["binding_account"]) == (point["created_at"], point["binding_account"])
     assert (item["run"], item["run_path"]) == (runs["first"], "mimic/icu-team/model")
     assert (item["actor"], item["request_id"]) == (point["actor"], point["request_id"])
     told = house.ledger.post(f"/v1/runs/{runs['first']}/steps?dry_run=true", VAST, "trainer").json()

@@ -15,10 +15,10 @@ from tests.conftest import Ledger
 from tests.service.tampering import tampering
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
-TRIALS = {"each": [{"event": LOUD, "count": 5}], "mean": 4.0}
+TRIALS = {"events": [{"event": LOUD, "count": 5}], "mean": 4.0}
 EVENT = {"type": "repeat_and_select", "event": {"type": "self_composed", "event": LOUD, "count": 5}, "mean": 4.0}
-AT_ONCE = {"name": "rates", "budget": "donors/lab", "charged": "repeat_and_select", "trials": TRIALS}
-ONE_BY_ONE = {"name": "widths", "budget": "donors/lab", "charged": "each_run"}
+AT_ONCE = {"name": "rates", "budget": "donors/lab", "charging_mode": "repeat_and_select", "trials": TRIALS}
+ONE_BY_ONE = {"name": "widths", "budget": "donors/lab", "charging_mode": "each_run"}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def read(ledger: Ledger, experiment: str) -> dict[str, Any]:
 def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(home: House) -> None:
     ledger = home.ledger
     made = declared(ledger, ONE_BY_ONE)
-    assert (made["charged"], made["run"], made["event"], made["trials"]) == ("each_run", None, None, None)
+    assert (made["charging_mode"], made["run"], made["event"], made["trials"]) == ("each_run", None, None, None)
     assert (made["path"], made["budget"], made["runs"]) == ("donors/lab/widths", home.budget, 0)
     spent = []
     for name in ("narrow", "wide"):
@@ -98,7 +98,7 @@ def test_a_whole_sweep_is_charged_before_its_first_trial(home: House) -> None:
     assert (run["next_step"], run["declared_steps"], run["event"]) == (1, 1, made["event"])
     priced = ledger.post("/v1/accounting/epsilon", {"events": [{"event": made["event"]}], "delta": run["delta"]}).json()
     assert run["epsilon_declared"] == pytest.approx(priced["epsilon"], rel=1e-9)
-    single = ledger.post("/v1/accounting/epsilon", {"events": TRIALS["each"], "delta": run["delta"]}).json()
+    single = ledger.post("/v1/accounting/epsilon", {"events": TRIALS["events"], "delta": run["delta"]}).json()
     assert priced["epsilon"] > single["epsilon"]
     assert verify(ledger.database).problems == ()
 
@@ -121,7 +121,7 @@ def test_how_many_trials_there_are_is_told_once(home: House) -> None:
 
 def test_how_many_trials_there_are_is_drawn_anew(home: House) -> None:
     ledger = home.ledger
-    quiet = {"each": [{"event": gaussian(1e5)}], "mean": 1000.0}
+    quiet = {"events": [{"event": gaussian(1e5)}], "mean": 1000.0}
     drawn = {declared(ledger, AT_ONCE | {"name": f"s{n}", "trials": quiet})["trials"] for n in range(4)}
     assert len(drawn) > 1
     certain = declared(ledger, AT_ONCE | {"name": "one", "trials": quiet | {"mean": 1.0}})
@@ -134,7 +134,7 @@ def _but_acts(home: House) -> dict[str, object]:
 
 def test_a_sweep_that_does_not_fit_leaves_nothing_but_the_act(home: House) -> None:
     before = _but_acts(home)
-    loud = AT_ONCE | {"trials": TRIALS | {"each": [{"event": gaussian(0.5), "count": 9}]}}
+    loud = AT_ONCE | {"trials": TRIALS | {"events": [{"event": gaussian(0.5), "count": 9}]}}
     refused = home.ledger.post("/v1/experiments", loud)
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
     assert refused.json()["max_count_that_fits"] == 0
@@ -261,12 +261,12 @@ def test_a_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_re
     ("change", "said"),
     [
         ({"trials": None}, "send `trials`"),
-        ({"charged": "each_run"}, "leave out `trials`"),
+        ({"charging_mode": "each_run"}, "leave out `trials`"),
         ({"limit": LIMIT}, "leave out `limit`"),
         ({"budgets": ["donors/lab"]}, "either `budget` or `budgets`"),
         ({"trials": TRIALS | {"mean": 0.5}}, "trials"),
         ({"trials": TRIALS | {"shape": -0.7}}, "trials"),
-        ({"trials": TRIALS | {"each": []}}, "trials"),
+        ({"trials": TRIALS | {"events": []}}, "trials"),
         ({"name": "bud_1"}, "must not look like an id"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -313,7 +313,7 @@ def test_a_statement_says_what_the_whole_sweep_has_cost(home: House) -> None:
         said = ledger.get(f"/v1/runs/{run}/statement").json()["payload"]
         [sweep] = said["experiments"]
         found = read(ledger, made["id"])
-        assert (sweep["id"], sweep["charged"], sweep["runs"]) == (made["id"], made["charged"], runs)
+        assert (sweep["id"], sweep["charging_mode"], sweep["runs"]) == (made["id"], made["charging_mode"], runs)
         assert (sweep["epsilon"], sweep["epsilon_limit"]) == (found["epsilon"], found["epsilon_limit"])
         assert made["path"] in ledger.get(f"/v1/runs/{run}/statement.html").text
     assert sweep["epsilon"] > 0

@@ -66,7 +66,9 @@ def test_a_history_holds_every_decision_as_it_was_given(home: House) -> None:
         [{"event": GAUSSIAN, "count": 1}],
         [{"event": SAMPLED, "count": 2}, {"event": GAUSSIAN, "count": 1}, {"event": SAMPLED, "count": 5}],
     ]
-    assert [point["at"] for point in history["points"]] == sorted(point["at"] for point in history["points"])
+    assert [point["created_at"] for point in history["points"]] == sorted(
+        point["created_at"] for point in history["points"]
+    )
 
 
 def test_what_is_no_decision_is_not_in_the_history(home: House) -> None:

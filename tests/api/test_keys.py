@@ -198,7 +198,7 @@ def test_a_key_is_withdrawn_with_those_for_which_it_was_changed(home: House, at_
     path = f"/v1/api-keys/{stolen['id']}/revoke"
     assert home.ledger.post(path, {"reason": "The laptop was lost."}).status_code == 200
     assert _asks(home, grandchild["key"], "GET", "/v1/runs")[0] == 200
-    assert home.ledger.post(path, {"reason": "It was rotated.", "with_heirs": True}).status_code == 200
+    assert home.ledger.post(path, {"reason": "It was rotated.", "include_successors": True}).status_code == 200
     for key in (stolen, heir, grandchild):
         assert _asks(home, key["key"], "GET", "/v1/runs")[0] == 401
     withdrawn = home.ledger.get("/v1/audit-events?action=api_key.revoked", "auditor").json()["items"]

@@ -302,7 +302,7 @@ def test_a_run_s_delta_is_below_one_over_the_size_of_each_of_its_populations(
 
 
 def test_a_policy_about_delta_holds_for_each_population_of_a_run(home: House, several: dict[str, str]) -> None:
-    wanted = {"policy": {"delta_below_one_over_size": True}, "reason": "The board has met."}
+    wanted = {"policy": {"require_delta_below_inverse_size": True}, "reason": "The board has met."}
     home.ledger.population("nameless", limit={"epsilon": 3.0, "delta": 1e-4})
     home.ledger.budget("team", "nameless", limit={"epsilon": 2.0, "delta": 1e-4})
     body = {"name": "third", "budgets": ["small/team", "nameless/team"], "limit": {"epsilon": 1.0, "delta": 1e-5}}
@@ -314,7 +314,10 @@ def test_a_policy_about_delta_holds_for_each_population_of_a_run(home: House, se
         home.ledger.post(f"/v1/accounts/{each}/limit", more, "planner", If_Match="*") for each in (several["run"], run)
     ]
     assert [reply.status_code for reply in answers] == [201, 403]
-    assert (answers[1].json()["code"], answers[1].json()["rule"]) == ("policy_violation", "delta_below_one_over_size")
+    assert (answers[1].json()["code"], answers[1].json()["rule"]) == (
+        "policy_violation",
+        "require_delta_below_inverse_size",
+    )
 
 
 def test_a_change_reads_the_account_once(home: House) -> None:

@@ -60,23 +60,23 @@ def test_one_person_with_keys_of_their_own_does_not_train_past_an_approval(home:
 LOOSER: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_epsilon": 1.0}, {"max_epsilon": 1.1}),
     ({"max_delta": 1e-6}, {"max_delta": 2e-6}),
-    ({"delta_below_one_over_size": True}, {"delta_below_one_over_size": False}),
+    ({"require_delta_below_inverse_size": True}, {"require_delta_below_inverse_size": False}),
     ({"require_limit": True}, {"require_limit": False}),
     ({"require_plan": True}, {}),
     ({"mechanisms": ["gaussian"]}, {"mechanisms": ["gaussian", "laplace"]}),
     ({"neighboring_relations": ["replace_one"]}, {"neighboring_relations": ["add_or_remove_one", "replace_one"]}),
     ({"min_noise_multiplier": 1.0}, {"min_noise_multiplier": 0.9}),
     ({"approval_above_epsilon": 0.4}, {"approval_above_epsilon": 0.5}),
-    ({"unapproved_epsilon_per_budget": 2.0}, {"unapproved_epsilon_per_budget": 2.5}),
+    ({"max_unapproved_epsilon_per_budget": 2.0}, {"max_unapproved_epsilon_per_budget": 2.5}),
     ({"report_roles": ["admin"]}, {"report_roles": ["admin", "trainer"]}),
-    ({"persons_to_raise": 2}, {"persons_to_raise": 1}),
+    ({"approvers_to_raise_limit": 2}, {"approvers_to_raise_limit": 1}),
     ({"deviations": "refuse"}, {"deviations": "flag"}),
 ]
 
 
 def test_every_rule_can_be_loosened() -> None:
     rules = {rule for strict, _ in LOOSER for rule in strict}
-    assert rules | {"approvers_to_open_population"} == set(Policy.__dataclass_fields__)  # the organisation's alone
+    assert rules | {"approvers_to_create_population"} == set(Policy.__dataclass_fields__)  # the organisation's alone
 
 
 @pytest.mark.parametrize(("strict", "loose"), LOOSER, ids=str)
@@ -97,10 +97,10 @@ def test_one_person_makes_a_rule_stricter_and_none_looser(
 
 
 def test_the_organisation_says_by_two_persons_that_one_is_enough(home: House) -> None:
-    assert put(home, {"persons_to_raise": 1}, home.budget).status_code == 200  # says nothing there
-    asked = put(home, {"persons_to_raise": 1}, role="admin")
+    assert put(home, {"approvers_to_raise_limit": 1}, home.budget).status_code == 200  # says nothing there
+    asked = put(home, {"approvers_to_raise_limit": 1}, role="admin")
     assert asked.status_code == 201
-    assert put(home, {"persons_to_raise": 2}).status_code == 200
+    assert put(home, {"approvers_to_raise_limit": 2}).status_code == 200
 
 
 def test_what_is_stricter_and_looser_at_once_waits_as_a_whole(home: House) -> None:
@@ -194,17 +194,17 @@ def test_a_rule_that_does_nothing_without_another_is_reported(
 
 
 def test_where_one_person_raises_budgets_a_bound_on_unapproved_runs_needs_limits(home: House) -> None:
-    rule = {"unapproved_epsilon_per_budget": 0.5}
+    rule = {"max_unapproved_epsilon_per_budget": 0.5}
     assert put(home, rule).json()["warnings"] == []
-    loosen(home, rule | {"persons_to_raise": 1})
+    loosen(home, rule | {"approvers_to_raise_limit": 1})
     [warning] = _policy(home)["warnings"]
-    assert (warning["rule"], warning["needs"]) == ("unapproved_epsilon_per_budget", "require_limit")
-    assert put(home, rule | {"persons_to_raise": 1, "require_limit": True}).json()["warnings"] == []
+    assert (warning["rule"], warning["needs"]) == ("max_unapproved_epsilon_per_budget", "require_limit")
+    assert put(home, rule | {"approvers_to_raise_limit": 1, "require_limit": True}).json()["warnings"] == []
 
 
 def test_a_rule_that_another_place_makes_useful_or_useless_is_judged_by_what_holds(home: House) -> None:
-    assert put(home, {"require_limit": True, "max_epsilon": 1.0, "persons_to_raise": 2}).status_code == 200
+    assert put(home, {"require_limit": True, "max_epsilon": 1.0, "approvers_to_raise_limit": 2}).status_code == 200
     warnings = put(home, {"approval_above_epsilon": 0.5, "max_epsilon": 2.0}, home.budget).json()["warnings"]
     assert [(each["rule"], each["needs"]) for each in warnings] == [("max_epsilon", None)]
-    warnings = put(home, {"persons_to_raise": 1}, home.population).json()["warnings"]
-    assert [(each["rule"], each["needs"]) for each in warnings] == [("persons_to_raise", None)]
+    warnings = put(home, {"approvers_to_raise_limit": 1}, home.population).json()["warnings"]
+    assert [(each["rule"], each["needs"]) for each in warnings] == [("approvers_to_raise_limit", None)]

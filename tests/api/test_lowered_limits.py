@@ -68,7 +68,7 @@ def test_steps_of_a_plan_are_refused_from_the_moment_they_pass_a_lowered_limit(t
     change = refused["limit_change"]
     assert refused["binding_account"] == account
     assert (change["epsilon_before"], change["delta_before"]) == ([1.05, 1.0, 0.95][place], 1e-5)
-    assert before <= datetime.fromisoformat(change["at"]) <= datetime.now(UTC)
+    assert before <= datetime.fromisoformat(change["changed_at"]) <= datetime.now(UTC)
     assert f"from epsilon {change['epsilon_before']:g}" in refused["detail"]
     assert change["actor"].startswith("key_")
     assert change["actor"] in refused["detail"]
@@ -252,11 +252,11 @@ def test_a_plan_that_follows_on_one_that_gave_way_gets_what_fits(trainer: Traine
     """As grants of the client do: the refusal says how much fits, and the next one asks for that."""
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
-    follows = {"reservation": held, "steps_executed": 7}
-    told = is_refused(trainer.reserve((LOUD, MANY), follows=follows), 403, "budget_exceeded")
+    preceding = {"reservation": held, "steps_executed": 7}
+    told = is_refused(trainer.reserve((LOUD, MANY), preceding=preceding), 403, "budget_exceeded")
     assert told["limit_change"]["epsilon_before"] == 1.0
     assert plan(trainer, held)["status"] == "active"
-    made = trainer.reserve((LOUD, told["max_count_that_fits"]), follows=follows)
+    made = trainer.reserve((LOUD, told["max_count_that_fits"]), preceding=preceding)
     assert made.status_code == 201, made.text
     assert within_limits(trainer.path())
     assert trainer.sound()

@@ -20,7 +20,7 @@ TERMS: dict[str, Any] = {
     "composition": "parallel",
     "max_partitions_per_unit": 2,
     "attestation": "By site, fixed before any training.",
-    "replaced_units": "stay_in_their_parts",
+    "replacement_assumption": "stay_in_their_parts",
 }
 PLAIN = {name: TERMS[name] for name in ("name", "privacy_unit", "neighboring_relation", "limit")}
 
@@ -28,7 +28,7 @@ PLAIN = {name: TERMS[name] for name in ("name", "privacy_unit", "neighboring_rel
 @pytest.fixture
 def guarded(home: House) -> House:
     """A house where two persons open a population."""
-    assert put(home, {"approvers_to_open_population": 2}).status_code == 200
+    assert put(home, {"approvers_to_create_population": 2}).status_code == 200
     return home
 
 
@@ -48,7 +48,7 @@ def _populations(home: House) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("terms", [TERMS, PLAIN], ids=["all", "plain"])
 def test_what_two_persons_open_is_what_one_would_have_opened(home: House, terms: dict[str, Any]) -> None:
     alone = _asked(home, terms | {"name": "alone"}).json()
-    assert put(home, {"approvers_to_open_population": 2}).status_code == 200
+    assert put(home, {"approvers_to_create_population": 2}).status_code == 200
     asked = _asked(home, terms)
     assert asked.status_code == 202, asked.text
     assert (asked.json()["kind"], asked.json()["account"]) == ("population", None)
@@ -71,7 +71,7 @@ def test_nobody_opens_a_population_alone(guarded: House) -> None:
     asked = _asked(guarded, TERMS, "admin").json()
     assert _approve(guarded, asked["id"], "admin").status_code == 403
     assert _approve(guarded, asked["id"], "budget_admin").status_code == 403
-    assert put(guarded, {"approvers_to_open_population": 1}, role="admin").status_code == 201
+    assert put(guarded, {"approvers_to_create_population": 1}, role="admin").status_code == 201
     assert put(guarded, {}, role="admin").status_code == 422
     assert len(_populations(guarded)) == before
     reject = guarded.ledger.post(f"/v1/proposals/{asked['id']}/reject", {}, "privacy_officer")
@@ -104,7 +104,7 @@ def test_two_names_that_look_alike_are_not_proposed_at_once(guarded: House) -> N
 
 def test_the_policies_and_names_of_the_day_of_the_approval_count(guarded: House) -> None:
     asked = _asked(guarded, PLAIN).json()
-    assert put(guarded, {"approvers_to_open_population": 2, "max_delta": 1e-7}).status_code == 200
+    assert put(guarded, {"approvers_to_create_population": 2, "max_delta": 1e-7}).status_code == 200
     refused = _approve(guarded, asked["id"])
     assert (refused.status_code, refused.json()["rule"]) == (403, "max_delta")
     loosen(guarded, {})
@@ -122,5 +122,5 @@ def test_the_same_request_proposes_once(guarded: House) -> None:
 
 
 def test_only_the_organisation_says_how_many_open_a_population(home: House) -> None:
-    refused = put(home, {"approvers_to_open_population": 2}, home.population)
+    refused = put(home, {"approvers_to_create_population": 2}, home.population)
     assert (refused.status_code, "organisation's policy" in refused.json()["detail"]) == (422, True)

@@ -31,8 +31,8 @@ def ask(house: House, what: str, body: dict[str, Any], role: str = "viewer") -> 
     return answer
 
 
-def goal(kind: FilterKind = FilterKind.DECLARED, besides: tuple[StepEvent, ...] = ()) -> CalibrationGoal:
-    return CalibrationGoal(2.0, 1e-5, kind, besides, PlanAssumptions())
+def goal(kind: FilterKind = FilterKind.DECLARED, other_events: tuple[StepEvent, ...] = ()) -> CalibrationGoal:
+    return CalibrationGoal(2.0, 1e-5, kind, other_events, PlanAssumptions())
 
 
 def test_the_epsilon_of_a_plan_comes_with_other_accountants(house: House) -> None:
@@ -103,7 +103,7 @@ def test_the_noise_for_a_target(house: House) -> None:
 
 def test_the_noise_beside_what_else_is_planned(house: House) -> None:
     alone = ask(house, "noise-multiplier", TARGET | {"count": 1000})
-    beside = ask(house, "noise-multiplier", TARGET | {"count": 1000, "besides": PLAN[1:]})
+    beside = ask(house, "noise-multiplier", TARGET | {"count": 1000, "other_events": PLAN[1:]})
     assert beside["noise_multiplier"] > alone["noise_multiplier"]
     plan = {"events": [*PLAN[1:], {"event": beside["event"], "count": 1000}], "delta": 1e-5}
     assert ask(house, "epsilon", plan)["epsilon"] == beside["epsilon"]
@@ -114,7 +114,7 @@ def test_the_steps_for_a_target(house: House) -> None:
         answer = ask(house, "steps", TARGET | {"filter": str(kind), "steps_per_epoch": 100})
         expected = most_steps(STEP, goal(kind), 100)
         assert (answer["steps"], answer["epochs"]) == (expected.steps, expected.epochs)
-        assert answer["epochs_epsilon"] <= answer["epsilon"] <= 2.0
+        assert answer["epsilon_after_epochs"] <= answer["epsilon"] <= 2.0
     fits = {"events": [{"event": SAMPLED, "count": 1404}], "delta": 1e-5}
     one_more = {"events": [{"event": SAMPLED, "count": 1405}], "delta": 1e-5}
     assert ask(house, "epsilon", fits)["epsilon"] <= 2.0 < ask(house, "epsilon", one_more)["epsilon"]
@@ -133,10 +133,10 @@ def test_the_sampling_for_a_target(house: House) -> None:
 def test_what_cannot_be_reached_is_null_with_a_reason(house: House) -> None:
     loud = [{"event": {"type": "gaussian", "noise_multiplier": 0.5}}]
     for what, name in (("noise-multiplier", "noise_multiplier"), ("sampling-probability", "sampling_probability")):
-        answer = ask(house, what, TARGET | {"count": 10, "besides": loud})
+        answer = ask(house, what, TARGET | {"count": 10, "other_events": loud})
         assert (answer[name], answer["event"], answer["epsilon"], answer["reachable"]) == (None, None, None, False)
         assert "besides" in answer["warnings"][0]
-    steps = ask(house, "steps", TARGET | {"besides": loud})
+    steps = ask(house, "steps", TARGET | {"other_events": loud})
     assert (steps["steps"], steps["epsilon"]) == (0, None)
     none = ask(house, "steps", {"event": GAUSSIAN, "epsilon": 0.01, "delta": 1e-5, "steps_per_epoch": 5})
     assert (none["steps"], none["epochs"], none["epsilon"]) == (0, 0, 0)

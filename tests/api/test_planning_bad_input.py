@@ -33,7 +33,7 @@ TARGETS: dict[str, list[str]] = {
     "event": [*NO_EVENTS, "null"],
     "epsilon": EPSILONS,
     "delta": DELTAS,
-    "besides": [*NO_LISTS, "null"],
+    "other_events": [*NO_LISTS, "null"],
     "filter": [*NO_TEXTS, '"none"'],
 }
 SIZES = [*NO_NUMBERS, "0", "-1", "1e-13", "1e13"]
@@ -129,17 +129,17 @@ def test_an_event_without_the_parameter_asked_for_is_unsupported(house: House, w
 
 
 def test_an_event_that_does_not_fit_besides_is_named(house: House) -> None:
-    body = TARGET | {"count": 1, "besides": [{"event": {"type": "bogus"}}]}
+    body = TARGET | {"count": 1, "other_events": [{"event": {"type": "bogus"}}]}
     refused(send(house, "noise-multiplier", json.dumps(body)), 422, "unsupported_event")
-    body = TARGET | {"count": 1, "besides": [{"event": GAUSSIAN, "count": 0}]}
-    assert "besides.0.count" in refused(send(house, "noise-multiplier", json.dumps(body)), 422, "invalid_request")
+    body = TARGET | {"count": 1, "other_events": [{"event": GAUSSIAN, "count": 0}]}
+    assert "other_events.0.count" in refused(send(house, "noise-multiplier", json.dumps(body)), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("what", WITH_EVENTS)
 def test_a_thousand_events_are_answered_and_one_more_is_too_many(house: House, what: str) -> None:
     for events, status in ((1000, 200), (1001, 413)):
         some = [{"event": GAUSSIAN}] * events
-        body = GOOD[what] | ({"besides": some} if "event" in GOOD[what] else {"events": some})
+        body = GOOD[what] | ({"other_events": some} if "event" in GOOD[what] else {"events": some})
         assert send(house, what, json.dumps(body)).status_code == status
 
 
@@ -147,7 +147,7 @@ def test_a_thousand_events_are_answered_and_one_more_is_too_many(house: House, w
 def test_more_work_than_a_request_may_make_is_refused_at_once(house: House, what: str) -> None:
     decay = {"type": "decay", "mode": "time", "decay_rate": 1e-4, "steps": 1000, "event": SAMPLED}
     some = [{"event": decay | {"first_step": index}} for index in range(10)]
-    body = GOOD[what] | ({"besides": some} if "event" in GOOD[what] else {"events": some})
+    body = GOOD[what] | ({"other_events": some} if "event" in GOOD[what] else {"events": some})
     refused(send(house, what, json.dumps(body)), 422, "computation_limit_exceeded")
 
 

@@ -62,7 +62,7 @@ def _run(home: House, **terms: object) -> httpx2.Response:
 def test_a_policy_is_set_read_inherited_and_recorded(home: House) -> None:
     empty = home.ledger.get("/v1/policy").json()
     assert (empty["policy"], empty["revision"], empty["account"], empty["path"]) == ({}, 0, None, "organisation")
-    assert (empty["effective"]["persons_to_raise"], empty["effective"]["deviations"]) == (2, "flag")
+    assert (empty["effective"]["approvers_to_raise_limit"], empty["effective"]["deviations"]) == (2, "flag")
     _set(home, {"max_epsilon": 2.0, "mechanisms": ["laplace", "gaussian"]})
     _set(home, {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": True}, home.budget)
     reply = home.ledger.get(f"/v1/accounts/{home.budget}/policy")
@@ -109,7 +109,12 @@ def test_a_run_has_no_policy_and_a_bound_key_reaches_its_own_part_only(home: Hou
     "policy",
     [
         *({"max_epsilon": 0}, {"max_epsilon": "1"}, {"max_delta": 0.5}, {"mechanisms": []}, {"mechanisms": ["magic"]}),
-        *({"mechanisms": ["poisson_sampled"]}, {"persons_to_raise": 3}, {"report_roles": ["boss"]}, {"wishes": 1}),
+        *(
+            {"mechanisms": ["poisson_sampled"]},
+            {"approvers_to_raise_limit": 3},
+            {"report_roles": ["boss"]},
+            {"wishes": 1},
+        ),
         {"report_roles": ["privacy_officer"]},
         *({"deviations": "ignore"}, {"min_noise_multiplier": 0}, {"require_plan": 1}),
     ],
@@ -181,9 +186,9 @@ def test_reports_are_kept_whatever_they_tell_if_the_teller_may_tell(home: House)
         ({"max_epsilon": 0.4}, {}, ("max_epsilon", 1.0, 0.4)),
         ({"max_delta": 1e-7}, {"limit": LIMIT}, ("max_delta", 1e-6, 1e-7)),
         (
-            {"delta_below_one_over_size": True},
+            {"require_delta_below_inverse_size": True},
             {"limit": LIMIT},
-            ("delta_below_one_over_size", "a population of unknown size", True),
+            ("require_delta_below_inverse_size", "a population of unknown size", True),
         ),
         (
             {"neighboring_relations": ["replace_one"]},
@@ -250,11 +255,11 @@ def test_a_policy_lets_one_person_raise_a_limit_who_could_approve_it(home: House
         body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": WHY}
         return home.ledger.post(path, body, role, If_Match="*").status_code
 
-    _set(home, {"persons_to_raise": 1}, home.budget)
+    _set(home, {"approvers_to_raise_limit": 1}, home.budget)
     assert raised(1.5, "privacy_officer") == 201
     proposal = home.ledger.get(f"/v1/proposals?status=open&account={home.budget}").json()["items"][0]["id"]
     assert home.ledger.post(f"/v1/proposals/{proposal}/reject", {}, "admin").status_code == 200
-    loosen(home, {"persons_to_raise": 1})
+    loosen(home, {"approvers_to_raise_limit": 1})
     assert raised(1.5, "privacy_officer") == 200
     assert raised(2.0, "planner") == 201
     assert verify(home.ledger.database).problems == ()
@@ -301,7 +306,7 @@ def test_a_policy_costs_a_step_no_query(home: House) -> None:
     assert _statements(home) == before
 
 
-@pytest.mark.parametrize("column", ["policy", "house_policy"])
+@pytest.mark.parametrize("column", ["policy", "organisation_policy"])
 def test_a_policy_that_nobody_has_set_is_found(home: House, column: str) -> None:
     _set(home, {"mechanisms": ["gaussian"]})
     _set(home, {"require_plan": True}, home.population)

@@ -38,11 +38,11 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House)
         shift_curve(tx, TEAM, -1)
     assert alone.ledger.post("/v1/verifications", None, "auditor").status_code == 200
     why = "Accounts that `verify` has stopped, until two persons lift their quarantine: 1."
-    assert _ready(alone) == {"status": "degraded", "doubtful": {"default": why}}
+    assert _ready(alone) == {"status": "degraded", "integrity_warnings": {"default": why}}
     with tampering(alone.ledger.database) as tx:
         shift_curve(tx, TEAM, 1)
     assert alone.ledger.post("/v1/verifications", None, "auditor").json()["sound"]
-    assert _ready(alone) == {"status": "degraded", "doubtful": {"default": why}}
+    assert _ready(alone) == {"status": "degraded", "integrity_warnings": {"default": why}}
     lift(alone.ledger, TEAM)
     assert _ready(alone) == {"status": "ok"}
 
@@ -59,7 +59,9 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House)
 def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: House, damage: str) -> None:
     with tampering(alone.ledger.database) as tx:
         tx.exec_driver_sql(damage)
-    assert _ready(alone)["doubtful"] == {"default": "Runs whose chain does not end with their last decision: 1."}
+    assert _ready(alone)["integrity_warnings"] == {
+        "default": "Runs whose chain does not end with their last decision: 1."
+    }
 
 
 def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: House) -> None:
@@ -68,7 +70,7 @@ def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: House) -> 
     with tampering(alone.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE audit_entries SET entry_hash = zeroblob(32)")
     why = "Organisations whose history is not the one that was signed last: 1."
-    assert _ready(alone)["doubtful"] == {"default": why}
+    assert _ready(alone)["integrity_warnings"] == {"default": why}
 
 
 def test_work_beside_the_requests_that_ended_is_told(alone: House) -> None:
@@ -82,7 +84,7 @@ def test_work_beside_the_requests_that_ended_is_told(alone: House) -> None:
     portal: Any = alone.ledger.http.portal
     portal.call(background.start, "upkeep:default", fail())
     portal.call(asyncio.sleep, 0)
-    assert _ready(alone) == {"status": "degraded", "ended": ["upkeep:default"]}
+    assert _ready(alone) == {"status": "degraded", "stopped_tasks": ["upkeep:default"]}
 
 
 def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ HIDING = {
 }
 
 
-def hospital(ledger: Ledger, replaced_units: str = "removal_is_bounded") -> str:
+def hospital(ledger: Ledger, replacement_assumption: str = "removal_is_bounded") -> str:
     """Two sites of one population, and a team under the first; a run of the team."""
-    ledger.population(**ATTESTED, replaced_units=replaced_units)
+    ledger.population(**ATTESTED, replacement_assumption=replacement_assumption)
     for name in ("north", "south"):
         ledger.budget(name, limit=ATTESTED["limit"])
     ledger.budget("team", "mimic/north", limit=ATTESTED["limit"])
@@ -97,13 +97,13 @@ ASKED: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
         {
             "name": "s",
             "budget": "mimic/south",
-            "charged": "repeat_and_select",
-            "trials": {"each": [{"event": ANSWERS}], "mean": 2.0},
+            "charging_mode": "repeat_and_select",
+            "trials": {"events": [{"event": ANSWERS}], "mean": 2.0},
         },
     ),
     "an experiment's workload": lambda _: (
         "/v1/experiments",
-        {"name": "s", "budget": "mimic/south", "charged": "each_run", "planned": [{"event": ANSWERS}]},
+        {"name": "s", "budget": "mimic/south", "charging_mode": "each_run", "planned": [{"event": ANSWERS}]},
     ),
 }
 
@@ -117,7 +117,7 @@ def test_it_is_refused_wherever_it_is_asked(ledger: Ledger, what: str) -> None:
 
 
 def test_the_population_itself_may_not_plan_it(ledger: Ledger) -> None:
-    terms = ATTESTED | {"replaced_units": "removal_is_bounded", "planned": [{"event": ANSWERS}]}
+    terms = ATTESTED | {"replacement_assumption": "removal_is_bounded", "planned": [{"event": ANSWERS}]}
     refused(ledger, "/v1/populations", {"name": "mimic", "privacy_unit": "patient"} | terms)
 
 

@@ -57,8 +57,8 @@ def _approved_sweep(house: House) -> str:
     policy = {"policy": {"approval_above_epsilon": 1e-6}, "reason": "Sweeps are looked at."}
     sent = house.ledger.headers() | {"If-Match": "*"}
     assert house.ledger.http.put(f"/v1/accounts/{population}/policy", json=policy, headers=sent).status_code == 200
-    trials = {"each": [{"event": SAMPLED}], "mean": 2.0}
-    body = {"name": "sweep", "budget": f"{name}/team", "charged": "repeat_and_select", "trials": trials}
+    trials = {"events": [{"event": SAMPLED}], "mean": 2.0}
+    body = {"name": "sweep", "budget": f"{name}/team", "charging_mode": "repeat_and_select", "trials": trials}
     made = house.ledger.post("/v1/experiments", body).json()
     [waiting] = house.ledger.get(f"/v1/proposals?account={made['run']}").json()["items"]
     approved = house.ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer")

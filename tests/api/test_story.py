@@ -22,7 +22,7 @@ PEOPLE = {
     "auditor": {"role": "auditor"},
 }
 NOISE = {"type": "gaussian", "noise_multiplier": 50.0}
-TRIALS = {"each": [{"event": {"type": "gaussian", "noise_multiplier": 60.0}}], "mean": 8.0, "shape": 1.0}
+TRIALS = {"events": [{"event": {"type": "gaussian", "noise_multiplier": 60.0}}], "mean": 8.0, "shape": 1.0}
 
 
 class Group:
@@ -122,7 +122,7 @@ def _train(group: Group, ids: dict[str, str]) -> dict[str, str]:
     runs["hearts"] = group.made("admin", "/v1/runs", other)["id"]
     assert group.ask("scans", "POST", f"/v1/runs/{runs['hearts']}/steps", {}).status_code == 403
     assert group.made("admin", f"/v1/runs/{runs['hearts']}/steps", {"count": 3})["decision"] == "admitted"
-    sweep = {"name": "sweep", "budget": "donors/blood", "charged": "repeat_and_select", "trials": TRIALS}
+    sweep = {"name": "sweep", "budget": "donors/blood", "charging_mode": "repeat_and_select", "trials": TRIALS}
     declared = group.made("admin", "/v1/experiments", sweep)
     assert declared["trials"] > 0 < declared["epsilon"]
     runs["sweep"] = declared["run"]
@@ -158,7 +158,7 @@ def _audit(group: Group, ids: dict[str, str], runs: dict[str, str], folder: Path
         assert is_signed_by(document, public.read_bytes())
     assert document["payload"]["runs_in_all"] == 3
     [chosen] = group.read("auditor", f"/v1/runs/{runs['sweep']}/statement")["payload"]["experiments"]
-    assert chosen["charged"] == "repeat_and_select"
+    assert chosen["charging_mode"] == "repeat_and_select"
     acts = group.read("auditor", "/v1/audit-events?action=budget.limit_changed")["items"]
     [raised] = acts
     assert (raised["before"]["limit"]["epsilon"], raised["after"]["limit"]["epsilon"]) == (2.0, 2.5)

@@ -70,7 +70,7 @@ def test_a_unit_in_two_parts_loses_what_both_lose(ledger: Ledger) -> None:
 
 
 def test_under_replace_one_twice_as_many_parts_count(ledger: Ledger) -> None:
-    terms = {"neighboring_relation": "replace_one", "replaced_units": "stay_in_their_parts"}
+    terms = {"neighboring_relation": "replace_one", "replacement_assumption": "stay_in_their_parts"}
     sites(ledger, "north", "south", "east", **terms)
     north, south, east = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south", "east"))
     room = most(ledger, north)
@@ -85,7 +85,7 @@ def test_an_attestation_is_kept_with_who_and_when(ledger: Ledger) -> None:
     read = ledger.get(f"/v1/populations/{made['id']}").json()
     assert (read["composition"], read["max_partitions_per_unit"]) == ("parallel", 3)
     said = read["attestation"]
-    assert (said["text"], said["replaced_units"]) == (ATTESTED["attestation"], None)
+    assert (said["text"], said["replacement_assumption"]) == (ATTESTED["attestation"], None)
     assert said["attested_by"] == ledger.keys["hospital", "admin"].split(".")[0]
     assert said["attested_at"] == read["created_at"]
     assert ledger.budget()["attestation"] is None
@@ -99,11 +99,11 @@ NOT_ATTESTED: dict[str, tuple[dict[str, Any], str]] = {
     "k is 0": (ATTESTED | {"max_partitions_per_unit": 0}, "max_partitions_per_unit"),
     "k is more than there may be parts": (ATTESTED | {"max_partitions_per_unit": 65}, "max_partitions_per_unit"),
     "an unknown composition": ({"composition": "serial"}, "composition"),
-    "nothing is said of replaced units": (ATTESTED | {"neighboring_relation": "replace_one"}, "replaced_units"),
-    "it is said of another relation": (ATTESTED | {"replaced_units": "removal_is_bounded"}, "replace_one only"),
+    "nothing is said of replaced units": (ATTESTED | {"neighboring_relation": "replace_one"}, "replacement_assumption"),
+    "it is said of another relation": (ATTESTED | {"replacement_assumption": "removal_is_bounded"}, "replace_one only"),
     "it is said in other words": (
-        ATTESTED | {"neighboring_relation": "replace_one", "replaced_units": "they go"},
-        "replaced_units",
+        ATTESTED | {"neighboring_relation": "replace_one", "replacement_assumption": "they go"},
+        "replacement_assumption",
     ),
 }
 

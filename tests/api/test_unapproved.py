@@ -13,7 +13,7 @@ from tests.api.conftest import House
 from tests.api.test_policies import GAUSSIAN, WHY, loosen, put
 from tests.conftest import SAMPLED
 
-RULE = "unapproved_epsilon_per_budget"
+RULE = "max_unapproved_epsilon_per_budget"
 LOUD = {"type": "gaussian", "noise_multiplier": 30.0}
 REPORT = {"event": LOUD, "count": 3000, "mode": "report"}
 
@@ -139,13 +139,13 @@ def test_a_run_whose_limit_was_raised_by_two_is_approved(lab: House) -> None:
 
 
 def test_one_person_raises_no_run_past_the_bound(lab: House) -> None:
-    loosen(lab, {"persons_to_raise": 1})
+    loosen(lab, {"approvers_to_raise_limit": 1})
     run, _ = (_registered(lab)["id"] for _ in range(2))
     assert [_limit(lab, run, epsilon).status_code for epsilon in (0.2, 0.21)] == [200, 201]
 
 
 def test_one_person_raises_no_run_that_counts_for_no_bound(lab: House) -> None:
-    loosen(lab, {"persons_to_raise": 1})
+    loosen(lab, {"approvers_to_raise_limit": 1})
     other, run = (_registered(lab, epsilon)["id"] for epsilon in (0.3, 0.1))
     _approve(lab, run)
     assert lab.ledger.post(f"/v1/runs/{other}/abort", None, "trainer").status_code == 200
@@ -181,8 +181,8 @@ def test_a_policy_higher_up_counts_the_runs_of_all_budgets_of_a_population(home:
 
 
 def test_a_sweep_that_is_charged_at_once_counts_for_what_it_costs(lab: House) -> None:
-    trials = {"each": [{"event": GAUSSIAN, "count": 1}], "mean": 2.0}
-    body = {"name": "rates", "budget": "mimic/lab", "charged": "repeat_and_select", "trials": trials}
+    trials = {"events": [{"event": GAUSSIAN, "count": 1}], "mean": 2.0}
+    body = {"name": "rates", "budget": "mimic/lab", "charging_mode": "repeat_and_select", "trials": trials}
     made = lab.ledger.post("/v1/experiments", body)
     assert (made.status_code, made.json()["status"]) == (201, "completed"), made.text
     spent = lab.ledger.get(f"/v1/runs/{made.json()['run']}").json()["epsilon"]

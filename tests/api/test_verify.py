@@ -28,8 +28,8 @@ def test_a_sound_ledger_is_called_sound(charged: Ledger) -> None:
         "reservations": 0,
         "charges": 1,
         "steps": 3,
-        "acts": 11,
-        "faults": [],
+        "audit_events": 11,
+        "discrepancies": [],
         "quarantined": [],
     }
 
@@ -39,7 +39,7 @@ def test_what_does_not_agree_is_named_and_writes_to_it_stop(charged: Ledger) -> 
         set_run(tx, chain_head=b"x" * 32)
         run = account(tx, MODEL).id
     found = charged.post("/v1/verifications", None, role="admin").json()
-    [fault] = found["faults"]
+    [fault] = found["discrepancies"]
     assert (found["sound"], fault["account"], fault["position"]) == (False, run, 1)
     assert MODEL in fault["detail"]
     refused = charged.post(f"/v1/runs/{run}/steps", {})
@@ -51,7 +51,7 @@ def test_a_run_may_report_on_after_a_verification_of_what_it_reported(ledger: Le
     ledger.budget()
     trainer = Trainer(ledger, ledger.run(event=LOUD))
     assert trainer.steps(mode="report", event=HUGE).json()["overdrawn"]
-    assert ledger.post("/v1/verifications", None, role="admin").json()["faults"] == []
+    assert ledger.post("/v1/verifications", None, role="admin").json()["discrepancies"] == []
     assert trainer.steps(mode="report", event=QUIET).status_code == 200
 
 

@@ -100,7 +100,7 @@ def test_a_disabled_webhook_stays_so_and_takes_nothing(home: House) -> None:
     path = f"/v1/webhooks/{home.webhook}"
     first, again = (home.ledger.post(f"{path}/disable", None) for _ in range(2))
     assert (first.status_code, first.content) == (200, again.content)
-    assert first.json()["disabled_because"].startswith("It was disabled by key_")
+    assert first.json()["disabled_reason"].startswith("It was disabled by key_")
     for act in ("rotate", "test"):
         reply = home.ledger.post(f"{path}/{act}", None)
         assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")

@@ -185,7 +185,7 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
     page = enter("privacy_officer", "/policies?account=imaging/denoising")
     rules = page.get_by_role("region", name="Rules")
     expect(rules.get_by_role("row", name=re.compile("approval_above_epsilon"))).to_contain_text("imaging")
-    expect(rules.get_by_role("row", name=re.compile("persons_to_raise"))).to_contain_text("by default")
+    expect(rules.get_by_role("row", name=re.compile("approvers_to_raise_limit"))).to_contain_text("by default")
     page.get_by_label("Largest epsilon of a run").fill("1.5")
     page.get_by_label("A run says what it plans").check()
     page.get_by_label("gaussian", exact=True).check()

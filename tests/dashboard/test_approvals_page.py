@@ -25,13 +25,13 @@ def test_a_quarantine_that_would_be_lifted_is_told_with_what_was_found(ledger: L
 
 
 def test_a_population_of_disjoint_parts_is_told_with_what_was_attested(ledger: Ledger) -> None:
-    rule = {"policy": {"approvers_to_open_population": 2}, "reason": "Two persons."}
+    rule = {"policy": {"approvers_to_create_population": 2}, "reason": "Two persons."}
     assert ledger.http.put("/v1/policy", json=rule, headers=ledger.headers("admin") | {"If-Match": "*"}).is_success
     parts = {
         "composition": "parallel",
         "max_partitions_per_unit": 2,
         "attestation": "A patient is treated at two sites at most.",
-        "replaced_units": "stay_in_their_parts",
+        "replacement_assumption": "stay_in_their_parts",
     }
     terms = {"name": "lung", "privacy_unit": "patient", "neighboring_relation": "replace_one"}
     limit = {"limit": {"epsilon": 1.0, "delta": 1e-5}}

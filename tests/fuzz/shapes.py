@@ -18,7 +18,7 @@ NOISES: Final = (1e-3, 0.3, 0.8, 1.1, 4.0, 20.0, 1e3)
 POLICIES: Final[tuple[dict[str, Json], ...]] = (
     *({}, {}, {"max_delta": 0.01}, {"require_limit": True}),
     {"approval_above_epsilon": 5.0},
-    {"unapproved_epsilon_per_budget": 3.0},
+    {"max_unapproved_epsilon_per_budget": 3.0},
 )
 RATES: Final = (1e-4, 0.01, 0.3, 1.0)
 
@@ -68,8 +68,8 @@ class Shapes:
             return steps | choice.choice(({}, {}, {"on_exceed": "pause"}, {"mode": "report"}, {"first_step": 0}))
         if operation in {"createRun", "createExperiment"}:
             more = choice.choice(({}, {"limit": limit}, {"filter": "declared"}, {"plan": self._counted()}))
-            more = more if operation == "createRun" else {"charged": choice.choice(("each_run", "composed"))}
-            own = {} if "charged" in more else {"event": event(choice)}
+            more = more if operation == "createRun" else {"charging_mode": choice.choice(("each_run", "composed"))}
+            own = {} if "charging_mode" in more else {"event": event(choice)}
             return {"name": self._world.new_name(), "budget": self._path("budget")} | own | more
         planned = {"computeEpsilon": counted | {"delta": 1e-5}, "computeDelta": counted | {"epsilon": 2.0}}
         planned["computeEpsilonTrajectory"] = planned["computeEpsilon"] | {"max_points": 20}
@@ -137,7 +137,7 @@ class Shapes:
             return None
         made: dict[str, Callable[[], Json]] = {
             "event": lambda: event(self._choice),
-            **dict.fromkeys(("events", "plan", "planned", "besides", "each"), self._counted),
+            **dict.fromkeys(("events", "plan", "planned", "other_events"), self._counted),
             "limit": lambda: {
                 "epsilon": self._choice.choice((0.5, 1.0, 3.0, 8.0, 50.0)),
                 "delta": self._choice.choice((1e-5, 1e-5, 1e-6)),
@@ -151,7 +151,7 @@ class Shapes:
             "budgets": lambda: [self._path("budget") for _ in range(2)],
             "account": lambda: self._world.some_id(self._organisation, "pop", "bud", "run"),
             "scope": lambda: self._path("population", "budget"),
-            "follows": lambda: {"reservation": self._world.some_id(self._organisation, "res"), "steps_executed": 1},
+            "preceding": lambda: {"reservation": self._world.some_id(self._organisation, "res"), "steps_executed": 1},
             "first_step": lambda: self._choice.choice((0, 1, 5)),
             "attempt": lambda: self._choice.choice((1, 1, 1, 2)),
             "count": lambda: self._choice.choice((1, 1, 3, 40, 1000)),

@@ -97,7 +97,7 @@ def _set_aside(story: Recorder, ids: dict[str, str]) -> None:
     ask("trainer", "POST", f"/v1/reservations/{kept}/renew", {"lease_seconds": 900})
     ask("viewer", "GET", f"/v1/budgets/{ids['south']}")
     follows = {"reservation": kept, "steps_executed": 2}
-    after = story.make("trainer", f"/v1/runs/{run}/reservations", plan | {"follows": follows})
+    after = story.make("trainer", f"/v1/runs/{run}/reservations", plan | {"preceding": follows})
     ask("trainer", "POST", f"/v1/reservations/{after}/commit", {"steps_executed": 3})
     ask("trainer", "POST", f"/v1/reservations/{after}/commit", {"steps_executed": 3})
     spare = story.make("trainer", f"/v1/runs/{run}/reservations", plan)
@@ -108,10 +108,15 @@ def _set_aside(story: Recorder, ids: dict[str, str]) -> None:
 
 def _sweep(story: Recorder, ids: dict[str, str]) -> None:
     ask = story.ask
-    each = {"name": "sweep", "budget": "mimic/team", "charged": "each_run", "limit": {"epsilon": 1.0, "delta": 1e-6}}
+    each = {
+        "name": "sweep",
+        "budget": "mimic/team",
+        "charging_mode": "each_run",
+        "limit": {"epsilon": 1.0, "delta": 1e-6},
+    }
     ids["sweep"] = story.make("trainer", "/v1/experiments", each)
-    trials = {"each": [{"event": {"type": "gaussian", "noise_multiplier": 90.0}}], "mean": 4.0, "shape": 1.0}
-    best = {"name": "best", "budget": "mimic/team", "charged": "repeat_and_select", "trials": trials}
+    trials = {"events": [{"event": {"type": "gaussian", "noise_multiplier": 90.0}}], "mean": 4.0, "shape": 1.0}
+    best = {"name": "best", "budget": "mimic/team", "charging_mode": "repeat_and_select", "trials": trials}
     made = story.make("trainer", "/v1/experiments", best)
     ask("trainer", "POST", f"/v1/experiments/{made}/charge", None)
     ask("viewer", "GET", f"/v1/experiments/{made}")
@@ -140,7 +145,7 @@ def _govern(story: Recorder, ids: dict[str, str]) -> None:
         "require_limit": True,
         "min_noise_multiplier": 0.5,
         "approval_above_epsilon": 2.0,
-        "persons_to_raise": 2,
+        "approvers_to_raise_limit": 2,
     }
     ask("privacy_officer", "PUT", policy, {"policy": rules, "reason": WHY}, If_Match="*")
     looser = rules | {"max_epsilon": 11.0}

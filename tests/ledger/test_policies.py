@@ -64,17 +64,17 @@ POLICIES = st.builds(
     Policy,
     max_epsilon=_maybe(st.floats(0.1, 10)),
     max_delta=_maybe(st.floats(1e-9, 1e-3)),
-    delta_below_one_over_size=st.booleans(),
+    require_delta_below_inverse_size=st.booleans(),
     require_limit=st.booleans(),
     require_plan=st.booleans(),
     mechanisms=_maybe(st.frozensets(st.sampled_from(LEAVES))),
     neighboring_relations=_maybe(st.frozensets(st.sampled_from(NeighboringRelation))),
     min_noise_multiplier=_maybe(st.floats(0.1, 10)),
     approval_above_epsilon=_maybe(st.floats(0.1, 10)),
-    unapproved_epsilon_per_budget=_maybe(st.floats(0.1, 10)),
+    max_unapproved_epsilon_per_budget=_maybe(st.floats(0.1, 10)),
     report_roles=_maybe(st.frozensets(st.sampled_from([Role.TRAINER, Role.ADMIN]))),
-    persons_to_raise=_maybe(st.sampled_from([1, 2])),
-    approvers_to_open_population=_maybe(st.sampled_from([1, 2])),
+    approvers_to_raise_limit=_maybe(st.sampled_from([1, 2])),
+    approvers_to_create_population=_maybe(st.sampled_from([1, 2])),
     deviations=_maybe(st.sampled_from(Deviations)),
 )
 EVENTS: st.SearchStrategy[DpEvent] = st.sampled_from(
@@ -125,15 +125,15 @@ def test_a_stricter_policy_loosens_nothing_and_the_way_back_loosens_what_it_chan
     before: Policy, other: Policy, where: str
 ) -> None:
     after = stricter(before, other)
-    if where == ORGANISATION and (before.persons_to_raise, other.persons_to_raise) == (None, 1):
-        assert loosened(before, after, of_organisation=True) == ("persons_to_raise",)
+    if where == ORGANISATION and (before.approvers_to_raise_limit, other.approvers_to_raise_limit) == (None, 1):
+        assert loosened(before, after, of_organisation=True) == ("approvers_to_raise_limit",)
         return
     assert loosened(before, after, of_organisation=where == ORGANISATION) == ()
     back = loosened(after, before, of_organisation=where == ORGANISATION)
     changed = {name for name in Policy.__dataclass_fields__ if getattr(before, name) != getattr(after, name)}
     defaults = {
-        "persons_to_raise": 2 if where == ORGANISATION else 1,
-        "approvers_to_open_population": 1,
+        "approvers_to_raise_limit": 2 if where == ORGANISATION else 1,
+        "approvers_to_create_population": 1,
         "deviations": Deviations.FLAG,
     }
     said = {name for name in changed if getattr(before, name) is None and defaults.get(name) == getattr(after, name)}
@@ -196,16 +196,16 @@ def test_a_policy_is_read_as_it_was_written(policy: Policy) -> None:
 
 
 def test_one_person_is_enough_only_where_the_organisation_says_so() -> None:
-    one = Policy(persons_to_raise=1)
-    assert effective(()).persons_to_raise == PERSONS
-    assert effective((PolicySource("p", one),)).persons_to_raise == 2
-    assert effective((PolicySource(ORGANISATION, one),)).persons_to_raise == 1
-    assert effective((PolicySource(ORGANISATION, one), PolicySource("p", one))).persons_to_raise == 1
+    one = Policy(approvers_to_raise_limit=1)
+    assert effective(()).approvers_to_raise_limit == PERSONS
+    assert effective((PolicySource("p", one),)).approvers_to_raise_limit == 2
+    assert effective((PolicySource(ORGANISATION, one),)).approvers_to_raise_limit == 1
+    assert effective((PolicySource(ORGANISATION, one), PolicySource("p", one))).approvers_to_raise_limit == 1
 
 
 def test_a_part_of_an_organisation_asks_for_two_where_one_is_enough_elsewhere() -> None:
-    one, two = Policy(persons_to_raise=1), Policy(persons_to_raise=2)
-    assert effective((PolicySource(ORGANISATION, one), PolicySource("p", two))).persons_to_raise == 2
+    one, two = Policy(approvers_to_raise_limit=1), Policy(approvers_to_raise_limit=2)
+    assert effective((PolicySource(ORGANISATION, one), PolicySource("p", two))).approvers_to_raise_limit == 2
 
 
 def test_no_policy_allows_what_there_is_not() -> None:

@@ -37,7 +37,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         ledger.population("cohort", composition="parallel", attestation="by month")
         block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
         ledger.budget("may", "cohort", filter="declared", block=block)
-        sweep = {"name": "sweep", "budget": "mimic/icu-team", "charged": "each_run"}
+        sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
         assert ledger.post("/v1/experiments", sweep).status_code == 201
         run = ledger.run()
         answers = [

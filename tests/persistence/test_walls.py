@@ -72,7 +72,7 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     month = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
     made("/v1/populations", {**terms, "limit": limit, **parts}, key="parts")
     made("/v1/budgets", {"name": "may", "parent": "parts", "limit": limit, "block": month}, key="may")
-    made("/v1/experiments", {"name": "sweep", "budget": "p/b", "charged": "each_run"})
+    made("/v1/experiments", {"name": "sweep", "budget": "p/b", "charging_mode": "each_run"})
     run = str(made("/v1/runs", {"name": "r", "budget": "p/b", "event": event})["id"])
     made(f"/v1/runs/{run}/steps", {"first_step": 0})
     made("/v1/checkpoints", {})

@@ -221,7 +221,7 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
         "delta": 1e-5,
         "events": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 2}],
         "accounts": ["pop_1", "bud_1", RUN_ID],
-        "at": "2026-11-21T08:00:00Z",
+        "created_at": "2026-11-21T08:00:00Z",
     }
     points = [point, point | {"events_truncated": False}, point | {"events_truncated": True}]
     page = {"run": RUN_ID, "points": points, "decisions": 9, "next": "abc="}

@@ -305,7 +305,9 @@ def test_a_window_that_has_closed_is_an_exception_of_its_own(live_server: LiveSe
 
 def test_parts_and_blocks_are_opened_from_python(admin: LedgerClient, trainer: LedgerClient) -> None:
     name, limit = f"records-{uuid.uuid4().hex[:8]}", Limit(1.0, 1e-5)
-    parts = Parts("A record belongs to its month.", max_partitions_per_unit=2, replaced_units="stay_in_their_parts")
+    parts = Parts(
+        "A record belongs to its month.", max_partitions_per_unit=2, replacement_assumption="stay_in_their_parts"
+    )
     made = admin.create_population(
         name, privacy_unit="record", neighboring_relation="replace_one", limit=limit, parts=parts
     )

@@ -51,8 +51,8 @@ def fill(ledger: Ledger) -> Trainer:
     ledger.budget("may", "blocks", block=block, opens_at="2026-06-01T00:00:00Z")
     both = ledger.post("/v1/runs", {"name": "both", "budgets": ["blocks/may", "mimic/icu-team"], "event": LOUD})
     _answered(200, Trainer(ledger, both.json()["id"]).steps())
-    sweep = {"mean": 1.5, "each": [{"event": LOUD, "count": 2}]}
-    paid = {"name": "sweep", "budget": "mimic/icu-team", "charged": "repeat_and_select", "trials": sweep}
+    sweep = {"mean": 1.5, "events": [{"event": LOUD, "count": 2}]}
+    paid = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "repeat_and_select", "trials": sweep}
     _answered(201, ledger.post("/v1/experiments", paid))
     raised = {"limit": {"epsilon": 9.0, "delta": 1e-6}, "reason": "Another study."}
     [team, *_] = ledger.get("/v1/budgets").json()["items"]

@@ -42,7 +42,7 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     assert sent_once(ledger) == [Sent(410, "The answer was 410.")]
     assert [each["status"] for each in shown(ledger)] == ["given_up", "given_up"]
     read = ledger.get(f"/v1/webhooks/{hook['id']}", "admin").json()
-    assert (read["disabled_because"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
+    assert (read["disabled_reason"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
     assert sent_once(ledger, at=10**6) == []
     record_attempt(ledger.database, late, Sent(410, "late"), now())
     [act] = [

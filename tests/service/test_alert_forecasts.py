@@ -74,8 +74,8 @@ def test_a_budget_that_goes_on_like_this_tells_when_it_will_end(ledger: Ledger) 
     take_readings(ledger.database, day(0))
     [(path, facts)] = foreseen(ledger)
     assert path == "mimic/icu-team"
-    assert facts["share_of_limit_used"] == pytest.approx(20 / 219, rel=0.02)
-    days = (datetime.fromisoformat(facts["reaches_limit_at"]) - day(0)) / timedelta(days=1)
+    assert facts["utilisation"] == pytest.approx(20 / 219, rel=0.02)
+    days = (datetime.fromisoformat(facts["exhaustion_at"]) - day(0)) / timedelta(days=1)
     assert days == pytest.approx(199 / 10, rel=0.02)
     assert facts["within_days"] == 30
     charged(ledger, run, 20, day(0.5))
@@ -106,10 +106,10 @@ def test_the_pace_is_that_of_the_last_seven_days(ledger: Ledger) -> None:
         charged(ledger, run, steps, day(at))
         take_readings(ledger.database, day(at))
     shown = ledger.get(f"/v1/accounts/{budget}/forecast").json()
-    assert shown["share_of_limit_used"] == pytest.approx(74 / 219, rel=0.02)
-    assert shown["share_per_day"] == pytest.approx(14 / 219 / 8, rel=0.02)
-    assert datetime.fromisoformat(shown["based_on_since"]) == pytest.approx(day(-8), abs=timedelta(seconds=1))
-    left = (datetime.fromisoformat(shown["reaches_limit_at"]) - day(0)) / timedelta(days=1)
+    assert shown["utilisation"] == pytest.approx(74 / 219, rel=0.02)
+    assert shown["utilisation_per_day"] == pytest.approx(14 / 219 / 8, rel=0.02)
+    assert datetime.fromisoformat(shown["observed_since"]) == pytest.approx(day(-8), abs=timedelta(seconds=1))
+    left = (datetime.fromisoformat(shown["exhaustion_at"]) - day(0)) / timedelta(days=1)
     assert left == pytest.approx(145 / (14 / 8), rel=0.02)
 
 
@@ -119,8 +119,8 @@ def test_an_account_of_which_nothing_is_known_has_no_forecast(ledger: Ledger) ->
     charged(ledger, run, 50, day(0))
     budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
     shown = ledger.get(f"/v1/accounts/{budget}/forecast").json()
-    assert shown["share_of_limit_used"] > 0.2
-    assert (shown["share_per_day"], shown["reaches_limit_at"], shown["based_on_since"]) == (None, None, None)
+    assert shown["utilisation"] > 0.2
+    assert (shown["utilisation_per_day"], shown["exhaustion_at"], shown["observed_since"]) == (None, None, None)
 
 
 def test_a_run_without_a_limit_has_no_forecast(ledger: Ledger) -> None:
@@ -218,6 +218,6 @@ def test_the_pace_of_a_moment_is_no_pace(ledger: Ledger) -> None:
     Office(ledger).group(request(run, (LOUD, 50)))
     budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
     shown = ledger.get(f"/v1/accounts/{budget}/forecast").json()
-    assert (shown["share_per_day"], shown["reaches_limit_at"], shown["based_on_since"]) == (None, None, None)
+    assert (shown["utilisation_per_day"], shown["exhaustion_at"], shown["observed_since"]) == (None, None, None)
     aged(ledger, day(-0.1))
-    assert ledger.get(f"/v1/accounts/{budget}/forecast").json()["share_per_day"] > 0
+    assert ledger.get(f"/v1/accounts/{budget}/forecast").json()["utilisation_per_day"] > 0

@@ -78,8 +78,8 @@ def test_it_is_refused_while_the_fault_is_there(stopped: Trainer) -> None:
     proposal = proposed(ledger)
     told = is_refused(approved(ledger, proposal), 409, "account_quarantined")
     assert told["account"] == team(ledger)
-    assert told["faults"] == [told["faults"][0]]
-    assert TEAM in told["faults"][0]
+    assert told["discrepancies"] == [told["discrepancies"][0]]
+    assert TEAM in told["discrepancies"][0]
     assert ledger.get(f"/v1/proposals/{proposal}").json()["status"] == "open"
     is_refused(stopped.steps(), 409, "account_quarantined")
     assert lifted(ledger) == []

@@ -53,9 +53,9 @@ def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
             standing = found[told["path"]]
             assert standing.epsilon == told["epsilon"]
             assert standing.limit == Limit(**told["limit"])
-            assert standing.epsilon_with_held > standing.epsilon
+            assert standing.epsilon_including_reserved > standing.epsilon
             assert standing.holds
-            assert standing.left == standing.limit.epsilon - standing.epsilon_with_held
+            assert standing.left == standing.limit.epsilon - standing.epsilon_including_reserved
     voided = ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer")
     assert voided.status_code == 200
     assert not any(each.holds for each in standings_of(ledger).values())
@@ -90,7 +90,7 @@ DAMAGES: dict[str, Damage] = {
     "what was charged": lambda tx: set_account(tx, TEAM, uncompacted_charges="[1"),
     "its curve": lambda tx: set_balance(tx, TEAM, spent_curve=b"1234567"),
     "its weights": lambda tx: set_account(
-        tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "reserve": 0}'
+        tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "createReservation": 0}'
     ),
     "its filter": lambda tx: set_account(tx, TEAM, filter="sieve"),
     "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
@@ -186,7 +186,7 @@ def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
             assert record is not None
             told = outlook(tx, later.organisation_id, record, later.now)
             assert (each.share, each.per_day) == (told.forecast.share, told.forecast.per_day)
-            assert each.empty_at == told.reaches_limit_at
+            assert each.empty_at == told.exhaustion_at
             assert each.lasts is not None
 
 
@@ -210,7 +210,7 @@ def ending(account: AccountStatus, days: int) -> AccountStatus:
         (standing("p", 1.01), "over"),
         (replace(standing("p", 0.0), quarantine="its balance is not proven"), "over"),
         (standing("p", 0.99), "empty"),
-        (replace(standing("p", 0.1), epsilon_with_held=1.97, holds=True), "empty"),
+        (replace(standing("p", 0.1), epsilon_including_reserved=1.97, holds=True), "empty"),
         (standing("p", 0.8), "near"),
         (ending(standing("p", 0.1), 7), "near"),
         (standing("p", 0.5), "half"),

@@ -49,17 +49,17 @@ def test_who_found_what_and_when_stands_in_the_audit_log(trainer: Trainer) -> No
     shift(ledger, -1)
     found = verified(ledger)
     [act] = acts(ledger, "quarantine.placed")
-    [fault] = found["faults"]
+    [fault] = found["discrepancies"]
     assert (act["subject"], act["before"], act["after"]) == (fault["account"], None, {"quarantine": fault["detail"]})
     [auditor] = {
         each["id"] for each in ledger.get("/v1/api-keys", "admin").json()["items"] if each["role"] == "auditor"
     }
     assert act["actor"] == auditor
-    assert verified(ledger)["faults"] == [fault]
+    assert verified(ledger)["discrepancies"] == [fault]
     assert len(acts(ledger, "quarantine.placed")) == 1
     with tampering(ledger.database) as tx:
         set_account(tx, TEAM, name_skeleton="another")
-    other = verified(ledger)["faults"][0]["detail"]
+    other = verified(ledger)["discrepancies"][0]["detail"]
     [_, act] = acts(ledger, "quarantine.placed")
     assert (act["before"], act["after"]) == ({"quarantine": fault["detail"]}, {"quarantine": other})
 
@@ -72,7 +72,7 @@ def test_whoever_restores_the_cell_and_clears_the_quarantine_is_found(trainer: T
     set_quarantine(ledger, None)
     assert trainer.steps().status_code == 200  # nobody has looked yet
     found = verified(ledger)
-    assert "no act of its organisation has lifted it" in found["faults"][0]["detail"]
+    assert "no act of its organisation has lifted it" in found["discrepancies"][0]["detail"]
     is_refused(trainer.steps(), 409, "account_quarantined")
     again = verified(ledger)
     assert (again["sound"], again["quarantined"][0]["liftable"]) == (True, True)
@@ -102,7 +102,7 @@ def test_a_broken_chain_keeps_nobody_from_being_stopped_or_from_being_named_in_i
     with tampering(ledger.database) as tx:
         tx.execute(update(audit_entries).where(audit_entries.c.position == 1).values(reason="another"))
     found = verified(ledger)
-    assert {fault["account"] is None for fault in found["faults"]} == {True, False}
+    assert {fault["account"] is None for fault in found["discrepancies"]} == {True, False}
     is_refused(trainer.steps(), 409, "account_quarantined")
     assert len(acts(ledger, "quarantine.placed")) == 1
     shift(ledger, 1)
@@ -133,7 +133,7 @@ def test_an_account_is_stopped_although_the_end_of_the_chain_cannot_be_read(trai
     shift(ledger, 1)
     with tampering(ledger.database) as tx:
         tx.exec_driver_sql("UPDATE audit_entries SET position = ? WHERE position = 'last'", (position,))
-    assert "no act of its organisation does" in verified(ledger)["faults"][0]["detail"]
+    assert "no act of its organisation does" in verified(ledger)["discrepancies"][0]["detail"]
     lift(ledger, TEAM)
     assert trainer.steps().status_code == 200
 
@@ -151,7 +151,7 @@ def test_what_has_no_row_is_named_and_not_stopped_again_and_again(trainer: Train
 def test_what_was_found_since_is_not_lifted_with_it(trainer: Trainer) -> None:
     ledger = trainer.ledger
     shift(ledger, -1)
-    [fault] = verified(ledger)["faults"]
+    [fault] = verified(ledger)["discrepancies"]
     proposal = ledger.post(f"/v1/accounts/{fault['account']}/quarantine/lift", REASON, "auditor").json()["id"]
     shift(ledger, 1)
     shift(ledger, -1, MODEL)

@@ -116,12 +116,12 @@ def test_epochs_are_whole_and_within_the_target(steps_per_epoch: int) -> None:
     found = most_steps(STEP, goal(2.0, FilterKind.DECLARED), steps_per_epoch)
     assert found.steps == 1404
     assert found.epochs == 1404 // steps_per_epoch
-    assert found.epochs_epsilon is not None
+    assert found.epsilon_after_epochs is not None
     assert found.epsilon is not None
-    assert found.epochs_epsilon <= found.epsilon <= 2.0
+    assert found.epsilon_after_epochs <= found.epsilon <= 2.0
     if found.epochs:
         whole = plan_epsilon((StepEvent(STEP, found.epochs * steps_per_epoch),), 1e-5, SETTING)
-        assert found.epochs_epsilon == whole.epsilon
+        assert found.epsilon_after_epochs == whole.epsilon
 
 
 def test_more_steps_than_one_event_may_count_are_told() -> None:
@@ -135,7 +135,7 @@ def test_more_steps_than_one_event_may_count_are_told() -> None:
 def test_not_even_one_step_is_an_answer() -> None:
     for kind in FilterKind:
         found = most_steps(Gaussian(1.0), goal(0.1, kind), steps_per_epoch=10)
-        assert (found.steps, found.epochs, found.epsilon, found.epochs_epsilon) == (0, 0, 0.0, 0.0)
+        assert (found.steps, found.epochs, found.epsilon, found.epsilon_after_epochs) == (0, 0, 0.0, 0.0)
         assert "Not even one step" in found.warnings[0]
 
 

@@ -62,13 +62,13 @@ WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "number": sides,
         },
     ),
-    "reserve": (
+    "createReservation": (
         5,
         {
             "place": places,
             "plan": items,
             "lease": st.sampled_from([60, 600]),
-            "follows": st.none() | st.tuples(st.integers(0, 2), st.integers(-1, 4)),
+            "preceding": st.none() | st.tuples(st.integers(0, 2), st.integers(-1, 4)),
         },
     ),
     "settle": (
@@ -258,12 +258,14 @@ class Reserving(RuleBasedStateMachine):
                 assert not self.bears_plans(account, plan.left, Counter({first: 1}), but=plans[place:])
                 return
 
-    def reserve(self, place: int, plan: list[tuple[DpEvent, int]], lease: int, follows: tuple[int, int] | None) -> None:
+    def reserve(
+        self, place: int, plan: list[tuple[DpEvent, int]], lease: int, preceding: tuple[int, int] | None
+    ) -> None:
         run = self.runs[place % len(self.runs)]
         before, word = None, 0
-        if follows is not None and run.plans:  # mostly on the last plan, maybe on one that ended long ago
-            before = run.plans[-1] if follows[0] else run.plans[0]
-            word = max(0, before.used.total() + follows[1] * before.unused.total() // 3)
+        if preceding is not None and run.plans:  # mostly on the last plan, maybe on one that ended long ago
+            before = run.plans[-1] if preceding[0] else run.plans[0]
+            word = max(0, before.used.total() + preceding[1] * before.unused.total() // 3)
         asked = PlanRequest(
             run.id,
             tuple(StepEvent(*item) for item in plan),
@@ -442,9 +444,9 @@ class Lowering(Reserving):
     """Plans that fill their budgets, and limits that change all the time."""
 
     ways = WAYS | {
-        "reserve": (
+        "createReservation": (
             8,
-            WAYS["reserve"][1] | {"plan": large, "lease": st.just(600), "follows": st.none()},
+            WAYS["createReservation"][1] | {"plan": large, "lease": st.just(600), "preceding": st.none()},
         ),
         "limit": (8, WAYS["limit"][1]),
         "settle": (2, WAYS["settle"][1]),

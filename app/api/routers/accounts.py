@@ -40,7 +40,7 @@ def create_population(
 ) -> Response:
     """Open a population: the root of a tree of budgets, with the limit that nobody can go past (201).
 
-    With `approvers_to_open_population: 2` in the organisation's policy it is proposed (202).
+    With `approvers_to_create_population: 2` in the organisation's policy it is proposed (202).
     """
     return created_response(
         openings.create_population(

@@ -95,4 +95,4 @@ def rotate_api_key(
 def revoke_api_key(key_id: str, call: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
     """Within a second the key opens nothing, on every replica. A key may always withdraw itself."""
     told = body or RevokeApiKey()
-    return ApiKey.of(api_keys.revoke_key(call, key_id, told.reason, with_heirs=told.with_heirs))
+    return ApiKey.of(api_keys.revoke_key(call, key_id, told.reason, include_successors=told.include_successors))

@@ -34,9 +34,9 @@ class Readiness(Output):
                 {
                     "status": "degraded",
                     "unavailable": {"eu-2": "The database does not answer."},
-                    "doubtful": {"default": "Runs whose chain does not end with their last decision: 1."},
-                    "clocks": {"default": "This machine's clock is 3600 s ahead of the database's."},
-                    "ended": ["upkeep:default"],
+                    "integrity_warnings": {"default": "Runs whose chain does not end with their last decision: 1."},
+                    "clock_skew": {"default": "This machine's clock is 3600 s ahead of the database's."},
+                    "stopped_tasks": ["upkeep:default"],
                 }
             ]
         }
@@ -50,15 +50,15 @@ class Readiness(Output):
         dict[str, str] | None,
         Field(description="Why organisations on a placement get 503; left out where none does."),
     ] = None
-    doubtful: Annotated[
+    integrity_warnings: Annotated[
         dict[str, str] | None,
         Field(description="Why a placement's ledger does not look sound, a minute old at most: run `verify`."),
     ] = None
-    clocks: Annotated[
+    clock_skew: Annotated[
         dict[str, str] | None,
         Field(description="How far this machine's clock is off a placement's database, if by more than 5 seconds."),
     ] = None
-    ended: Annotated[
+    stopped_tasks: Annotated[
         list[str] | None,
         Field(description="Work beside the requests that has ended by itself: restart this process."),
     ] = None
@@ -97,11 +97,11 @@ async def get_readiness(request: Request, placements: PlacementsDep) -> Readines
     doubtful = {placement: " ".join(doubts.told()) for placement, doubts in soundness.found.items()}
     wrong = {
         "unavailable": unavailable,
-        "doubtful": {placement: why for placement, why in doubtful.items() if why},
-        "clocks": {
+        "integrity_warnings": {placement: why for placement, why in doubtful.items() if why},
+        "clock_skew": {
             placement.name: wrong for placement in placements if (wrong := wrong_clock(placement.database.clock))
         },
-        "ended": background.ended,
+        "stopped_tasks": background.ended,
     }
     if not any(wrong.values()):
         return Readiness()

@@ -35,7 +35,7 @@ BLOCK_EXAMPLE: dict[str, Any] = {
 _OF_PARTS: dict[str, object] = {
     "composition": "sequential",
     **dict.fromkeys(
-        ("attestation", "max_partitions_per_unit", "replaced_units", "opens_at", "closes_at", "block"),
+        ("attestation", "max_partitions_per_unit", "replacement_assumption", "opens_at", "closes_at", "block"),
     ),
 }
 """What came later to the body of a request, and what it is if it is left out."""
@@ -73,7 +73,7 @@ class CreateComposedAccount(CreateAccount):
         description="In how many parts one privacy unit may lie (1 if left out); so many of those that lost most are "
         "added up, and twice as many under replace_one.",
     )
-    replaced_units: Literal["stay_in_their_parts", "removal_is_bounded"] | None = Field(
+    replacement_assumption: Literal["stay_in_their_parts", "removal_is_bounded"] | None = Field(
         default=None,
         description="Needed for parallel composition under replace_one. `stay_in_their_parts`: the place of a unit "
         "fixes its part. `removal_is_bounded`: a replaced unit may leave its part, and its replacement enter another; "
@@ -83,10 +83,10 @@ class CreateComposedAccount(CreateAccount):
 
     @model_validator(mode="after")
     def _parts_are_parallel(self) -> Self:
-        said = (self.attestation, self.max_partitions_per_unit, self.replaced_units)
+        said = (self.attestation, self.max_partitions_per_unit, self.replacement_assumption)
         if self.composition == "sequential" and said != (None, None, None):
             raise ValueError(
-                "`attestation`, `max_partitions_per_unit` and `replaced_units` are said of parts: "
+                "`attestation`, `max_partitions_per_unit` and `replacement_assumption` are said of parts: "
                 'send "composition": "parallel" with them'
             )
         return self
@@ -101,7 +101,7 @@ class CreateComposedAccount(CreateAccount):
         """What is said of the children, if they are disjoint parts."""
         if self.composition == "sequential":
             return None
-        return ParallelSpec(self.max_partitions_per_unit or 1, self.attestation, self.replaced_units)
+        return ParallelSpec(self.max_partitions_per_unit or 1, self.attestation, self.replacement_assumption)
 
 
 class CreatePopulation(CreateComposedAccount):

@@ -15,7 +15,7 @@ from app.service.queries.account_history import AccountHistory as DomainAccountH
 class AccountHistoryPoint(Output):
     """What was spent at a moment."""
 
-    at: datetime
+    created_at: datetime
     epsilon: ExtendedNumber = Field(description="By the account's filter as it is now, at its delta.")
 
 
@@ -34,7 +34,7 @@ class ChildShare(Output):
 class LimitChange(Output):
     """Another limit."""
 
-    at: datetime
+    changed_at: datetime
     before: Limit
     after: Limit
 
@@ -49,8 +49,8 @@ class AccountHistory(Output):
                     "account": EXAMPLE_POPULATION_ID,
                     "limit": {"epsilon": 8.0, "delta": 1e-5},
                     "points": [
-                        {"at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
-                        {"at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
+                        {"created_at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
+                        {"created_at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
                     ],
                     "order": 9.5,
                     "children": [
@@ -63,7 +63,7 @@ class AccountHistory(Output):
                     ],
                     "limit_changes": [],
                     "decisions": 420,
-                    "decisions_read": 420,
+                    "decisions_sampled": 420,
                     "exact": True,
                 }
             ]
@@ -79,7 +79,7 @@ class AccountHistory(Output):
     children: list[ChildShare] = Field(description="Those that have taken most first.")
     limit_changes: list[LimitChange]
     decisions: int = Field(description="How many there are of all runs beneath the account.")
-    decisions_read: int = Field(description="How many of them the history was made from.")
+    decisions_sampled: int = Field(description="How many of them the history was made from.")
     exact: bool = Field(
         description="Whether the history follows from all charges. Otherwise its end is exact, and between those that "
         "were read a run's charges are taken to be evenly spread."
@@ -94,7 +94,7 @@ class AccountHistory(Output):
             account=history.account.id,
             limit=_limit(limit),
             points=[
-                AccountHistoryPoint(at=at, **json_finite(epsilon=epsilon))
+                AccountHistoryPoint(created_at=at, **json_finite(epsilon=epsilon))
                 for at, epsilon in zip(history.moments, history.epsilons, strict=True)
             ],
             order=history.order,
@@ -103,11 +103,11 @@ class AccountHistory(Output):
                 for each in history.children
             ],
             limit_changes=[
-                LimitChange(at=each.at, before=_limit(each.before), after=_limit(each.after))
+                LimitChange(changed_at=each.at, before=_limit(each.before), after=_limit(each.after))
                 for each in history.changes
             ],
             decisions=history.decisions,
-            decisions_read=history.read,
+            decisions_sampled=history.read,
             exact=history.exact,
         )
 

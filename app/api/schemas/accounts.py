@@ -21,7 +21,7 @@ from app.service.json_numbers import json_finite
 from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {
-    "epsilon_with_held": 2.3187,
+    "epsilon_including_reserved": 2.3187,
     "filter": "adaptive",
     "planned": [],
     "weights_frozen": True,
@@ -71,7 +71,7 @@ class Attestation(Output):
     """Why the children are disjoint parts, and who has said so."""
 
     text: str
-    replaced_units: str | None = None
+    replacement_assumption: str | None = None
     attested_by: str = Field(description="The key that opened the account.")
     attested_at: datetime
 
@@ -111,7 +111,7 @@ class ComposedAccount(Account):
 
     composition: Literal["sequential", "parallel"]
     max_partitions_per_unit: int | None = None
-    epsilon_with_held: ExtendedNumber = Field(
+    epsilon_including_reserved: ExtendedNumber = Field(
         description="What it would have spent if all that reservations hold were spent, by the same filter."
     )
     attestation: Attestation | None = None
@@ -190,7 +190,7 @@ def shared(view: AccountView) -> dict[str, Any]:
         "weights_frozen": account.weights_frozen,
         **json_finite(
             epsilon=account.epsilon(),
-            epsilon_with_held=account.epsilon(account.spent + account.held),
+            epsilon_including_reserved=account.epsilon(account.spent + account.held),
             epsilon_declared=account.epsilon_declared(account.limit.delta),
         ),
         "limit": Limit(epsilon=account.limit.epsilon, delta=account.limit.delta),
@@ -204,7 +204,7 @@ def shared(view: AccountView) -> dict[str, Any]:
         "attestation": said
         and Attestation(
             text=said.text,
-            replaced_units=said.replaced_units,
+            replacement_assumption=said.replacement_assumption,
             attested_by=said.attested_by,
             attested_at=said.attested_at,
         ),

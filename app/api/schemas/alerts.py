@@ -27,10 +27,10 @@ WEBHOOK_EXAMPLE: dict[str, Any] = {
     "url": "https://alerts.hospital.example/privacy",
     "types": ["account.threshold_reached", "run.overdrawn"],
     "account": EXAMPLE_BUDGET_ID,
-    "previous_secret_until": "2026-11-22T09:00:00Z",
+    "previous_secret_expires_at": "2026-11-22T09:00:00Z",
     "created_at": "2026-11-21T09:00:00Z",
     "disabled_at": "2026-11-23T17:45:10Z",
-    "disabled_because": "The receiver answered 410 Gone.",
+    "disabled_reason": "The receiver answered 410 Gone.",
 }
 ALERT_EXAMPLE: dict[str, Any] = {
     "id": _ALERT_ID,
@@ -117,12 +117,12 @@ class Webhook(Output):
     url: str
     types: list[str] = Field(description="Which alerts are sent; empty: every type.")
     account: str | None = Field(description="Only what is about this account or lies beneath it; null: all.")
-    previous_secret_until: datetime | None = Field(
+    previous_secret_expires_at: datetime | None = Field(
         description="Until when the secret before is used as well; null: there is none."
     )
     created_at: datetime
     disabled_at: datetime | None = Field(description="Since when nothing is sent; null: alerts are.")
-    disabled_because: str | None
+    disabled_reason: str | None
 
     @classmethod
     def of(cls, webhook: DomainWebhook) -> Self:
@@ -255,33 +255,33 @@ class Forecast(Output):
             "examples": [
                 {
                     "account": EXAMPLE_BUDGET_ID,
-                    "share_of_limit_used": 0.61,
-                    "share_per_day": 0.0125,
-                    "reaches_limit_at": "2026-12-22T14:24:00Z",
-                    "based_on_since": "2026-11-14T09:00:00Z",
+                    "utilisation": 0.61,
+                    "utilisation_per_day": 0.0125,
+                    "exhaustion_at": "2026-12-22T14:24:00Z",
+                    "observed_since": "2026-11-14T09:00:00Z",
                 }
             ]
         }
     )
 
     account: str
-    share_of_limit_used: float = Field(
+    utilisation: float = Field(
         description="As the filter counts: spent of the threshold at the order that admits longest. Unlike epsilon it "
         "grows evenly with a steady workload; nothing is admitted from 1 on."
     )
-    share_per_day: float | None = Field(description="The pace of the last seven days; null: too little is known.")
-    reaches_limit_at: datetime | None = Field(description="Null: never at this pace, or it has, or nobody knows.")
-    based_on_since: datetime | None = Field(description="From when on the pace was taken.")
+    utilisation_per_day: float | None = Field(description="The pace of the last seven days; null: too little is known.")
+    exhaustion_at: datetime | None = Field(description="Null: never at this pace, or it has, or nobody knows.")
+    observed_since: datetime | None = Field(description="From when on the pace was taken.")
 
     @classmethod
     def of(cls, account_id: str, seen: Outlook) -> Self:
         """From the domain."""
         return cls(
             account=account_id,
-            share_of_limit_used=seen.forecast.share,
-            share_per_day=seen.forecast.per_day,
-            reaches_limit_at=seen.reaches_limit_at,
-            based_on_since=seen.since,
+            utilisation=seen.forecast.share,
+            utilisation_per_day=seen.forecast.per_day,
+            exhaustion_at=seen.exhaustion_at,
+            observed_since=seen.since,
         )
 
 
@@ -291,8 +291,8 @@ def _shown(webhook: DomainWebhook) -> dict[str, Any]:
         "url": webhook.url,
         "types": list(webhook.types),
         "account": webhook.account_id,
-        "previous_secret_until": webhook.previous_secret_expires_at,
+        "previous_secret_expires_at": webhook.previous_secret_expires_at,
         "created_at": webhook.created_at,
         "disabled_at": webhook.disabled_at,
-        "disabled_because": webhook.disabled_reason,
+        "disabled_reason": webhook.disabled_reason,
     }

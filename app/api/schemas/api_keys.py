@@ -59,10 +59,12 @@ class RotateApiKey(Body):
 class RevokeApiKey(Body):
     """Why a key is withdrawn."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The laptop was lost.", "with_heirs": True}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reason": "The laptop was lost.", "include_successors": True}]}
+    )
 
     reason: Reason | None = None
-    with_heirs: bool = Field(
+    include_successors: bool = Field(
         default=False,
         description="Whether to withdraw the keys for which it was changed as well, and theirs: who has a stolen key "
         "may have rotated it.",

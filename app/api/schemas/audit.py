@@ -51,8 +51,8 @@ class Verification(Output):
                     "reservations": 0,
                     "charges": 2,
                     "steps": 420,
-                    "acts": 9,
-                    "faults": [
+                    "audit_events": 9,
+                    "discrepancies": [
                         {
                             "account": EXAMPLE_RUN_ID,
                             "position": 1,
@@ -80,8 +80,8 @@ class Verification(Output):
     reservations: int
     charges: int = Field(description="How many charged step events were summed.")
     steps: int = Field(description="How many steps these stand for.")
-    acts: int = Field(description="How many acts of the organisation were hashed again.")
-    faults: list[Discrepancy] = Field(description="Empty if the ledger is sound.")
+    audit_events: int = Field(description="How many acts of the organisation were hashed again.")
+    discrepancies: list[Discrepancy] = Field(description="Empty if the ledger is sound.")
     quarantined: list[Quarantine] = Field(
         description="What writes are stopped to now, whether or not a fault is found in it still."
     )
@@ -98,8 +98,8 @@ class Verification(Output):
             reservations=found.reservations,
             charges=found.charges,
             steps=found.steps,
-            acts=found.acts,
-            faults=[Discrepancy.of(fault) for fault in found.faults],
+            audit_events=found.acts,
+            discrepancies=[Discrepancy.of(fault) for fault in found.faults],
             quarantined=[
                 Quarantine(account=key[1], detail=why, liftable=key in liftable)
                 for key, why in sorted(found.quarantined.items())

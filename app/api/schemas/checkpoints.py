@@ -19,8 +19,8 @@ CHECKPOINT_EXAMPLE: dict[str, Any] = {
     "payload": {
         "type": "checkpoint",
         "organisation": EXAMPLE_ORGANISATION_ID,
-        "acts": 42,
-        "head": "5f0c1d2e" * 8,
+        "audit_length": 42,
+        "audit_head": "5f0c1d2e" * 8,
         "created_at": "2026-11-21T09:00:00.000000+00:00",
     },
     "signature": SIGNATURE_EXAMPLE,
@@ -40,8 +40,8 @@ class CheckpointPayload(Output):
 
     type: Literal["checkpoint"]
     organisation: str
-    acts: int = Field(description="How many entries the organisation's chain has.")
-    head: str = Field(description="The hash of the last of them.")
+    audit_length: int = Field(description="How many entries the organisation's chain has.")
+    audit_head: str = Field(description="The hash of the last of them.")
     created_at: str = Field(description="In UTC, with microseconds; a text, since it is signed as it is.")
 
 

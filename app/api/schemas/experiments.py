@@ -40,12 +40,12 @@ from app.service.experiments import ExperimentRecord, Sweep
 from app.service.idempotency import ResponseOverride
 from app.service.json_numbers import json_finite
 
-_TRIALS: dict[str, Any] = {"each": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
+_TRIALS: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
 EXPERIMENT_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_EXPERIMENT_ID,
     "name": "learning-rates",
     "path": "mimic/icu-team/learning-rates",
-    "charged": "repeat_and_select",
+    "charging_mode": "repeat_and_select",
     "account": EXAMPLE_RUN_ID,
     "budget": EXAMPLE_BUDGET_ID,
     "population": EXAMPLE_POPULATION_ID,
@@ -71,7 +71,7 @@ class Trials(Input):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRIALS]})
 
-    each: EventCounts = Field(
+    events: EventCounts = Field(
         min_length=1, description="All that one trial does to the data, whatever its hyper-parameters."
     )
     mean: float = Field(ge=1, le=MAX_MEAN, description="Expected number of trials.")
@@ -88,18 +88,18 @@ class CreateExperiment(CreateAccount):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"name": "widths", "budget": "mimic/icu-team", "charged": "each_run"},
+                {"name": "widths", "budget": "mimic/icu-team", "charging_mode": "each_run"},
                 {
                     "name": "learning-rates",
                     "budget": "mimic/icu-team",
-                    "charged": "repeat_and_select",
+                    "charging_mode": "repeat_and_select",
                     "trials": _TRIALS,
                 },
             ]
         }
     )
 
-    charged: Literal["each_run", "repeat_and_select"] = Field(
+    charging_mode: Literal["each_run", "repeat_and_select"] = Field(
         description="`each_run`: runs are registered beneath the experiment and charged one by one; all of them may be "
         "looked at. `repeat_and_select`: the whole sweep is charged now; its number of trials is drawn, and nothing "
         "but the best of them may be looked at."
@@ -127,14 +127,14 @@ class CreateExperiment(CreateAccount):
     def _one_kind(self) -> Self:
         if (self.budget is None) == (self.budgets is None):
             raise ValueError("send either `budget` or `budgets`: what the sweep is charged to")
-        if self.charged == "each_run":
+        if self.charging_mode == "each_run":
             refused = {"budgets", "trials", "privacy_unit", "neighboring_relation"}
             where = "of runs that are charged one by one each says that of itself, when it is registered"
         else:
             refused = {"limit", "filter", "planned"}
             where = "a sweep that is charged all at once is one charge: the limits above it decide"
             if self.trials is None:
-                raise ValueError('send `trials` with "charged": "repeat_and_select": what each of them does')
+                raise ValueError('send `trials` with "charging_mode": "repeat_and_select": what each of them does')
         said = sorted(name for name in refused & self.model_fields_set if getattr(self, name) is not None)
         if said:
             raise ValueError(f"leave out `{'`, `'.join(said)}`: {where}")
@@ -155,7 +155,7 @@ class CreateExperiment(CreateAccount):
         return Sweep(
             self.name,
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
-            step_events_of(self.trials.each),
+            step_events_of(self.trials.events),
             self.trials.mean,
             self.trials.shape,
             self.privacy_unit,
@@ -171,7 +171,7 @@ class Experiment(Output):
     id: str
     name: str
     path: str
-    charged: ChargingMode
+    charging_mode: ChargingMode
     account: str = Field(description="The budget of its runs, or the run that pays for all trials.")
     budget: str = Field(description="The budget above that account, the first of several.")
     population: str
@@ -195,7 +195,7 @@ class Experiment(Output):
             id=experiment.id,
             name=account.name,
             path=account.path,
-            charged=experiment.charging_mode,
+            charging_mode=experiment.charging_mode,
             account=account.id,
             budget=account.parent_id,
             population=account.population_id,

@@ -65,7 +65,7 @@ MOST_STEPS_EXAMPLE: dict[str, Any] = {
     "steps": 1404,
     "epochs": 14,
     "epsilon": 1.9994,
-    "epochs_epsilon": 1.9967,
+    "epsilon_after_epochs": 1.9967,
     "delta": 1e-5,
     "optimal_order": 9.0008,
     "warnings": [],

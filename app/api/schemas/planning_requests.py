@@ -87,7 +87,7 @@ class CalibrationTarget(PlanAssumptionsBody):
     event: SentEvent
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
-    besides: EventCounts = Field(default=[], description="What else is planned; at most 1,000.")
+    other_events: EventCounts = Field(default=[], description="What else is planned; at most 1,000.")
     filter: Filter = "declared"
 
     def asked(self) -> tuple[DpEvent, CalibrationGoal]:
@@ -96,8 +96,8 @@ class CalibrationTarget(PlanAssumptionsBody):
         Raises:
             PlanTooExpensiveError: to price the events is more work than one request may make.
         """
-        besides = step_events_of(self.besides)
-        goal = CalibrationGoal(self.epsilon, self.delta, FilterKind(self.filter), besides, self.setting())
+        other_events = step_events_of(self.other_events)
+        goal = CalibrationGoal(self.epsilon, self.delta, FilterKind(self.filter), other_events, self.setting())
         return event_of(self.event), goal
 
 

@@ -194,7 +194,7 @@ class MaxStepsEstimate(Output):
     epsilon: float | None = Field(
         description="Of so many steps and of what is planned besides; null if that alone breaks the target."
     )
-    epochs_epsilon: float | None = Field(description="Of the whole epochs and of what is planned besides.")
+    epsilon_after_epochs: float | None = Field(description="Of the whole epochs and of what is planned besides.")
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which `epsilon` is smallest.")
     warnings: list[str]

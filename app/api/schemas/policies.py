@@ -19,21 +19,21 @@ _POLICY: dict[str, Any] = {
     "approval_above_epsilon": 1.0,
 }
 _SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
-    "delta_below_one_over_size": False,
+    "require_delta_below_inverse_size": False,
     "require_limit": False,
 }
 
 _WARNING: dict[str, Any] = {
     "rule": "approval_above_epsilon",
-    "needs": "require_limit",
+    "requires": "require_limit",
     "detail": "approval_above_epsilon can be bypassed: without `require_limit` a run is measured by what it plans, "
     "and nothing holds it to that: it may go on as far as its budget allows.",
 }
 
 _DEFAULTS: dict[str, Any] = {
     "max_delta": 1e-6,
-    "persons_to_raise": 2,
-    "approvers_to_open_population": 1,
+    "approvers_to_raise_limit": 2,
+    "approvers_to_create_population": 1,
     "deviations": "flag",
 }
 
@@ -65,7 +65,7 @@ class PolicyRules(Input):
         description="The largest epsilon of a run: of its own limit, else of its plan, else of the limit above it.",
     )
     max_delta: Delta | None = Field(default=None, description="The largest delta of a run, and of any limit.")
-    delta_below_one_over_size: bool = Field(
+    require_delta_below_inverse_size: bool = Field(
         default=False, description="The population's size must be known, and every delta be below 1/size."
     )
     require_limit: bool = Field(default=False, description="A run needs a limit of its own.")
@@ -85,7 +85,7 @@ class PolicyRules(Input):
     approval_above_epsilon: Epsilon | None = Field(
         default=None, description="A run of a larger epsilon takes no steps before another person approves it."
     )
-    unapproved_epsilon_per_budget: Epsilon | None = Field(
+    max_unapproved_epsilon_per_budget: Epsilon | None = Field(
         default=None,
         description="What runs that no second person has approved may have together, under this account or under each "
         "population; a run that would pass it takes no steps before another person approves it.",
@@ -96,11 +96,11 @@ class PolicyRules(Input):
         max_length=2,
         description='Who may tell of steps that have happened ("report"); an admin always may.',
     )
-    persons_to_raise: Annotated[int, Field(ge=1, le=2)] | None = Field(
+    approvers_to_raise_limit: Annotated[int, Field(ge=1, le=2)] | None = Field(
         default=None,
         description="How many persons it takes to raise a limit; 2 unless the organisation's policy says 1.",
     )
-    approvers_to_open_population: Annotated[int, Field(ge=1, le=2)] | None = Field(
+    approvers_to_create_population: Annotated[int, Field(ge=1, le=2)] | None = Field(
         default=None,
         description="How many persons it takes to open a population, 1 unless said otherwise; of the organisation's "
         "policy only.",
@@ -130,7 +130,7 @@ class PolicyWarning(Output):
     model_config = ConfigDict(json_schema_extra={"examples": [_WARNING]})
 
     rule: str = Field(description="The field of the policy.")
-    needs: str | None = Field(description="The rule without which it does less; null: a stricter one holds above.")
+    requires: str | None = Field(description="The rule without which it does less; null: a stricter one holds above.")
     detail: str = Field(description="What passes it, and why.")
 
 

@@ -61,7 +61,7 @@ RESERVATION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,
     "attempt": 1,
     "status": "committed",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 812, "withdrawn": 0}],
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 812, "withdrawn": 0}],
     "steps_planned": 1000,
     "steps_authorized": 812,
     "steps_withdrawn": 0,
@@ -71,7 +71,7 @@ RESERVATION_EXAMPLE: dict[str, Any] = {
 }
 HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
     "status": "active",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "used": 0, "withdrawn": 0}],
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 0, "withdrawn": 0}],
     "steps_authorized": 0,
     "steps_executed": None,
     "next_step": 420,
@@ -111,7 +111,7 @@ class CreateReservation(Body):
     plan: EventCounts = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     attempt: Attempt = 1
-    follows: PrecedingReservation | None = Field(
+    preceding: PrecedingReservation | None = Field(
         default=None,
         description="The run's active reservation: it is committed in the same transaction, and stays as it is if the "
         "new plan is refused.",
@@ -121,7 +121,7 @@ class CreateReservation(Body):
     def _as_before_following(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A plan that follows on none is the request that it was before plans could follow, also to its key."""
         written: dict[str, Any] = write(self)
-        return {name: value for name, value in written.items() if name != "follows" or value is not None}
+        return {name: value for name, value in written.items() if name != "preceding" or value is not None}
 
     def request(self, run_id: str) -> PlanRequest:
         """The plan as the service knows it.
@@ -131,8 +131,8 @@ class CreateReservation(Body):
         """
         before = (
             None
-            if self.follows is None
-            else DomainPrecedingReservation(self.follows.reservation, self.follows.steps_executed)
+            if self.preceding is None
+            else DomainPrecedingReservation(self.preceding.reservation, self.preceding.steps_executed)
         )
         return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before)
 
@@ -174,7 +174,7 @@ class PlannedEvent(Output):
 
     event: AnsweredEvent
     count: int
-    used: int
+    authorized: int
     withdrawn: int = Field(description="How many a lowered limit has withdrawn: they may no longer be taken.")
 
 
@@ -239,7 +239,9 @@ def _members(reservation: DomainReservation) -> dict[str, Any]:
         "attempt": reservation.attempt,
         "status": reservation.status,
         "plan": [
-            PlannedEvent(event=event_to_dict(item.event), count=item.count, used=item.used, withdrawn=item.withdrawn)
+            PlannedEvent(
+                event=event_to_dict(item.event), count=item.count, authorized=item.used, withdrawn=item.withdrawn
+            )
             for item in reservation.items
         ],
         "steps_planned": reservation.steps_planned,

@@ -43,7 +43,7 @@ class RunHistoryPoint(Output):
     actor: str | None = Field(description="Who asked; null for a decision of a version that did not keep it.")
     request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
-    at: datetime
+    created_at: datetime
 
 
 class RunHistory(Output):
@@ -75,7 +75,7 @@ class RunHistory(Output):
                             "actor": EXAMPLE_KEY_ID,
                             "request_id": "req_6f1c2d3e4f506172",
                             "hash": "9f2c" * 16,
-                            "at": "2026-11-21T09:00:01Z",
+                            "created_at": "2026-11-21T09:00:01Z",
                         }
                     ],
                 }
@@ -115,5 +115,5 @@ def _point(decision: Decision, accounts: list[str]) -> RunHistoryPoint:
         actor=decision.asker.actor if decision.asker else None,
         request_id=decision.asker.request_id if decision.asker else None,
         hash=decision.entry_hash.hex(),
-        at=decision.created_at,
+        created_at=decision.created_at,
     )

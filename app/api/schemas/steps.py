@@ -223,7 +223,7 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
     sentences = [spent, fits if fitting else "None of the requested steps fits."]
     change = facts["limit_change"]
     if change is not None:
-        at = datetime.fromisoformat(change["at"])
+        at = datetime.fromisoformat(change["changed_at"])
         sentences.append(
             f"Its limit was changed from epsilon {change['epsilon_before']:g} (delta {change['delta_before']:g}) at "
             f"{at:%Y-%m-%d %H:%M:%S} UTC by {change['actor']}."

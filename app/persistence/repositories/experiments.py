@@ -26,7 +26,7 @@ class Experiment:
 
     def facts(self) -> dict[str, object]:
         """Get the fields recorded in the audit chain."""
-        return {"account": self.account_id, "charged": str(self.charging_mode)}
+        return {"account": self.account_id, "charging_mode": str(self.charging_mode)}
 
 
 _COLUMNS = [column for column in experiments.c if column is not experiments.c.organisation_id]

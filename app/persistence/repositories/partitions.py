@@ -15,11 +15,11 @@ from app.persistence.tolerant import Report, TolerantQuery, refuse
 class Attestation:
     """A statement that an account's children are disjoint, and chosen independently of the data.
 
-    `replaced_units` is the assumption on replaced units under replace_one.
+    `replacement_assumption` is the assumption on replaced units under replace_one.
     """
 
     text: str
-    replaced_units: str | None
+    replacement_assumption: str | None
     attested_by: str
     attested_at: datetime
 
@@ -40,7 +40,7 @@ def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestat
             organisation_id=organisation_id,
             account_id=account_id,
             attestation=said.text,
-            replacement_assumption=said.replaced_units,
+            replacement_assumption=said.replacement_assumption,
             attested_by=said.attested_by,
             attested_at=said.attested_at,
         )

@@ -23,12 +23,12 @@ class ParallelSpec:
     Args:
         partitions_per_unit: in how many of them a privacy unit may lie.
         attestation: why they are disjoint, and chosen independently of the data; None: nothing was said.
-        replaced_units: what becomes of a unit that is replaced; None: nothing was said.
+        replacement_assumption: what becomes of a unit that is replaced; None: nothing was said.
     """
 
     partitions_per_unit: int
     attestation: str | None
-    replaced_units: str | None
+    replacement_assumption: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def partition_payload(said: Attestation | None, block: Block | None) -> dict[str
     facts: dict[str, object] = {}
     if said is not None:
         facts["attestation"] = said.text
-        facts["replaced_units"] = said.replaced_units
+        facts["replacement_assumption"] = said.replacement_assumption
         facts["attested_by"] = said.attested_by
         facts["attested_at"] = said.attested_at.isoformat()
     if block is not None:
@@ -89,15 +89,18 @@ def build_attestation(
             'independently of the data, such as "each patient is treated at one site; sites were fixed beforehand".'
         )
     if relation is NeighboringRelation.REPLACE_ONE:
-        if said.replaced_units is None:
+        if said.replacement_assumption is None:
             raise InvalidInputError(
-                "Under replace_one a replaced unit may leave one part and enter another. Say in `replaced_units` "
-                "either stay_in_their_parts (a unit's place fixes its part, whatever is there) or removal_is_bounded "
-                "(the mechanisms of a part bound what it loses when a unit leaves or enters, too)."
+                "Under replace_one a replaced unit may leave one part and enter another. Say in "
+                "`replacement_assumption` either stay_in_their_parts (a unit's place fixes its part, whatever is "
+                "there) or removal_is_bounded (the mechanisms of a part bound what it loses when a unit leaves or "
+                "enters)."
             )
-    elif said.replaced_units is not None:
-        raise InvalidInputError(f"`replaced_units` is said of the relation replace_one only; this one is {relation}.")
-    return Attestation(said.attestation, said.replaced_units, by or call.principal.actor, call.now)
+    elif said.replacement_assumption is not None:
+        raise InvalidInputError(
+            f"`replacement_assumption` is said of the relation replace_one only; this one is {relation}."
+        )
+    return Attestation(said.attestation, said.replacement_assumption, by or call.principal.actor, call.now)
 
 
 def check_part(tx: Connection, call: RequestContext, parent: Account, block: Block | None) -> None:

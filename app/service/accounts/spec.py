@@ -91,7 +91,7 @@ def new_account(
         held=zero_curve(grid_version),
         grid_version=grid_version,
         partitions_per_unit=terms.parallel.partitions_per_unit if terms.parallel else None,
-        parts_lose_units=terms.parallel is not None and terms.parallel.replaced_units == REMOVAL_IS_BOUNDED,
+        parts_lose_units=terms.parallel is not None and terms.parallel.replacement_assumption == REMOVAL_IS_BOUNDED,
         window=terms.window,
         house_policy=None if parent else organisations.policy(tx, call.organisation_id)[0],
     )

@@ -45,9 +45,9 @@ def forecast_near(account: Account, days: int, found: Forecast, at: datetime, no
         now: in UTC.
     """
     facts = {
-        "share_of_limit_used": found.share,
-        "share_per_day": found.per_day,
-        "reaches_limit_at": at.isoformat(),
+        "utilisation": found.share,
+        "utilisation_per_day": found.per_day,
+        "exhaustion_at": at.isoformat(),
         "within_days": days,
     }
     return _alert(AlertType.FORECAST, account, f"{days} days to {_limit(account)}", facts, now)

@@ -41,12 +41,12 @@ class Outlook:
     Args:
         forecast: share, pace, and how long it takes.
         since: from when on the pace was taken; None: nothing is known.
-        reaches_limit_at: in UTC; None: never, or it has, or nobody knows.
+        exhaustion_at: in UTC; None: never, or it has, or nobody knows.
     """
 
     forecast: Forecast
     since: datetime | None
-    reaches_limit_at: datetime | None
+    exhaustion_at: datetime | None
 
 
 def outlook(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> Outlook:
@@ -122,6 +122,6 @@ def _read_all(db: Database, organisation_id: str, due: Iterable[str], now: datet
 def _tell(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> None:
     seen, days = outlook(tx, organisation_id, record, now), record.tells.forecast_days
     known = seen.since is not None and now - seen.since >= LEAST_KNOWN
-    if known and seen.reaches_limit_at is not None and seen.reaches_limit_at <= now + timedelta(days=days):
-        told = forecast_near(record.account, days, seen.forecast, seen.reaches_limit_at, now)
+    if known and seen.exhaustion_at is not None and seen.exhaustion_at <= now + timedelta(days=days):
+        told = forecast_near(record.account, days, seen.forecast, seen.exhaustion_at, now)
         alerts.add(tx, organisation_id, [told])

@@ -113,8 +113,8 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
     payload = {
         "type": "checkpoint",
         "organisation": organisation_id,
-        "acts": count,
-        "head": head.hex(),
+        "audit_length": count,
+        "audit_head": head.hex(),
         "created_at": now.astimezone(UTC).isoformat(timespec="microseconds"),
     }
     checkpoint = Checkpoint(organisation_id, count, head, canonical(signer.signed(payload)), now)

@@ -250,7 +250,7 @@ def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Col
             "id": record.experiment.id,
             "path": record.account.account.path,
             "runs": record.runs,
-            "charged": str(record.experiment.charging_mode),
+            "charging_mode": str(record.experiment.charging_mode),
             "choice": CHOICES[record.experiment.charging_mode] if _is_paid(record, charged) else NOT_CHARGED,
             **json_finite(epsilon=record.reading.epsilon),
             "delta": record.reading.delta,
@@ -290,7 +290,7 @@ def _trained_one(run: Run, path: Sequence[Account]) -> dict[str, Any]:
 
 def _chain(tx: Connection, call: RequestContext) -> dict[str, Any]:
     count, head = audit_entries.head(tx, call.organisation_id)
-    return {"acts": count, "acts_head": head.hex()}
+    return {"audit_length": count, "audit_head": head.hex()}
 
 
 def _require_proven(path: Sequence[AccountRecord]) -> None:

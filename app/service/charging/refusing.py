@@ -85,6 +85,6 @@ def _change_facts(change: LimitChange) -> dict[str, Any]:
     return {
         "epsilon_before": change.before.epsilon,
         "delta_before": change.before.delta,
-        "at": change.at.isoformat(),
+        "changed_at": change.at.isoformat(),
         "actor": change.actor,
     }

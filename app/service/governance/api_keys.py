@@ -167,14 +167,14 @@ def rotate_key(
     return run_idempotent(call, identity, create)
 
 
-def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_heirs: bool = False) -> KeyRecord:
+def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, include_successors: bool = False) -> KeyRecord:
     """Withdraw a key: within a second it opens nothing, on every replica.
 
     Args:
         call: needs KEY_MANAGE, or is the key itself.
         key_id: its id.
         reason: why.
-        with_heirs: whether the keys for which it was changed are withdrawn, too: who has stolen a key may rotate it.
+        include_successors: whether the keys that it was rotated into are revoked too: a thief may rotate a key.
 
     Returns:
         The key afterwards; it stays as it is if it was withdrawn before.
@@ -192,7 +192,9 @@ def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, with_he
             old = _found(tx, call, key_id)
             if call.principal.actor != key_id:
                 _require_lendable(tx, call, Role(old.role), old.scope)
-            for heir in sorted(rotation_lineage(tx, call.organisation_id, {key_id}) - {key_id}) if with_heirs else ():
+            for heir in (
+                sorted(rotation_lineage(tx, call.organisation_id, {key_id}) - {key_id}) if include_successors else ()
+            ):
                 _revoke(tx, call, _found(tx, call, heir), reason)
             return _revoke(tx, call, old, reason)
 

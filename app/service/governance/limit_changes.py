@@ -246,7 +246,7 @@ def single_approver_allowed(tx: Connection, call: RequestContext, path: Sequence
     """
     *above, own = path
     if (
-        effective(sources_of(path)).persons_to_raise != 1
+        effective(sources_of(path)).approvers_to_raise_limit != 1
         or Permission.PROPOSAL_APPROVE not in PERMISSIONS[call.principal.role]
     ):
         return False

@@ -68,7 +68,7 @@ def create_population(
 def needs_second_person(tx: Connection, call: RequestContext) -> bool:
     """Whether the organisation's policy lets nobody open a population alone."""
     policy = organisations.policy(tx, call.organisation_id)[0] or NOTHING_SAID
-    return effective((PolicySource(ORGANISATION, policy),)).approvers_to_open_population != 1
+    return effective((PolicySource(ORGANISATION, policy),)).approvers_to_create_population != 1
 
 
 def propose_population(
@@ -132,7 +132,7 @@ def opening_facts(terms: AccountSpec, population: Population) -> dict[str, Any]:
     if terms.parallel is not None:
         facts["max_partitions_per_unit"] = terms.parallel.partitions_per_unit
         facts["attestation"] = terms.parallel.attestation
-        facts["replaced_units"] = terms.parallel.replaced_units
+        facts["replacement_assumption"] = terms.parallel.replacement_assumption
     return facts
 
 
@@ -140,7 +140,7 @@ def read_opening(facts: Mapping[str, Any]) -> tuple[AccountSpec, Population]:
     """What a population would be opened with, as it was proposed."""
     parallel = None
     if "max_partitions_per_unit" in facts:
-        parallel = ParallelSpec(facts["max_partitions_per_unit"], facts["attestation"], facts["replaced_units"])
+        parallel = ParallelSpec(facts["max_partitions_per_unit"], facts["attestation"], facts["replacement_assumption"])
     terms = AccountSpec(
         name=facts["name"],
         limit=Limit(**facts["limit"]),

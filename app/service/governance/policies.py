@@ -148,9 +148,9 @@ def _require_of_accounts(policy: Policy) -> None:
     Raises:
         InvalidInputError: it is there.
     """
-    if policy.approvers_to_open_population is not None:
+    if policy.approvers_to_create_population is not None:
         raise InvalidInputError(
-            "`approvers_to_open_population` belongs to the organisation's policy: a population opens no population."
+            "`approvers_to_create_population` belongs to the organisation's policy: a population opens no population."
         )
 
 

@@ -114,7 +114,7 @@ def verified(call: RequestContext, proposal: Proposal) -> Iterator[None]:
                 f"Verification still finds {len(faults)} faults here, the first: {faults[0]} Restore the rows that it "
                 "names; then approve.",
                 account=proposal.subject,
-                faults=faults[:MOST_FAULTS],
+                discrepancies=faults[:MOST_FAULTS],
             )
         yield
 

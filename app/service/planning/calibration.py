@@ -79,14 +79,14 @@ class CalibrationGoal:
         epsilon: in (0, 10000].
         delta: in [1e-30, 0.5).
         filter: declared: the plan is fixed in advance; adaptive: a ledger's adaptive account must admit it.
-        besides: what else is planned.
+        other_events: what else is planned.
         setting: what holds for all of it.
     """
 
     epsilon: float
     delta: float
     filter: FilterKind
-    besides: tuple[StepEvent, ...]
+    other_events: tuple[StepEvent, ...]
     setting: PlanAssumptions
 
     def rule(self) -> Rule:
@@ -96,7 +96,7 @@ class CalibrationGoal:
 
     def target(self, count: int) -> Target:
         """What an event that is repeated so often must fit into."""
-        return Target(self.rule(), count, self.setting.curve(self.besides), self.setting.relation)
+        return Target(self.rule(), count, self.setting.curve(self.other_events), self.setting.relation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Steps:
         steps: the most that do not break it; 0 if not even one fits.
         epochs: whole epochs in these steps; None if nobody said how long an epoch is.
         epsilon: of that many steps and of what is planned besides; None if that alone breaks the goal.
-        epochs_epsilon: of the steps of the whole epochs, likewise.
+        epsilon_after_epochs: of the steps of the whole epochs, likewise.
         optimal_order: where the bound on `epsilon` is smallest.
         warnings: what a careful reader would want to know.
     """
@@ -134,7 +134,7 @@ class Steps:
     steps: int
     epochs: int | None
     epsilon: float | None
-    epochs_epsilon: float | None
+    epsilon_after_epochs: float | None
     optimal_order: float | None
     warnings: tuple[str, ...]
 
@@ -197,10 +197,10 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
     Raises:
         UnsupportedEventError: the event has no sound bound under the relation.
     """
-    rule, besides = goal.rule(), goal.setting.curve(goal.besides)
+    rule, besides = goal.rule(), goal.setting.curve(goal.other_events)
     curve = event_curve(event, goal.setting.relation, rule.grid_version)
     steps = count_that_fits(curve, besides, rule)
-    events = [event, *(step.event for step in goal.besides)]
+    events = [event, *(step.event for step in goal.other_events)]
     warnings = goal.setting.warnings(events, goal.delta)
     if steps == 0:
         warnings.append(_why(goal, f"Not even one step meets epsilon {goal.epsilon:g}"))
@@ -243,7 +243,7 @@ def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> f
 
 
 def _solution(value: float, event: DpEvent, count: int, goal: CalibrationGoal) -> Solution:
-    steps = (*goal.besides, StepEvent(event, count))
+    steps = (*goal.other_events, StepEvent(event, count))
     total = goal.setting.curve(steps)
     found = epsilon_of_curve(orders(goal.rule().grid_version), total, goal.delta)
     warnings = goal.setting.warnings([step.event for step in steps], goal.delta)
@@ -252,7 +252,7 @@ def _solution(value: float, event: DpEvent, count: int, goal: CalibrationGoal) -
 
 
 def _unreachable(goal: CalibrationGoal, what: str) -> Solution:
-    warnings = goal.setting.warnings([step.event for step in goal.besides], goal.delta)
+    warnings = goal.setting.warnings([step.event for step in goal.other_events], goal.delta)
     return Solution(None, None, None, None, (*warnings, _why(goal, what)))
 
 
@@ -261,7 +261,7 @@ def _fits(goal: CalibrationGoal, besides: RdpCurve) -> bool:
 
 
 def _why(goal: CalibrationGoal, what: str) -> str:
-    if not _fits(goal, goal.setting.curve(goal.besides)):
+    if not _fits(goal, goal.setting.curve(goal.other_events)):
         what = f"What is planned besides breaks epsilon {goal.epsilon:g} by itself"
     held = " with an adaptive filter" if goal.filter is FilterKind.ADAPTIVE else ""
     return f"{what} at delta {goal.delta:g}{held}: nothing fits."

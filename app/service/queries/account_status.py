@@ -49,7 +49,7 @@ class AccountStatus:
         depth: 0 for a population.
         limit: epsilon and delta; None: the account's row is damaged, and nothing is known of what was spent.
         epsilon: spent, by its filter at its delta.
-        epsilon_with_held: the same with what is set aside.
+        epsilon_including_reserved: the same with what is set aside.
         holds: whether something is set aside.
         share: the part of the limit that is spent, as the filter counts it.
         window: when something may be charged.
@@ -69,7 +69,7 @@ class AccountStatus:
     depth: int
     limit: Limit | None
     epsilon: float
-    epsilon_with_held: float
+    epsilon_including_reserved: float
     holds: bool
     share: float
     window: Window
@@ -82,17 +82,23 @@ class AccountStatus:
     @property
     def left(self) -> float:
         """Epsilon that is neither spent nor held, at the account's own delta; at least 0."""
-        return 0.0 if self.limit is None else max(0.0, self.limit.epsilon - max(self.epsilon, self.epsilon_with_held))
+        return (
+            0.0
+            if self.limit is None
+            else max(0.0, self.limit.epsilon - max(self.epsilon, self.epsilon_including_reserved))
+        )
 
     @property
     def held(self) -> float:
         """What is set aside adds so much epsilon; infinite with a loss that has no bound."""
-        return math.inf if math.isinf(self.epsilon_with_held) else self.epsilon_with_held - self.epsilon
+        return (
+            math.inf if math.isinf(self.epsilon_including_reserved) else self.epsilon_including_reserved - self.epsilon
+        )
 
     @property
     def part(self) -> float:
         """The part of the limit that is spent or held."""
-        return math.inf if self.limit is None else max(self.share, self.epsilon_with_held / self.limit.epsilon)
+        return math.inf if self.limit is None else max(self.share, self.epsilon_including_reserved / self.limit.epsilon)
 
     @property
     def lasts(self) -> timedelta | None:
@@ -189,7 +195,7 @@ def standing_of(record: AccountRecord) -> AccountStatus:
         depth=account.depth,
         limit=account.limit,
         epsilon=epsilon,
-        epsilon_with_held=_with_held(account) if holds else epsilon,
+        epsilon_including_reserved=_with_held(account) if holds else epsilon,
         holds=holds,
         share=share_used(account),
         window=account.window,
@@ -212,7 +218,7 @@ def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[AccountSum
             depth=each.depth,
             limit=None,
             epsilon=math.inf,
-            epsilon_with_held=math.inf,
+            epsilon_including_reserved=math.inf,
             holds=False,
             share=math.inf,
             window=ALWAYS,
@@ -256,7 +262,7 @@ def _paced(standing: AccountStatus, base: Reading | None, now: datetime) -> Acco
     if standing.limit is None:
         return standing
     seen = expected(standing.share, base, now)
-    return replace(standing, per_day=seen.forecast.per_day, empty_at=seen.reaches_limit_at, now=now)
+    return replace(standing, per_day=seen.forecast.per_day, empty_at=seen.exhaustion_at, now=now)
 
 
 def _with_held(account: Account) -> float:

@@ -52,14 +52,14 @@ class PlanRequest:
         steps: the plan.
         lease_seconds: how long the trainer may be silent.
         attempt: the trainer's fencing token.
-        follows: the active reservation that ends with it; None: the run has none.
+        preceding: the active reservation that ends with it; None: the run has none.
     """
 
     run_id: str
     steps: tuple[StepEvent, ...]
     lease_seconds: int
     attempt: int
-    follows: PrecedingReservation | None = None
+    preceding: PrecedingReservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,11 @@ def create_reservation(
 def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanRequest) -> None:
     """End the run's active reservation by the word that came with the new plan."""
     active = work.reservations.get((call.organisation_id, request.run_id))
-    if request.follows is not None and (active is None or active.id == request.follows.id):
-        found = active or reservations.find(work.tx, call.organisation_id, request.follows.id)
+    if request.preceding is not None and (active is None or active.id == request.preceding.id):
+        found = active or reservations.find(work.tx, call.organisation_id, request.preceding.id)
         if found is None or found.run_id != request.run_id:
-            raise NotFoundError(f"The run {request.run_id} has no reservation {request.follows.id!r}.")
-        closing = commit(found, request.follows.steps_executed)
+            raise NotFoundError(f"The run {request.run_id} has no reservation {request.preceding.id!r}.")
+        closing = commit(found, request.preceding.steps_executed)
         if not closing.replayed:
             close_reservation(work, call.organisation_id, found, closing, call.actor, call.now)
     elif active is not None:

@@ -150,7 +150,7 @@ def _experiment(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> N
         "experiments",
         entry.subject,
         account_id=after["account"],
-        charging_mode=after["charged"],
+        charging_mode=after["charging_mode"],
         created_by=entry.actor,
         created_at=entry.created_at,
     )

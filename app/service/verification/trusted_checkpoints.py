@@ -47,7 +47,7 @@ def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> Tru
     payload = document["payload"]
     if payload.get("type") != "checkpoint":
         raise InvalidInputError(f"{name} is a signed {payload.get('type')}, and no checkpoint.")
-    return TrustedCheckpoint(payload["organisation"], payload["acts"], payload["head"], name)
+    return TrustedCheckpoint(payload["organisation"], payload["audit_length"], payload["audit_head"], name)
 
 
 def kept_witness(checkpoint: Checkpoint) -> TrustedCheckpoint:
@@ -86,7 +86,7 @@ def document_fault(checkpoint: Checkpoint) -> str | None:
     try:
         document = json.loads(checkpoint.document)
         payload = document["payload"]
-        said = (payload["organisation"], payload["acts"], payload["head"])
+        said = (payload["organisation"], payload["audit_length"], payload["audit_head"])
         if said != (checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex()):
             return f"{name} is not the one that its document says."
         if payload["created_at"] != checkpoint.created_at.isoformat(timespec="microseconds"):

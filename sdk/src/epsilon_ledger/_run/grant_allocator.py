@@ -273,7 +273,7 @@ class GrantAllocator:
         used = 0
         if self._grant is not None:
             used = self._grant.used
-            body["follows"] = {"reservation": self._grant.held.id, "steps_executed": used}
+            body["preceding"] = {"reservation": self._grant.held.id, "steps_executed": used}
         return PendingGrant(post(f"{self._asking.path}/reservations", body), planned, used, self._clock())
 
     def _drop(self, wish: PendingGrant, error: LedgerError) -> None:

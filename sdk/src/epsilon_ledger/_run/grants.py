@@ -182,7 +182,7 @@ class Grant:
     def precedes(self, change: LimitChange | None) -> bool:
         """Whether the grant was made before a limit was changed, by the ledger's clock."""
         granted_at = self.held.expires_at - timedelta(seconds=self.held.lease_seconds)
-        return change is not None and granted_at <= change.at
+        return change is not None and granted_at <= change.changed_at
 
 
 @dataclass(slots=True)

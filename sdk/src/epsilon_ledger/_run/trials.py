@@ -25,13 +25,13 @@ class Trial:
     Args:
         state: the run that pays for the sweep.
         number: of the trial, from 0.
-        each: all that it may do.
+        events: all that it may do.
     """
 
-    def __init__(self, state: RunState, number: int, each: Sequence[EventCount]) -> None:
+    def __init__(self, state: RunState, number: int, events: Sequence[EventCount]) -> None:
         self.state = state
         self.number = number
-        self._left = [(item["event"], whole("count", item["count"])) for item in each]
+        self._left = [(item["event"], whole("count", item["count"])) for item in events]
         self._taken = 0
         self._process = os.getpid()
         self._lock = Lock()
@@ -123,13 +123,13 @@ class Trial:
             yield batch
 
 
-def trials(run: Run, number: int, each: Sequence[EventCount]) -> Iterator[Trial]:
+def trials(run: Run, number: int, events: Sequence[EventCount]) -> Iterator[Trial]:
     """Go through the trials of a sweep that is charged at once.
 
     Args:
         run: that pays for the sweep, and is charged: `client.get_run(experiment.run)`.
         number: how many: `experiment.trials`.
-        each: what was declared for each of them.
+        events: what was declared for each of them.
 
     Yields:
         The trials, one after the other.
@@ -146,4 +146,4 @@ def trials(run: Run, number: int, each: Sequence[EventCount]) -> Iterator[Trial]
             run=run.id,
         )
     for place in range(number):
-        yield Trial(run.state, place, each)
+        yield Trial(run.state, place, events)

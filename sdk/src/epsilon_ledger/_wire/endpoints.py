@@ -118,7 +118,7 @@ def declare_experiment(  # noqa: PLR0913 - as above
     limit: Limit | None = None,
     privacy_filter: PrivacyFilter | None = None,
     planned: Sequence[EventCount] | None = None,
-    each: Sequence[EventCount] | None = None,
+    events: Sequence[EventCount] | None = None,
     mean: float | None = None,
     shape: float | None = 1.0,
     privacy_unit: str | None = None,
@@ -126,8 +126,8 @@ def declare_experiment(  # noqa: PLR0913 - as above
 ) -> Call[Experiment]:
     """Declare a sweep: many trainings of which one model is chosen.
 
-    Without `each`, its runs are registered beneath the experiment (`budget=experiment.path`) and charged one by one;
-    all of them may be looked at. With `each` and `mean`, the whole sweep is charged now, `experiment.trials` says how
+    Without `events`, its runs are registered beneath the experiment (`budget=experiment.path`) and charged one by one;
+    all of them may be looked at. With `events` and `mean`, the whole sweep is charged now, `experiment.trials` says how
     many trials to run, and nothing but the best of them may be looked at or released; `trials` goes through them.
 
     Args:
@@ -137,7 +137,7 @@ def declare_experiment(  # noqa: PLR0913 - as above
         limit: of all runs together; None: that of the budget above. Of runs that are charged one by one.
         privacy_filter: how that limit is enforced.
         planned: the workload that an adaptive filter is tuned for.
-        each: all that one trial does to the data, whatever its hyper-parameters.
+        events: all that one trial does to the data, whatever its hyper-parameters.
         mean: expected number of trials, in [1, 1e6].
         shape: of the distribution of their number, in [-0.5, 1e6]: 1 is the geometric, 0 the logarithmic one; None:
             Poisson's.
@@ -151,19 +151,19 @@ def declare_experiment(  # noqa: PLR0913 - as above
     Raises:
         BudgetExceededError: the whole sweep does not fit; nothing was charged.
         LedgerError: it was not declared, or no answer came.
-        ValueError: `each` and `mean` do not come together.
+        ValueError: `events` and `mean` do not come together.
     """
-    if (each is None) != (mean is None):
-        raise ValueError("A sweep that is charged at once has both `each` and `mean`; one that is not, neither.")
+    if (events is None) != (mean is None):
+        raise ValueError("A sweep that is charged at once has both `events` and `mean`; one that is not, neither.")
     body: dict[str, object] = {
         "name": name,
-        "charged": "each_run" if each is None else "repeat_and_select",
+        "charging_mode": "each_run" if events is None else "repeat_and_select",
         "budget": budget,
         "budgets": None if budgets is None else list(budgets),
         "limit": wire_limit(limit),
         "filter": privacy_filter,
         "planned": planned,
-        "trials": None if each is None else {"each": list(each), "mean": mean, "shape": shape},
+        "trials": None if events is None else {"events": list(events), "mean": mean, "shape": shape},
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
     }

@@ -74,7 +74,7 @@ class StepsEstimate:
     steps: int
     epochs: int | None
     epsilon: float | None
-    epochs_epsilon: float | None
+    epsilon_after_epochs: float | None
     delta: float
     optimal_order: float | None
     warnings: tuple[str, ...]

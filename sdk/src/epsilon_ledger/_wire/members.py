@@ -30,7 +30,7 @@ def wire_parts(parts: Parts | None) -> dict[str, object]:
         "composition": "parallel",
         "attestation": parts.attestation,
         "max_partitions_per_unit": parts.max_partitions_per_unit,
-        "replaced_units": parts.replaced_units,
+        "replacement_assumption": parts.replacement_assumption,
     }
 
 

@@ -8,7 +8,7 @@ from epsilon_ledger._wire.events import Event, EventCount
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
 PrivacyFilter: TypeAlias = Literal["adaptive", "declared"]
-ReplacedUnits: TypeAlias = Literal["stay_in_their_parts", "removal_is_bounded"]
+ReplacementAssumption: TypeAlias = Literal["stay_in_their_parts", "removal_is_bounded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Parts:
     Args:
         attestation: why they are disjoint, and chosen independently of the data.
         max_partitions_per_unit: in how many of them one privacy unit may lie.
-        replaced_units: what becomes of a unit that is replaced; needed under replace_one, and said there only.
+        replacement_assumption: what becomes of a unit that is replaced; needed under replace_one, and said there only.
     """
 
     attestation: str
     max_partitions_per_unit: int = 1
-    replaced_units: ReplacedUnits | None = None
+    replacement_assumption: ReplacementAssumption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class PlannedSteps:
 
     event: Event
     count: int
-    used: int
+    authorized: int
     withdrawn: int
 
 
@@ -222,7 +222,7 @@ class Experiment:
     id: str
     name: str
     path: str
-    charged: str
+    charging_mode: str
     account: str
     budget: str
     population: str
@@ -255,7 +255,7 @@ class RunHistoryPoint:
     delta: float
     events: tuple[EventCount, ...]
     accounts: tuple[str, ...]
-    at: datetime
+    created_at: datetime
     events_truncated: bool | None = None
 
 

@@ -110,7 +110,7 @@ def noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
     count: int,
     epsilon: float,
     delta: float,
-    besides: Sequence[EventCount] | None = None,
+    other_events: Sequence[EventCount] | None = None,
     privacy_filter: PrivacyFilter | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
@@ -123,7 +123,7 @@ def noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
         count: how many of them, in 1 ... 1e9.
         epsilon: what must not be passed, in (0, 1e4].
         delta: at this delta, in [1e-30, 0.5).
-        besides: what else is planned.
+        other_events: what else is planned.
         privacy_filter: by which filter; declared by default, which presumes that all is fixed in advance.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
@@ -135,7 +135,7 @@ def noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
     Raises:
         LedgerError: the event is not supported, or no answer came.
     """
-    body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "besides": besides}
+    body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
     setting = _setting(neighboring_relation, population_size, batches)
     return Call(
         post("v1/accounting/noise-multiplier", body | {"filter": privacy_filter} | setting), NoiseMultiplierEstimate
@@ -148,7 +148,7 @@ def sampling_probability(  # noqa: PLR0913 - the members of the request, by name
     count: int,
     epsilon: float,
     delta: float,
-    besides: Sequence[EventCount] | None = None,
+    other_events: Sequence[EventCount] | None = None,
     privacy_filter: PrivacyFilter | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
@@ -161,7 +161,7 @@ def sampling_probability(  # noqa: PLR0913 - the members of the request, by name
         count: as for `noise_multiplier`.
         epsilon: as for `noise_multiplier`.
         delta: as for `noise_multiplier`.
-        besides: as for `noise_multiplier`.
+        other_events: as for `noise_multiplier`.
         privacy_filter: as for `noise_multiplier`.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
@@ -173,7 +173,7 @@ def sampling_probability(  # noqa: PLR0913 - the members of the request, by name
     Raises:
         LedgerError: the event is not supported, or no answer came.
     """
-    body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "besides": besides}
+    body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
     setting = _setting(neighboring_relation, population_size, batches)
     return Call(
         post("v1/accounting/sampling-probability", body | {"filter": privacy_filter} | setting),
@@ -187,7 +187,7 @@ def steps(  # noqa: PLR0913 - the members of the request, by name
     epsilon: float,
     delta: float,
     steps_per_epoch: int | None = None,
-    besides: Sequence[EventCount] | None = None,
+    other_events: Sequence[EventCount] | None = None,
     privacy_filter: PrivacyFilter | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
@@ -200,7 +200,7 @@ def steps(  # noqa: PLR0913 - the members of the request, by name
         epsilon: as for `noise_multiplier`.
         delta: as for `noise_multiplier`.
         steps_per_epoch: how many steps an epoch has, if epochs are asked for.
-        besides: as for `noise_multiplier`.
+        other_events: as for `noise_multiplier`.
         privacy_filter: as for `noise_multiplier`.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
@@ -212,7 +212,13 @@ def steps(  # noqa: PLR0913 - the members of the request, by name
     Raises:
         LedgerError: the event is not supported, or no answer came.
     """
-    body = {"event": event, "epsilon": epsilon, "delta": delta, "steps_per_epoch": steps_per_epoch, "besides": besides}
+    body = {
+        "event": event,
+        "epsilon": epsilon,
+        "delta": delta,
+        "steps_per_epoch": steps_per_epoch,
+        "other_events": other_events,
+    }
     setting = _setting(neighboring_relation, population_size, batches)
     return Call(post("v1/accounting/steps", body | {"filter": privacy_filter} | setting), StepsEstimate)
 

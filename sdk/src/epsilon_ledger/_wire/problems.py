@@ -58,7 +58,7 @@ class LimitChange:
 
     epsilon_before: float
     delta_before: float
-    at: datetime
+    changed_at: datetime
     actor: str
 
 
@@ -156,6 +156,6 @@ class BudgetExceededError(ProblemError):
         if change is None:
             return ""
         return (
-            f" The limit was changed from epsilon {change.epsilon_before:g} at {change.at:%Y-%m-%d %H:%M:%S %Z} "
-            f"by {change.actor}."
+            f" The limit was changed from epsilon {change.epsilon_before:g} "
+            f"at {change.changed_at:%Y-%m-%d %H:%M:%S %Z} by {change.actor}."
         )
