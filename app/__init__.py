@@ -1,1 +1,1 @@
-"""Epsilon Ledger: a REST service that keeps differential-privacy budgets the way a bank keeps accounts."""
+"""Epsilon Ledger: a REST service that accounts for differential-privacy budgets."""

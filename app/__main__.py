@@ -1,12 +1,12 @@
-"""The command line's way in: `epsilon-ledger`, or `python -m app`."""
+"""Entry point of the command line: `epsilon-ledger`, or `python -m app`."""
 
 from app.gc_control import gc_frozen
 
 
 def main() -> None:
-    """Load what the commands need, and run the one that was asked for."""
+    """Import the command line without garbage collection, and run it."""
     with gc_frozen():
-        from app.cli import main as run  # noqa: PLC0415 - loaded here, where nothing is looked through meanwhile
+        from app.cli import main as run  # noqa: PLC0415 - imported while the garbage collector is off
     run()
 
 

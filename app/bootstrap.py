@@ -1,4 +1,4 @@
-"""How a command opens the ledger's databases, and what it says about them."""
+"""Open and prepare the configured databases for a command."""
 
 import os
 from collections.abc import Iterator
@@ -18,11 +18,7 @@ from app.settings import Settings, known_variables, unknown_variables
 
 @contextmanager
 def open_databases(*, read_only: bool = False) -> Iterator[Placements]:
-    """The databases that the environment names, as they are; a variable that is misspelt is named first.
-
-    Args:
-        read_only: whether they are only looked at.
-    """
+    """Open the configured databases as they are; warn about unknown settings."""
     for name in unknown_variables(os.environ):
         close = get_close_matches(name.upper(), known_variables(), 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known_variables())}."
@@ -39,14 +35,14 @@ def open_databases(*, read_only: bool = False) -> Iterator[Placements]:
 
 @contextmanager
 def open_ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[Placements]:
-    """Databases with the newest schema.
+    """Open the configured databases and require the newest schema.
 
     Args:
-        migrated: a SQLite file is made and migrated; without it, it has to be there as it is.
-        read_only: nothing is changed, not even beside a SQLite file; it is not migrated then.
+        migrated: create and migrate a SQLite file; otherwise it must exist and be current.
+        read_only: write nothing, not even next to a SQLite file; requires `migrated=False`.
 
     Raises:
-        NotFoundError: one of them has no ledger of this version.
+        NotFoundError: a database has no ledger of this version.
     """
     with open_databases(read_only=read_only) as placements:
         for placement in placements:
@@ -55,15 +51,14 @@ def open_ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[P
 
 
 def prepare_to_serve(placements: Placements) -> None:
-    """Migrate what is embedded; a placement that does not answer keeps its own organisations waiting, and no others.
+    """Migrate SQLite files and check every placement.
 
-    Args:
-        placements: that are to be served.
+    A placement that does not answer is reported; only its organisations are unavailable.
 
     Raises:
-        LedgerUnavailableError: none of them answers.
-        NotFoundError: one of them has no ledger of this version.
-        InvalidInputError: an organisation is on two of them.
+        LedgerUnavailableError: no placement answers.
+        NotFoundError: a database has no ledger of this version.
+        InvalidInputError: an organisation is on two placements.
     """
     down = []
     for placement in placements:
@@ -86,11 +81,7 @@ def prepare_to_serve(placements: Placements) -> None:
 
 
 def migrate(db: Database) -> None:
-    """Bring a database to the newest schema, and say so if that makes a file: it may be the wrong folder.
-
-    Args:
-        db: the ledger's database.
-    """
+    """Migrate a database to the newest schema; report a newly created file."""
     new = not db.exists()
     upgrade(db)
     if new:
@@ -98,35 +89,27 @@ def migrate(db: Database) -> None:
 
 
 def is_schema_current(placements: Placements, placement: Placement) -> bool:
-    """Whether a placement's database has the newest schema; nothing is made by looking.
-
-    Args:
-        placements: of the service.
-        placement: one of them.
+    """Return whether a placement has the newest schema, without creating anything.
 
     Raises:
-        LedgerUnavailableError: it does not answer.
+        LedgerUnavailableError: the database does not answer.
     """
     with placements.naming(placement) as db:
         return has_ledger(db)
 
 
 def require_database(db: Database, called: str) -> None:
-    """Make sure that there is something to open.
-
-    Args:
-        db: a SQLite file, or a database of a server, which is asked later.
-        called: where it was named.
+    """Require that a SQLite file exists; servers are checked on connection.
 
     Raises:
-        NotFoundError: there is no such file.
+        NotFoundError: the file named by the setting or option `called` does not exist.
     """
     if not db.exists():
         raise NotFoundError(f"There is no file {_file(db)}: {called} names no ledger.")
 
 
 def display_urls(placements: Placements) -> str:
-    """The databases' URLs, for people: without passwords, of files with the whole path."""
+    """Format the database URLs for display: no passwords, absolute file paths."""
     return ", ".join(
         _shown(placement.database)
         if placement.name == DEFAULT_PLACEMENT
@@ -150,7 +133,7 @@ def _prepare(placements: Placements, placement: Placement, *, migrated: bool = T
 def _shown(db: Database) -> str:
     if db.dialect == "sqlite":
         return f"sqlite:///{_file(db)}"
-    # libpq takes passwords as options, too: of those, only where the database is.
+    # libpq also accepts passwords as query options, so only location options are shown.
     url = db.engine.url
     query = {name: value for name, value in url.query.items() if name in {"host", "port", "dbname", "service"}}
     shown = url.set(drivername="postgresql", query=query)._replace(password=None)

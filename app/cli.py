@@ -1,4 +1,4 @@
-"""The command line."""
+"""The `epsilon-ledger` command line."""
 
 import sys
 from importlib.metadata import version
@@ -60,7 +60,7 @@ quarantine.command("lift")(quarantines.lift_quarantine)
 
 
 def main() -> None:
-    """Run the command line; errors of the ledger become one sentence and exit status 2."""
+    """Run the command line; report ledger errors in one sentence, with exit status 2."""
     try:
         cli()
     except LedgerError as error:
@@ -70,7 +70,7 @@ def main() -> None:
     except ValidationError as error:
         wrong = error.errors()[0]
         why = wrong["msg"].removeprefix("Value error, ")
-        # What concerns several settings names them itself.
+        # Errors about several settings name them in the message.
         named = f"EPSILON_LEDGER_{str(wrong['loc'][0]).upper()} is not right: " if wrong["loc"] else ""
         _fail(f"{named}{why}.")
 

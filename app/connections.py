@@ -1,4 +1,4 @@
-"""Connections that are bounded: in time until a request has arrived, in the length of its head, and in number."""
+"""HTTP connections with limits on request time, header size and number."""
 
 import asyncio
 import logging
@@ -16,25 +16,25 @@ from app.api.problems import PROBLEM_JSON, STATUSES, problem_body
 from app.service.metrics import counters
 
 MOST_HEAD_BYTES: Final = 65_536
-"""How long a request's line and headers may be together."""
+"""Maximum size of the request line and headers together."""
 
 SWEEP_SECONDS: Final = 0.5
-"""How often all connections are looked at: so much later than its time one is closed."""
+"""Interval between deadline checks: the longest delay after a deadline."""
 
 OTHER_FILES: Final = 512
-"""File descriptors that are no accepted connection: databases, files, and connections that are about to be refused."""
+"""File descriptors reserved for databases, files and connections about to be refused."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a connection may take.
+    """Limits of the connections of a process.
 
     Args:
-        head_seconds: from its begin, or from the first byte of a further request, until the head is complete.
-        body_seconds: from there until the body is; also how long an answer may lie there of which nothing is taken.
-        connections: of a process at a time.
+        head_seconds: from connecting, or from the first byte of a later request, until the head is complete.
+        body_seconds: for the body after the head; also for a client that reads nothing of its response.
+        connections: at the same time.
     """
 
     head_seconds: float
@@ -43,24 +43,24 @@ class Limits:
 
 
 class BoundedConfig(uvicorn.Config):
-    """A configuration of the server that says what a connection may take."""
+    """Uvicorn configuration with connection limits."""
 
     limits: Limits
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection that is closed when a request does not arrive in time, is too long, or nobody takes its answer.
+    """Connection that closes when a request is late or too long, or its response is not read.
 
-    No request arms a timer: each notes until when it must go on, and `sweep` looks at all connections now and then.
+    Requests arm no timers: each connection stores its deadline, and `sweep` checks all of them periodically.
     """
 
     config: BoundedConfig
-    cycle: RequestResponseCycle | None  # type: ignore[assignment] # as it is, until a head is complete
+    cycle: RequestResponseCycle | None  # type: ignore[assignment] # None until a head is complete
     _due: float | None
-    """Until when the request must go on that arrives; None: none does, or its answer is waited for."""
+    """Deadline of the arriving request; None while there is none or it is being processed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
-        """Begin to wait for a head, or refuse one connection too many."""
+        """Wait for a request head, or refuse a connection over the limit."""
         super().connection_made(transport)
         self._limits = self.config.limits
         self._messages = 0
@@ -75,13 +75,13 @@ class BoundedConnection(HttpToolsProtocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what is being answered: uvicorn itself ends the last request that was read, which may wait behind it."""
+        """Disconnect the running request; uvicorn itself only disconnects the last pipelined one."""
         if self._answered is not None:
             self._answered.disconnected = True
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; a head that does not end is refused before it fills the memory."""
+        """Parse data, and refuse an unfinished head over the size limit."""
         messages, in_head = self._messages, self._in_head
         super().data_received(data)
         if in_head and self._in_head and messages == self._messages and not self.transport.is_closing():
@@ -90,25 +90,25 @@ class BoundedConnection(HttpToolsProtocol):
                 self._refuse("headers_too_large", f"A request's line and headers hold at most {MOST_HEAD_BYTES} bytes.")
 
     def on_message_begin(self) -> None:
-        """Begin to read a head."""
+        """Start the deadline of the head."""
         super().on_message_begin()
         self._messages += 1
         self._await_head(self._limits.head_seconds)
-        self._head_bytes = 1  # at least; of what came with an earlier request nothing is counted
+        self._head_bytes = 1  # a lower bound: bytes that arrived with the previous request are not counted
 
     def on_headers_complete(self) -> None:
-        """Begin to read a body."""
+        """Start the deadline of the body."""
         self._in_head = False
         self._due = self.loop.time() + self._limits.body_seconds
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Wait for nothing while the request is answered."""
+        """Suspend the deadline while the request is processed."""
         super().on_message_complete()
         self._await_next()
 
     def on_response_complete(self) -> None:
-        """Wait for a further request."""
+        """Start waiting for the next request."""
         super().on_response_complete()
         if self._due is None:
             self._await_next()
@@ -118,20 +118,16 @@ class BoundedConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def look(self, now: float) -> None:
-        """Close the connection if its time is over.
-
-        Args:
-            now: by the clock of the event loop.
-        """
+        """Close the connection if its deadline has passed on the event loop's clock."""
         if self._is_stuck(now):
             self.transport.abort()
         elif self._due is None or now < self._due or self.transport.is_closing():
             return
-        elif self.flow.read_paused:  # it is we who do not read on
+        elif self.flow.read_paused:  # this side stopped reading
             self._due = now + self._limits.body_seconds
         elif self.cycle is not None and self._is_being_answered():
             self.cycle.keep_alive = False
-        elif self._in_head and not self._head_bytes:  # of who never said a word none is expected
+        elif self._in_head and not self._head_bytes:  # an idle client expects no response
             self.transport.close()
         else:
             part, seconds = (
@@ -144,7 +140,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._due = self.loop.time() + seconds
 
     def _await_next(self) -> None:
-        """Wait for the next head; while a request is answered that takes as long as it takes."""
+        """Wait for the next head; the deadline is suspended while a request is processed."""
         self._await_head(self.timeout_keep_alive + self._limits.head_seconds)
         if self._is_being_answered():
             self._due = None
@@ -153,14 +149,14 @@ class BoundedConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def _is_stuck(self, now: float) -> bool:
-        """Whether nothing was taken of what is to be sent, for too long."""
+        """Return whether the client has read nothing for `body_seconds`."""
         unsent = self.transport.get_write_buffer_size()
         if not unsent or unsent != self._unsent:
             self._unsent, self._unsent_until = unsent, now + self._limits.body_seconds
         return now >= self._unsent_until and unsent > 0
 
     def _refuse(self, code: str, why: str) -> None:
-        """Say why, if nothing else is being said, and close."""
+        """Send a problem response unless another is in progress, and close."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             counters.count_problem(code)
             body = problem_body(code, why).encode()
@@ -179,7 +175,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 async def sweep(state: ServerState) -> None:
-    """Close the connections whose time is over, until cancelled."""
+    """Close connections past their deadlines, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
@@ -190,14 +186,7 @@ async def sweep(state: ServerState) -> None:
 
 
 def connections_within(wanted: int) -> int:
-    """Make room for connections among the files that this process may open.
-
-    Args:
-        wanted: as many as are set.
-
-    Returns:
-        How many there is room for.
-    """
+    """Raise the open-file limit for `wanted` connections; return the number that fits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -1,4 +1,4 @@
-"""Loading modules: much is made, all of it stays, and nothing of it is garbage."""
+"""Garbage collection while modules are loaded."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Look for no garbage meanwhile, and never again in what was made: it lives as long as the process."""
+    """Disable garbage collection in the block, and exempt its objects afterwards."""
     gc.disable()
     try:
         yield

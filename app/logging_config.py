@@ -1,7 +1,6 @@
-"""What is logged names no secret, whoever logs it and at whatever level; and each line says in which request.
+"""Logging without secrets, with the request id on every line.
 
-Own lines of JSON, and not those of the package python-json-logger: it writes exceptions anew from what was raised, past
-the text in which secrets are hidden.
+python-json-logger is not used: it formats exceptions again from the original, after redaction.
 """
 
 import json
@@ -13,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
-"""Of the request that is being answered."""
+"""Id of the request being processed."""
 
 REQUESTS: Final = "app.requests"
-"""The logger that has one line for each request, if that is asked for."""
+"""Logger of the optional line for each request."""
 
 HIDDEN: Final = "[hidden]"
 
@@ -36,16 +35,12 @@ _SECRETS: Final = re.compile(
 
 
 def redact_secrets(text: str) -> str:
-    """A text with every API key, token and password in it hidden.
-
-    Args:
-        text: of any length.
-    """
+    """Replace API keys, tokens and passwords in a text."""
     return _SECRETS.sub(HIDDEN, text)
 
 
 def install_redaction() -> None:
-    """Let no record of this process carry a secret: where it is made, before any handler or formatter sees it."""
+    """Redact every log record of this process when it is created."""
     make = logging.getLogRecordFactory()
     if getattr(make, "keeps_secrets", False):
         return
@@ -56,7 +51,7 @@ def install_redaction() -> None:
         if (cleaned := redact_secrets(said)) != said:
             _clean(record, cleaned)
         if record.exc_info and record.exc_info[0] is not None:
-            # Formatters take it as it is.
+            # Formatters use `exc_text` unchanged.
             record.exc_text = redact_secrets(_FORMATTER.formatException(record.exc_info))
         return record
 
@@ -65,12 +60,12 @@ def install_redaction() -> None:
 
 
 def _nowhere() -> str | None:
-    """The trace that a line belongs to: none, unless somebody traces."""
+    """Return no trace id: the default without tracing."""
     return None
 
 
 class TextFormatter(logging.Formatter):
-    """A line of text for a person, with the request that it belongs to."""
+    """Format a record as a line of text, with the request id."""
 
     trace_id: Callable[[], str | None] = staticmethod(_nowhere)
 
@@ -78,16 +73,16 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as in logging
-        """The line, before an exception is added."""
+        """Format the line without its exception."""
         said, named = super().formatMessage(record), request_id.get()
         return said if named is None else f"{said} [{named}]"
 
 
 class JsonFormatter(TextFormatter):
-    """A line of JSON for a program: time, level, logger, message, and what else is known."""
+    """Format a record as a line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Format the record, its exception included."""
         facts = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -95,7 +90,7 @@ class JsonFormatter(TextFormatter):
             "message": _said(record).strip(),
             "request_id": request_id.get(),
             "trace_id": TextFormatter.trace_id(),
-            "exception": record.exc_text,  # without secrets, as the record was made
+            "exception": record.exc_text,  # redacted when the record was created
             "process": record.process,
             **getattr(record, "facts", {}),
         }
@@ -103,12 +98,12 @@ class JsonFormatter(TextFormatter):
 
 
 def log_config(form: str, level: str, *, requests: bool) -> dict[str, Any]:
-    """What is logged, how, as `logging.config.dictConfig` takes it; on standard error, by every library.
+    """Build the `logging.config.dictConfig` settings for standard error.
 
     Args:
         form: "text" or "json".
-        level: the lowest that is logged.
-        requests: whether each request has a line.
+        level: the minimum level.
+        requests: log one line for each request.
     """
     lines = {"text": TextFormatter, "json": JsonFormatter}[form]
     return {
@@ -127,12 +122,12 @@ _FORMATTER: Final = logging.Formatter()
 def _said(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except (TypeError, ValueError, KeyError):  # its caller's mistake, which logging will show with all that was given
+    except (TypeError, ValueError, KeyError):  # a mistake of the caller, which logging reports
         return f"{record.msg} {record.args}"
 
 
 def _clean(record: logging.LogRecord, cleaned: str) -> None:
-    """Hide what a record says; its arguments stay apart if that is enough, since some formatters look at them."""
+    """Replace the message by its redacted text; keep the arguments if redacting them suffices."""
     if isinstance(record.args, tuple):
         record.args = tuple(redact_secrets(each) if isinstance(each, str) else each for each in record.args)
     try:

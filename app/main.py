@@ -1,4 +1,4 @@
-"""The application: wiring only."""
+"""Construction of the application."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ ROUTERS = (
     health,
     metrics,
 )
-"""In the order of the document."""
+"""In the order of the OpenAPI document."""
 
 DASHBOARD_ROUTERS = (
     assets,
@@ -101,20 +101,14 @@ DASHBOARD_ROUTERS = (
     audit_page,
     api_docs,
 )
-"""What people see in a browser."""
+"""Pages for browsers."""
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Wire the service together.
-
-    Args:
-        settings: where the databases are.
-
-    Returns:
-        An ASGI application that closes its databases when it stops.
+    """Build the ASGI application; it closes its databases on shutdown.
 
     Raises:
-        InvalidInputError: a database URL is not one that this version supports.
+        InvalidInputError: a database URL is not supported.
     """
     install_redaction()
     placements = Placements(settings.database_urls, settings.database_pool_size, settings.database_password_file)
@@ -133,7 +127,7 @@ def create_app(settings: Settings) -> FastAPI:
         summary="Privacy budgets, kept the way a bank keeps accounts",
         version=VERSION,
         lifespan=lifespan,
-        docs_url=None,  # a page of our own shows it
+        docs_url=None,  # the dashboard has its own page
         redoc_url=None,
         redirect_slashes=False,
         telemetry=configure_tracing(),
@@ -166,7 +160,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.histories = AccountHistoryCache()
     app.state.verifications = Verifications()
     for module in (*ROUTERS, *DASHBOARD_ROUTERS):
-        # As they are: `include_router` would make each route anew for this application.
+        # `include_router` would copy each route for this application.
         app.router.routes.extend(module.routes.routes)
     describe(app)
     security_headers.install(app)
@@ -175,7 +169,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _start_background_tasks(background: TaskRegistry, state: State, settings: Settings) -> None:
-    """Begin what is done beside the requests, but for what `Placements.at_work` does."""
+    """Start the background tasks that `Placements.lifespan` does not start."""
     for placement in state.placements:
         background.start(f"keys:{placement.name}", state.keys.keep_fresh(placement.name))
         background.start(f"soundness:{placement.name}", state.soundness.keep_looking(placement))
@@ -188,5 +182,5 @@ def _start_background_tasks(background: TaskRegistry, state: State, settings: Se
 
 
 def application() -> FastAPI:
-    """The application by the environment's settings; each worker process makes its own."""
+    """Build the application from the environment's settings, once for each worker process."""
     return create_app(Settings())

@@ -1,4 +1,4 @@
-"""Listening on a port, and leaving it without leaving anybody waiting."""
+"""HTTP server: worker processes, listening sockets and graceful shutdown."""
 
 import asyncio
 import errno
@@ -27,33 +27,26 @@ from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
 
 QUIET_SECONDS: Final = 1.0
-"""Who keeps a connection and has asked nothing for so long is not about to ask."""
+"""Time without requests after which the remaining connections count as idle."""
 
 LAST_SECONDS: Final = 5.0
-"""What a process that gave up waiting may still take to end; then it is ended."""
+"""Grace period after the shutdown deadline before the process is killed."""
 
 STARTING_SECONDS: Final = 30
-"""A worker that does not answer for so long is hung: less, and a busy machine would never see one start."""
+"""Time after which an unresponsive worker counts as hung; long enough to start on a busy machine."""
 
 _logger = logging.getLogger(__name__)
 
 
 class PortError(Exception):
-    """The service cannot listen where it should; the message is a sentence."""
+    """The service cannot listen on the port; the message is a sentence."""
 
 
 def check_port(host: str, port: int) -> int:
-    """Look whether a port can be listened on, before anybody is told that it is.
-
-    Args:
-        host: the address.
-        port: 0 for any that is free.
-
-    Returns:
-        The port, which is free at this moment.
+    """Check that a port can be bound; return it, or a free one for 0.
 
     Raises:
-        PortError: it is in use, or not ours to take.
+        PortError: the port is in use, or binding is not permitted.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will
@@ -70,14 +63,8 @@ def check_port(host: str, port: int) -> int:
 
 
 def serve(host: str, port: int, workers: int) -> None:
-    """Serve until the process is told to stop, and whoever has asked is answered.
-
-    Args:
-        host: the address to listen on.
-        port: the port.
-        workers: how many processes share it; each makes its own application.
-    """
-    # uvloop and httptools are named, not left to chance: without uvloop every kept-alive request to one of
+    """Serve until a stop signal, and finish the requests in progress."""
+    # uvloop and httptools are named explicitly: without uvloop every kept-alive request to one of
     # several workers takes 44 ms longer, and a missing one is an error at start.
     settings = Settings()
     config = BoundedConfig(
@@ -88,11 +75,11 @@ def serve(host: str, port: int, workers: int) -> None:
         port=port,
         loop="uvloop",
         http=BoundedConnection,  # of httptools
-        ws="none",  # a connection that is upgraded would be bounded by nothing
+        ws="none",  # an upgraded connection would have no limits
         log_config=log_config(settings.log_format, settings.log_level, requests=settings.log_requests),
         log_level=settings.log_level,
-        server_header=False,  # nobody need know what to look for
-        access_log=False,  # it names paths, and what stands in them; app/api/request_metrics.py has lines of requests
+        server_header=False,  # do not disclose the software
+        access_log=False,  # it logs full paths; app/api/request_metrics.py logs requests instead
         timeout_worker_healthcheck=STARTING_SECONDS,
     )
     config.limits = Limits(
@@ -101,28 +88,27 @@ def serve(host: str, port: int, workers: int) -> None:
     if workers == 1:
         server = _Server(config)
         server.run()
-        if not server.started and not server.should_exit:  # it has said why
+        if not server.started and not server.should_exit:  # uvicorn has logged the reason
             sys.exit(STARTUP_FAILURE)
         return
     with ExitStack() as stack:
         if SHARED_FOLDER not in os.environ:
             folder = stack.enter_context(TemporaryDirectory(prefix="epsilon-ledger-metrics-"))
-            os.environ[SHARED_FOLDER] = folder  # before any worker begins to count
+            os.environ[SHARED_FOLDER] = folder  # before any worker creates metrics
             stack.callback(os.environ.pop, SHARED_FOLDER)
-        multiprocess.Process = _WorkerProcess  # type: ignore[misc] # the supervisor makes them by this name alone
+        multiprocess.Process = _WorkerProcess  # type: ignore[misc] # uvicorn's supervisor looks the class up by this name
         _WorkerSupervisor(config, [config.bind_socket()]).run()
 
 
 class _Server(uvicorn.Server):
-    """A server that says good-bye before it closes its connections.
+    """Server that announces the shutdown before it closes connections.
 
-    uvicorn's own closes those that are idle at once: a request that was on its way is lost, and nobody answers it. Here
-    every answer says `Connection: close` from the signal on, who has asked meanwhile is answered, and a connection is
-    closed once it is quiet.
+    uvicorn closes idle connections at once, which loses requests in flight. Here every response after the signal has
+    `Connection: close`, requests that still arrive are answered, and a connection closes once it is quiet.
     """
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve; a signal to stop is an order that was carried out, and no failure."""
+        """Serve; a stop signal is no failure."""
         for each in (SIGTERM, SIGINT):
             signal(each, self._leave)
         with gc_frozen():
@@ -131,16 +117,16 @@ class _Server(uvicorn.Server):
             super().run(sockets)
 
     def _leave(self, *_: object) -> None:
-        """Heed a signal that comes while the application loads; uvicorn sends it once more when it has ended."""
+        """Stop on a signal during loading; uvicorn raises it again at its end."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and close the connections that take too long."""
+        """Listen, and start closing connections past their deadlines."""
         await super().startup(sockets)
         self._sweeping = asyncio.create_task(sweep(self.server_state))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer who has asked, refuse who comes, and end within the time that is set."""
+        """Finish requests in progress, refuse connections, and end within the configured time."""
         settings = Settings()
         ends_at = monotonic() + settings.shutdown_delay_seconds + settings.shutdown_seconds
         _end_by(ends_at + LAST_SECONDS)
@@ -148,7 +134,7 @@ class _Server(uvicorn.Server):
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         for connection in list(self.server_state.connections):
             if connection.cycle is not None and not connection.cycle.response_complete:  # type: ignore[union-attr]
-                connection.shutdown()  # after the answer that is being made
+                connection.shutdown()  # after its current response
         await asyncio.sleep(settings.shutdown_delay_seconds)
         await self._refuse(sockets or [])
         await self._hear_out(ends_at)
@@ -156,7 +142,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _refuse(self, sockets: Sequence[socket.socket]) -> None:
-        """Take no further connection; those that stand already are let in, as they may have asked."""
+        """Stop accepting; take over established connections, which may carry requests."""
         connect = asyncio.get_running_loop().connect_accepted_socket
         listening = [each for server in self.servers for each in server.sockets]
         waiting = [one for each in listening for one in _waiting_at(each)]
@@ -173,7 +159,7 @@ class _Server(uvicorn.Server):
         )
 
     async def _hear_out(self, ends_at: float) -> None:
-        """Wait until nobody has asked for a while, or no connection is left."""
+        """Wait until no request arrives for `QUIET_SECONDS` or no connection is left."""
         answered, quiet_at = self.server_state.total_requests, monotonic()
         while self.server_state.connections and monotonic() < min(ends_at, quiet_at + QUIET_SECONDS):
             await asyncio.sleep(QUIET_SECONDS / 10)
@@ -193,16 +179,16 @@ class _WorkerProcess(multiprocess.Process):
 
 
 class _WorkerSupervisor(multiprocess.Multiprocess):
-    """The processes on a port, and who starts them anew."""
+    """Supervisor that starts and restarts the processes on a port."""
 
     def terminate_all(self) -> None:
-        """Stop all of them; the port is left first, or who comes now would wait for an answer that nobody gives."""
+        """Stop all processes; close the port first, so that no new connection waits in vain."""
         for each in self.sockets:
             each.close()
         super().terminate_all()
 
     def keep_subprocess_alive(self) -> None:
-        """Start those anew that died; what they were doing is counted no longer, what they did still is."""
+        """Restart processes that died, and drop their live gauges from the metrics."""
         before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
@@ -210,22 +196,22 @@ class _WorkerSupervisor(multiprocess.Multiprocess):
 
 
 def _waiting_at(listening: socket.socket) -> list[socket.socket]:
-    """Connections that stand and that nobody has taken yet."""
-    own = socket.socket(fileno=os.dup(listening.fileno()))  # what the event loop hands out cannot accept
+    """Accept the connections in a socket's backlog."""
+    own = socket.socket(fileno=os.dup(listening.fileno()))  # the event loop's transport socket cannot accept
     own.settimeout(0)
     found = []
     with own:
         while True:
             try:
                 found.append(own.accept()[0])
-            except ConnectionAbortedError:  # who came has left again
+            except ConnectionAbortedError:  # the client has disconnected
                 continue
             except OSError:
                 return found
 
 
 def _end_by(moment: float) -> None:
-    """End the process at a moment of the monotonic clock, whatever it waits for: what is committed is safe."""
+    """End the process at a time of the monotonic clock; committed data is safe."""
 
     def end() -> None:
         _logger.error("What was begun did not end in time; the process is ended.")

@@ -1,4 +1,4 @@
-"""Settings, frozen, from the environment."""
+"""Settings from environment variables, frozen."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from app.service.auth.oidc.config import OidcConfig, RoleMapping, check_issuer, 
 
 
 def _placements(given: object) -> object:
-    """A JSON object in which every name stands once, and none is that of the default placement."""
+    """Parse a JSON object of placements; refuse duplicates and the default's name."""
     if not isinstance(given, str):
         return given
     right = 'write {"eu-2": "postgresql://USER@HOST/DATABASE"}'
@@ -36,7 +36,7 @@ def _placements(given: object) -> object:
 
 PREFIX: Final = "EPSILON_LEDGER_"
 OTHERS: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TORTURE", "FAULTS"))
-"""Of the trainers' client and of this project's tests: no settings of the service, and no mistakes."""
+"""Variables of the client and of this project's tests, which are not settings of the service."""
 
 MIN_TOKEN_LENGTH: Final = 16
 MAX_TOKEN_LENGTH: Final = 500
@@ -49,49 +49,48 @@ Claim = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class Settings(BaseSettings):
-    """What can be configured; each by an environment variable with the prefix EPSILON_LEDGER_.
+    """Configuration; each setting is an environment variable with the prefix EPSILON_LEDGER_.
 
     Args:
-        database_url: sqlite:///FILE or postgresql://USER@HOST/DATABASE; by default a SQLite file in the working folder.
-        database_pool_size: how many connections to each PostgreSQL a worker process keeps at the most.
-        database_password_file: a file with the password for databases whose URLs have none, read with every new
-            connection; empty: libpq looks for one (PGPASSWORD, PGPASSFILE).
-        rate_limit_per_second: requests a second that a worker process takes of one key; 0: as many as come.
-        rate_limit_burst: how many it takes at once of a key that was silent.
-        rate_limit_failures_per_second: requests without a known key that it takes of one address; 0: as many as come.
-            At once it takes ten times as many.
-        rate_limit_sign_ins_per_minute: how often one key or person may sign in with a browser, and ten times as often
-            at once; all at one address may try ten times as often; 0: as often as they like.
-        max_connections: how many connections a worker process takes at a time.
-        request_head_seconds: how long a request's line and headers may take to arrive.
-        request_body_seconds: how long its body may then take, and how long nothing may be taken of an answer.
-        session_hours: how long somebody stays signed in with a browser at the most.
-        signing_key_file: a PEM file with the Ed25519 private key that signs checkpoints and statements; empty: none.
-        checkpoint_seconds: how often the history of each organisation is signed, if there is a key; 0: when asked only.
-        placements: further databases, each with organisations of its own: a JSON object of names and URLs.
-        webhooks_allow_private: whether webhooks may lead to addresses that are not public, and by http.
+        database_url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
+        database_pool_size: maximum connections of a worker process to each PostgreSQL database.
+        database_password_file: password for URLs without one, read at every connection; empty: libpq finds one
+            (PGPASSWORD, PGPASSFILE).
+        rate_limit_per_second: requests for each key in a worker process; 0: unlimited.
+        rate_limit_burst: requests at once for each key.
+        rate_limit_failures_per_second: requests without a valid key for each address, ten times as many at once;
+            0: unlimited.
+        rate_limit_sign_ins_per_minute: browser sign-ins for each key or person; ten times as many at once, and ten
+            times as many for an address; 0: unlimited.
+        max_connections: concurrent connections of a worker process.
+        request_head_seconds: time for a request's line and headers to arrive.
+        request_body_seconds: time for its body, and for a client that reads nothing of its response.
+        session_hours: maximum lifetime of a browser session.
+        signing_key_file: PEM file with the Ed25519 key that signs checkpoints and statements; empty: none.
+        checkpoint_seconds: interval of signed checkpoints if there is a key; 0: on request only.
+        placements: further databases with their own organisations, as a JSON object of names and URLs.
+        webhooks_allow_private: allow webhooks to private addresses and over http.
         log_format: of the lines on standard error.
-        log_level: the lowest that is logged.
-        log_requests: whether each request has a line.
-        shutdown_seconds: how long a process that is told to stop goes on answering who has asked.
-        shutdown_delay_seconds: how long it takes new connections all the same, while /readyz says 503.
-        metrics_token: what Prometheus sends to read /metrics; None: anybody may, and nobody is named.
-        metrics_token_file: a file with that token.
-        metrics_top_accounts: of how many populations, and of how many budgets, metrics say how full they are.
-        openid_issuer: the OpenID Connect provider whose tokens people may send, as these name it; None: no tokens.
-        openid_audience: what tokens for this service are made out to.
-        openid_jwks_url: where its keys are; None: where its /.well-known/openid-configuration says.
-        openid_organisation: id or name of the organisation whose people it knows; or instead
-        openid_organisation_claim: the claim that holds that.
-        openid_roles: a JSON object from a group to its role and, if that is bound to an account, a scope.
-        openid_groups_claim: the claim that lists a person's groups.
-        openid_subject_claim: the claim that names a person, and never another one.
-        openid_client_id: as the provider knows this service, whose pages then let people sign in there; None: they do
-            not.
-        openid_client_secret_file: a file with what the service proves itself by; empty: it is a public client.
-        openid_scopes: what is asked of the provider, so that its tokens have the groups.
-        openid_session_minutes: how long somebody who signed in there is believed before the provider is asked again.
-        public_url: where people find the service, as https://HOST; None: as each request says.
+        log_level: the minimum level.
+        log_requests: log one line for each request.
+        shutdown_seconds: time to finish requests after a stop signal.
+        shutdown_delay_seconds: time to accept connections before that, while /readyz returns 503.
+        metrics_token: bearer token for /metrics; None: public, without the names of accounts.
+        metrics_token_file: file with that token.
+        metrics_top_accounts: number of populations, and of budgets, that metrics list by utilisation.
+        openid_issuer: OpenID Connect issuer of accepted tokens; None: tokens are not accepted.
+        openid_audience: required audience of tokens.
+        openid_jwks_url: key set; None: from /.well-known/openid-configuration.
+        openid_organisation: id or name of the organisation of all users; or instead
+        openid_organisation_claim: the claim with it.
+        openid_roles: JSON object from a group to a role and optionally the scope of an account.
+        openid_groups_claim: claim with the user's groups.
+        openid_subject_claim: claim with the user's unique, never reused id.
+        openid_client_id: this service's client id, which enables browser login; None: disabled.
+        openid_client_secret_file: file with the client secret; empty: a public client.
+        openid_scopes: requested scopes, such that tokens include the groups.
+        openid_session_minutes: time until a browser session is checked with the provider again.
+        public_url: public origin of the service, as https://HOST; None: from the request.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
@@ -140,7 +139,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _openid_is_whole(self) -> Self:
-        """Refuse half of what is to be agreed with a provider: who forgot a part would let in too many, or nobody."""
+        """Refuse an incomplete OpenID Connect configuration."""
         given = [name for name in self.model_fields_set if name.startswith("openid_") and getattr(self, name)]
         if not given:
             return self
@@ -161,7 +160,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _one_metrics_token(self) -> Self:
-        """Refuse two tokens, and a file that has none: what was meant to be closed must not stand open."""
+        """Refuse two metrics tokens, and a token file without a valid token."""
         if self.metrics_token_file:
             file, token = _variable("metrics_token_file"), _variable("metrics_token")
             if self.metrics_token is not None:
@@ -176,14 +175,14 @@ class Settings(BaseSettings):
 
     @property
     def resolved_metrics_token(self) -> str | None:
-        """What is to be sent to read metrics; None: nothing."""
+        """Token required to read metrics, or None."""
         if self.metrics_token_file:
             return Path(self.metrics_token_file).read_text(encoding="utf-8").strip()
         return self.metrics_token
 
     @property
     def openid(self) -> OidcConfig | None:
-        """What is agreed with an OpenID Connect provider; None: people have API keys, too."""
+        """OpenID Connect configuration, or None for API keys alone."""
         if self.openid_issuer is None or self.openid_audience is None:
             return None
         return OidcConfig(
@@ -198,10 +197,10 @@ class Settings(BaseSettings):
         )
 
     def oidc_client(self) -> OidcClient | None:
-        """The way of people to the provider and back; None: they sign in with keys.
+        """Build the client for browser login, or None if it is not configured.
 
         Raises:
-            InvalidInputError: the file with the secret cannot be read.
+            InvalidInputError: the file with the client secret cannot be read.
         """
         if self.openid is None or self.openid_client_id is None:
             return None
@@ -219,18 +218,11 @@ def _variable(name: str) -> str:
 
 
 def known_variables() -> list[str]:
-    """The environment variables that are settings of the service."""
+    """List the environment variables that are settings."""
     return [_variable(name) for name in Settings.model_fields]
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """Variables that look like a setting and are none.
-
-    Args:
-        environment: the names of all variables; case does not matter.
-
-    Returns:
-        Those that nothing reads, in order.
-    """
+    """List, sorted, the names that look like a setting and are none; case is ignored."""
     known = {*known_variables(), *OTHERS}
     return sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)

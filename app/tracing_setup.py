@@ -1,4 +1,4 @@
-"""Traces to a collector of OpenTelemetry, for who has installed what sends them and has said where to."""
+"""Optional export of traces to an OpenTelemetry collector."""
 
 import logging
 import os
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""OpenTelemetry's own variables; one of them turns traces on. The others of theirs hold, too."""
+"""OpenTelemetry's variables that enable traces; its other variables apply too."""
 
 OFF: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
-"""Asking OpenTelemetry at each request whether somebody wants to know takes as long as reading a step."""
+"""Disabled explicitly, because OpenTelemetry's own check takes as long as parsing a step request."""
 
 _SENT: Final = ("url.path", "url.query")
-"""What a span holds of what was sent: a key that was put into a URL by mistake must not leave the service."""
+"""Attributes from the URL, which may contain a key by mistake."""
 
 _logger = logging.getLogger(__name__)
 
 
 def configure_tracing() -> TelemetryConfig:
-    """What FastAPI traces, by the environment; nothing, unless it names a collector."""
+    """Configure FastAPI's tracing from the environment; off without a collector."""
     if not any(os.environ.get(name) for name in ENDPOINTS):
         return OFF
     if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.sdk") is None:
@@ -39,21 +39,21 @@ def configure_tracing() -> TelemetryConfig:
     return {
         "tracing": True,
         "tracer_provider": provider,
-        "metrics": False,  # Prometheus reads them
-        "logs": False,  # with what was sent in them
+        "metrics": False,  # served to Prometheus
+        "logs": False,  # they would contain request data
         "operation_spans": False,
     }
 
 
 def _provider() -> "TracerProvider":
-    # Nobody else has to have them.
+    # These packages are an optional extra.
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as said
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415 - as said
     from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider  # noqa: PLC0415 - as said
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as said
 
     class Clean(SpanProcessor):
-        """Hides secrets in what a span holds of a request."""
+        """Redact secrets in span attributes."""
 
         def on_start(self, span: Span, parent_context: object = None) -> None:
             del parent_context

@@ -1,4 +1,4 @@
-"""The version of this installation, read once: to look it up among what is installed takes longer than a request."""
+"""Version of this installation, read once: the lookup takes longer than a request."""
 
 from importlib.metadata import version
 from typing import Final

@@ -1,1 +1,1 @@
-"""What is drawn: charts as plain data, for a browser, for a table beside them, and for pictures."""
+"""Charts as plain data, for scripts, tables and images."""

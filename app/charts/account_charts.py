@@ -1,4 +1,4 @@
-"""The charts of a population or a budget: its epsilon over time, and through which of its children."""
+"""Charts of a population or a budget."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,11 +9,11 @@ _TIME = Axis("Time (UTC)", AxisKind.TIME)
 
 
 def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> Chart:
-    """An account's epsilon over time, with its limit, what it tells of, and changes of the limit marked.
+    """Chart an account's epsilon over time, with limits and alert thresholds.
 
     Args:
         history: of the account.
-        thresholds: shares of its limit's epsilon.
+        thresholds: as shares of the limit's epsilon; those from 1 on are left out.
     """
     limit = history.account.limit
     assert limit is not None, "populations and budgets have limits"
@@ -37,9 +37,9 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
 
 
 def share_chart(history: AccountHistory) -> Chart | None:
-    """What went through each child, as parts of the account's limit at one order; None: nothing was spent.
+    """Chart each child's part of the account's limit at one order, or None without spending.
 
-    Children that are added up stand on one another; of disjoint parts the largest counts, and they stand side by side.
+    Sequential children are stacked; disjoint partitions are not, because the largest counts.
     """
     if history.order is None or not history.children:
         return None

@@ -1,4 +1,4 @@
-"""Charts: axes, series and marks, that know neither who draws them nor where the numbers come from."""
+"""Charts: axes, series and marks, independent of source and rendering."""
 
 import json
 import math
@@ -10,22 +10,22 @@ from typing import Any, Final
 from app.service.queries.run_history import spread
 
 MOST_ROWS: Final = 40
-"""Of the table beside a chart; of more points, so many evenly spread ones stand in it."""
+"""Maximum number of rows of a table."""
 
 MOST_MARKS: Final = 24
-"""Vertical lines that can be told apart; of more, the last ones."""
+"""Maximum number of vertical lines; the last ones are drawn."""
 
 _MILLE: Final = 1000
 
 
 def exact(number: float) -> str:
-    """A number that somebody has set, as short as it can be written and still be that number."""
+    """Format a configured number as short as possible without rounding it."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 
 
 class AxisKind(StrEnum):
-    """What a chart's horizontal axis counts: things, moments (milliseconds since 1970, UTC), or powers of ten."""
+    """Scale of the horizontal axis: numbers, times (milliseconds since 1970, UTC) or logarithmic."""
 
     NUMBER = "number"
     TIME = "time"
@@ -33,7 +33,7 @@ class AxisKind(StrEnum):
 
 
 class SeriesKind(StrEnum):
-    """How points are joined: straight, each until the next one, so and with what lies below filled, or not at all."""
+    """How points are joined: straight, as steps, as filled steps, or not at all."""
 
     LINE = "line"
     STEP = "step"
@@ -42,7 +42,7 @@ class SeriesKind(StrEnum):
 
 
 class SeriesRole(StrEnum):
-    """What a series means; by it, colour and dashes are the same everywhere."""
+    """Meaning of a series; determines its colour and dashes in every chart."""
 
     SPENT = "spent"
     HELD = "held"
@@ -61,9 +61,9 @@ class Axis:
     """One of the two axes of a chart.
 
     Args:
-        label: what is measured, with its unit.
-        kind: how it is divided.
-        start: where it begins at the latest; None: where the points do.
+        label: quantity and unit.
+        kind: scale.
+        start: latest start of the axis; None: at the first point.
     """
 
     label: str
@@ -73,13 +73,13 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together.
+    """Points of one line, bar or area.
 
     Args:
         name: for the legend, the tooltip and the table.
-        points: in the order in which they are joined.
+        points: in drawing order.
         kind: how they are joined.
-        role: what they mean; None: one of several alike.
+        role: their meaning; None for one of several alike.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at a place of the horizontal axis."""
+    """An event at a position of the horizontal axis."""
 
     x: float
     label: str
@@ -98,12 +98,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The numbers of a chart, for who reads and does not look.
+    """Numbers of a chart as text.
 
     Args:
-        head: the names of the columns, the horizontal axis first.
-        rows: as they are written.
-        left_out: how many places of the horizontal axis are not among them.
+        head: column names, the horizontal axis first.
+        rows: formatted cells.
+        left_out: number of positions without a row.
     """
 
     head: tuple[str, ...]
@@ -116,12 +116,12 @@ class Chart:
     """A chart.
 
     Args:
-        title: what it shows.
-        x: the horizontal axis.
-        y: the vertical axis.
-        series: drawn in this order, the first behind the others.
+        title: of the chart.
+        x: horizontal axis.
+        y: vertical axis.
+        series: drawn in this order, the first in the background.
         marks: vertical lines.
-        stacked: whether areas stand on one another; then they have the same places of the horizontal axis.
+        stacked: stack areas, which then share their horizontal positions.
     """
 
     title: str
@@ -133,13 +133,13 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be drawn but limits."""
+        """Whether there is nothing to draw except limits."""
         fixed = {SeriesRole.LIMIT, SeriesRole.THRESHOLD}
         return not any(series.points for series in self.series if series.role not in fixed)
 
     @property
     def summary(self) -> str:
-        """The chart in a sentence, for who does not see it."""
+        """The chart in a sentence, for screen readers."""
         if self.is_empty:
             return f"{self.title}: nothing yet."
         told = [f"{each.name} {_last(each)}" for each in self.series if each.points and _last(each)]
@@ -147,7 +147,7 @@ class Chart:
         return f"{self.title}. At the end: {shown}."
 
     def json(self) -> str:
-        """The chart for a script, safe within an element of a page."""
+        """Serialize the chart as JSON that is safe inside an HTML element."""
         spec = {
             "title": self.title,
             "x": {"label": self.x.label, "kind": str(self.x.kind), "from": self.x.start},
@@ -167,13 +167,13 @@ class Chart:
         return _embedded(spec)
 
     def place(self, x: float) -> str:
-        """How a place of the horizontal axis is written."""
+        """Format a horizontal position."""
         if self.x.kind is AxisKind.TIME:
             return f"{datetime.fromtimestamp(x / _MILLE, UTC):%Y-%m-%d %H:%M}"
         return f"{x:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}") if x == int(x) else f"{x:.6g}"
 
     def table(self) -> Table:
-        """Its numbers as a table: a row for each place of the horizontal axis, evenly thinned out to MOST_ROWS."""
+        """Tabulate the chart, thinned evenly to `MOST_ROWS` positions."""
         places = sorted({x for series in self.series for x, _ in series.points})
         shown = [places[at] for at in spread(0, len(places), MOST_ROWS)]
         columns: list[dict[float, float | None]] = [dict(series.points) for series in self.series]
@@ -182,12 +182,12 @@ class Chart:
 
 
 def milliseconds(at: datetime) -> float:
-    """A moment's place on an axis of time."""
+    """Convert a timestamp to its position on a time axis."""
     return round(at.timestamp() * _MILLE)
 
 
 def written(y: float | None) -> str:
-    """A number of the vertical axis, rounded up to four significant digits; what was lost is not made smaller."""
+    """Format a value, rounded up to four significant digits so that no loss looks smaller."""
     if y is None:
         return ""
     if math.isinf(y):
@@ -208,6 +208,6 @@ def _finite(y: float | None) -> float | None:
 
 
 def _embedded(spec: dict[str, Any]) -> str:
-    """JSON in which nothing ends the element that holds it, and that every parser of JavaScript takes."""
+    """Serialize to ASCII JSON without characters that end an HTML element."""
     text = json.dumps(spec, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""Charts as pictures, for reports and for pages that run no script: SVG or PNG, the same bytes for the same chart."""
+"""Charts as SVG or PNG images; the same chart gives the same bytes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ DPI: Final = 100
 
 
 class PictureKind(StrEnum):
-    """The form of a picture."""
+    """Image format."""
 
     SVG = "svg"
     PNG = "png"
 
     @property
     def media_type(self) -> str:
-        """As it is served."""
+        """The media type of the format."""
         return "image/svg+xml" if self is PictureKind.SVG else "image/png"
 
 
@@ -39,14 +39,7 @@ class ChartTheme(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How a picture is drawn.
-
-    Args:
-        kind: SVG or PNG.
-        theme: light or dark.
-        width: in pixels.
-        height: in pixels.
-    """
+    """Format, theme and size in pixels of an image."""
 
     kind: PictureKind
     theme: ChartTheme
@@ -112,21 +105,13 @@ _drawing: Final = Lock()
 
 
 def draw(chart: Chart, frame: Frame) -> bytes:
-    """Draw a chart.
-
-    Args:
-        chart: what is drawn.
-        frame: how.
-
-    Returns:
-        The picture's bytes: the same ones for the same chart and frame.
-    """
-    # Imported by the first picture: it takes half a second, of which nobody who starts the service should know.
+    """Render a chart as an image, deterministically."""
+    # Imported for the first image: the import takes half a second of the service's start.
     from matplotlib import rc_context  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     colours = _COLOURS[frame.theme]
-    with _drawing, rc_context(_SETTINGS):  # settings are those of the process
+    with _drawing, rc_context(_SETTINGS):  # matplotlib's settings are global
         size = (frame.width / DPI, frame.height / DPI)
         figure = Figure(figsize=size, dpi=DPI, facecolor=colours["paper"], layout="constrained")
         axes = figure.add_subplot(facecolor=colours["paper"])
@@ -217,10 +202,10 @@ def _look(series: Series, theme: ChartTheme, place: int) -> _Look:
 
 
 def _told(svg: bytes, chart: Chart) -> bytes:
-    """An SVG with a title and a description, for who does not see it."""
+    """Add a title and a description to an SVG, for screen readers."""
     head, opened, rest = svg.partition(b"<svg ")
     attributes, closed, body = rest.partition(b">")
     words = f"<title>{escape(chart.title)}</title><desc>{escape(chart.summary)}</desc>"
     named = b'<svg role="img" ' if opened else b""
-    # The document type names a file of another host, which a careful reader would have to ask.
+    # The DOCTYPE refers to a DTD on another host.
     return head.partition(b"<!DOCTYPE")[0] + named + attributes + closed + words.encode() + body

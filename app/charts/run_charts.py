@@ -1,4 +1,4 @@
-"""The charts of a run: its epsilon over its steps, and what its steps were."""
+"""Charts of a run: its epsilon, noise and sampling by step."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -11,17 +11,13 @@ from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.queries.run_detail import RunDetail
 
 MOST_ATTEMPTS: Final = 6
-"""Lines that can be told apart; of more attempts the last ones are drawn."""
+"""Maximum number of lines; the last attempts are drawn."""
 
 _STEPS: Final = Axis("Step", start=0)
 
 
 def run_chart(seen: RunDetail) -> Chart:
-    """A run's epsilon over its steps, with its limit, what was refused, and where its default event would lead.
-
-    Args:
-        seen: the run.
-    """
+    """Chart a run's epsilon by step, with limits, refusals and projection."""
     reading = seen.record.reading
     lines = _attempts(seen)
     if seen.projected:
@@ -43,17 +39,17 @@ def run_chart(seen: RunDetail) -> Chart:
 
 
 def noise_chart(seen: RunDetail) -> Chart | None:
-    """The noise multiplier of a run's steps; None: it never changed, or nothing has one."""
+    """Chart the noise multiplier by step, or None if it is constant or absent."""
     return _trait(seen, "Noise multiplier", smallest_noise)
 
 
 def sampling_chart(seen: RunDetail) -> Chart | None:
-    """The sampling probability of a run's steps; None: it never changed, or nothing has one."""
+    """Chart the sampling probability by step, or None if it is constant or absent."""
     return _trait(seen, "Sampling probability", sampling_of)
 
 
 def sampling_of(event: DpEvent) -> float | None:
-    """An event's one sampling probability; None: it has none, or several."""
+    """Return an event's only sampling probability, or None."""
     try:
         return sampling_probability(event)
     except UnsupportedEventError:
@@ -61,7 +57,7 @@ def sampling_of(event: DpEvent) -> float | None:
 
 
 def _attempts(seen: RunDetail) -> list[Series]:
-    """A line for each attempt: a later one begins at the step of its checkpoint, with what was spent by then."""
+    """Build a line for each attempt, from the step and epsilon of its checkpoint."""
     points: dict[int, list[Point]] = {}
     spent = 0.0
     for each in seen.points:
@@ -86,7 +82,7 @@ def _at(refused: Decision) -> Point:
 
 
 def _limits(seen: RunDetail) -> Iterator[Point]:
-    """Where the limit changed during the last attempt."""
+    """Yield the changes of the limit during the last attempt."""
     before: float | None = None
     for each in seen.points:
         if each.attempt == seen.record.run.attempt and each.reading.epsilon_limit != before:

@@ -1,1 +1,1 @@
-"""What each command does; `app.cli` puts them together."""
+"""Implementations of the commands that `app.cli` registers."""

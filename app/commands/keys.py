@@ -1,4 +1,4 @@
-"""Commands that issue, list and withdraw API keys; the chain names the command line as who did it."""
+"""Commands that create, list and revoke API keys; audited as the command line."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ Organisation = Annotated[str, typer.Option("--org", help="The organisation's id 
 
 
 def _moment(text: str) -> datetime:
-    """A moment as the API takes it."""
+    """Parse a timestamp as the API does."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -49,7 +49,7 @@ def create_key(
     *,
     as_json: Json = False,
 ) -> None:
-    """Issue an API key and print it; it is shown this once."""
+    """Create an API key and print it once."""
     del as_json  # a key is printed as JSON either way, so that it can be piped
     terms = KeyTerms(role, name, scope, expires)
     with open_ledger() as placements:
@@ -61,7 +61,7 @@ def create_key(
 
 
 def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
-    """List an organisation's API keys in the order of their making, also those that ended; no secret is shown."""
+    """List an organisation's API keys by creation time, ended ones included; no secret is shown."""
     with open_ledger(migrated=False) as placements:
         db = placements.find_organisation(organisation).database
         now = db.clock.now()
@@ -83,7 +83,7 @@ def revoke_key(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Withdraw an API key: within a second it opens nothing, on every replica."""
+    """Revoke an API key; every replica rejects it within a second."""
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
     with open_ledger(migrated=False) as placements:
@@ -93,7 +93,7 @@ def revoke_key(
 
 
 def _every(call: RequestContext) -> Iterator[KeyRecord]:
-    """All keys, page by page."""
+    """Iterate over all keys, page by page."""
     after: str | None = None
     while page := api_keys.list_keys(call, after=after, limit=PAGE):
         yield from page
@@ -101,10 +101,10 @@ def _every(call: RequestContext) -> Iterator[KeyRecord]:
 
 
 def _call_about(placements: Placements, key_id: str) -> RequestContext:
-    """A call for the organisation that has the key.
+    """Build a context for the organisation that owns the key.
 
     Raises:
-        NotFoundError: none has.
+        NotFoundError: the key does not exist.
     """
     for db in placements.databases.values():
         with db.read(ALL_TENANTS) as tx:
@@ -122,7 +122,7 @@ def _state(key: KeyRecord, now: datetime) -> str:
 
 
 def _facts(key: KeyRecord) -> dict[str, object]:
-    """As the API shows a key."""
+    """Format a key as the API does."""
     return {
         "id": key.id,
         "name": key.name,

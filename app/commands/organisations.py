@@ -1,4 +1,4 @@
-"""The command that founds organisations."""
+"""The command that creates organisations."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ def create_organisation(
     *,
     as_json: Json = False,
 ) -> None:
-    """Found an organisation and print its id."""
+    """Create an organisation and print its id."""
     with open_ledger() as placements:
         home = placements.named(placement).database
         organisation_id = authentication.create_organisation(

@@ -1,4 +1,4 @@
-"""Commands about quarantined accounts: list them, and lift a quarantine with another person."""
+"""Commands that list quarantined accounts and lift quarantines."""
 
 from typing import Annotated, Final
 
@@ -20,7 +20,7 @@ _HOW: Final = "Two persons lift it when verification finds nothing any more: eps
 
 
 def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> None:
-    """List the quarantined accounts of an organisation, and why nothing is charged to them."""
+    """List an organisation's quarantined accounts and the reasons."""
     with open_ledger(migrated=False) as placements:
         found = quarantines.list_quarantined(_call(placements, organisation))
     text = "\n".join([*found.values(), _HOW]) if found else "No account is quarantined."
@@ -34,10 +34,10 @@ def lift_quarantine(
     *,
     as_json: Json = False,
 ) -> None:
-    """Approve that the quarantine of an account ends, or propose it where no other person has.
+    """Approve the end of an account's quarantine, or propose it.
 
-    The approval verifies the organisation first, and is refused while a fault is found. The command line is one person:
-    what it proposes, somebody else approves.
+    Approval verifies the organisation first and fails while a discrepancy remains. The command line counts as one
+    person: another person approves its proposals.
     """
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")

@@ -1,4 +1,4 @@
-"""Commands that serve, or get ready to."""
+"""Commands that serve the API or prepare the service."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ def serve(
     *,
     as_json: Json = False,
 ) -> None:
-    """Serve the API; an embedded SQLite database is migrated first."""
+    """Serve the API; SQLite databases are migrated first."""
     try:
         taken = check_port(host, port)
     except PortError as error:
@@ -44,7 +44,7 @@ def migrate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring the database, and that of every placement, to the newest schema; concurrent calls wait for each other."""
+    """Migrate the databases of all placements; concurrent migrations wait for each other."""
     with open_databases() as placements:
         if check:
             behind = [placement.name for placement in placements if not is_schema_current(placements, placement)]
@@ -59,7 +59,7 @@ def migrate(
 
 
 def demo(*, as_json: Json = False) -> None:
-    """Watch a real DP-SGD training being stopped at its budget."""
+    """Watch a real DP-SGD training stop at its budget."""
     from app.demo.entrypoint import run_demo  # noqa: PLC0415 - see `openapi`
 
     raise typer.Exit(run_demo(as_json=as_json))
@@ -67,7 +67,7 @@ def demo(*, as_json: Json = False) -> None:
 
 def openapi() -> None:
     """Print the OpenAPI description."""
-    # What no other command needs takes a third of the time that each of them would take to start.
+    # Importing the application at module level would slow the start of every command by a third.
     from app.api.openapi import openapi_text  # noqa: PLC0415 - as said
     from app.main import application  # noqa: PLC0415 - as said
 

@@ -1,4 +1,4 @@
-"""Commands that prove a ledger, or let others prove it."""
+"""Commands that verify, sign, copy and export a ledger."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from app.service.verification.trusted_checkpoints import TrustedCheckpoint, witn
 from app.settings import Settings
 
 MOST_COMMANDS: Final = 20
-"""For lifting quarantines, one an account, that `verify` prints."""
+"""Maximum number of `quarantine lift` commands that `verify` prints."""
 
 
 def copy_ledger(
@@ -35,9 +35,9 @@ def copy_ledger(
     *,
     as_json: Json = False,
 ) -> None:
-    """Copy a whole ledger to another database, and verify the copy; stop the service first. Exit 1 on a mismatch.
+    """Copy a ledger to another database and verify the copy; exit 1 on a mismatch.
 
-    Passwords belong into PGPASSWORD or a password file: what stands on a command line can be seen by others.
+    Stop the service first. Put passwords into PGPASSWORD or a password file: other users can read command lines.
     """
     old, new = Database(source, called="--from"), Database(target, called="--to")
     try:
@@ -69,9 +69,9 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute every account from its charges alone, compare the bytes, walk every chain; exit 1 on a mismatch.
+    """Recompute every account from its charges and check every hash chain; exit 1 on a mismatch.
 
-    Writes to an account whose balance is not proven are stopped, until two persons lift that: `quarantine lift`.
+    Unverified accounts are quarantined until two persons lift that: `quarantine lift`.
     """
     witnesses = _witnesses(checkpoint or [], public_key)
     began_at = monotonic()
@@ -116,7 +116,7 @@ def verify(
 def checkpoint(
     organisation: Annotated[str, typer.Option("--org", help="The organisation's id or name.")],
 ) -> None:
-    """Sign all that was done and decided so far, and print it as JSON: keep it where nobody can rewrite it."""
+    """Sign the whole history of an organisation and print the checkpoint as JSON; store it elsewhere."""
     signer = required(signer_of(Settings().signing_key_file))
     with open_ledger(migrated=False) as placements:
         db = placements.find_organisation(organisation).database
@@ -150,7 +150,7 @@ def export_charges(
 
 
 def _lifting(found: VerificationReport) -> Iterator[str]:
-    """How charges pass again to accounts in which nothing is found any more."""
+    """Explain how to lift the quarantines that are no longer justified."""
     liftable = sorted(found.liftable)
     if not liftable:
         return
@@ -173,7 +173,7 @@ def _write_metrics(file: Path, found: VerificationReport, seconds: float) -> Non
 
 
 def _witnesses(files: list[Path], public_key: Path | None) -> list[TrustedCheckpoint]:
-    """What checkpoints say that were kept elsewhere."""
+    """Read and check the checkpoints that were kept elsewhere."""
     if files and public_key is None:
         raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
     try:

@@ -1,1 +1,1 @@
-"""A real DP-SGD training that is stopped at its budget, for people to watch."""
+"""A real DP-SGD training that stops at its budget."""

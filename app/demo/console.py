@@ -1,4 +1,4 @@
-"""What the demo shows: a progress bar on a terminal, plain lines anywhere else."""
+"""Console output of the demo: a progress bar on a terminal, plain lines elsewhere."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,30 +15,17 @@ Watch = Callable[[Admission], None]
 
 
 class Screen:
-    """Where the demo tells its story.
-
-    Args:
-        console: of the terminal or the file that is written to.
-    """
+    """Output of the demo on a console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def say(self, text: str = "") -> None:
-        """Write a line, unwrapped, so that a command in it can be copied.
-
-        Args:
-            text: the line; nothing in it is read as markup.
-        """
+        """Write a line verbatim and unwrapped, so that commands can be copied."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Write a table of two columns.
-
-        Args:
-            title: above it.
-            rows: name and value.
-        """
+        """Write a table of names and values."""
         table = Table(title=title, title_justify="left", show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
@@ -48,13 +35,10 @@ class Screen:
 
     @contextmanager
     def training(self, expected_steps: int) -> Iterator[Watch]:
-        """Show how a training goes on.
-
-        Args:
-            expected_steps: how many will be admitted, as far as is known.
+        """Show the progress of a training.
 
         Yields:
-            What wants to be told every admission.
+            A callback for each admission.
         """
         if not self._console.is_terminal:
             yield self._lines(max(1, expected_steps // _LINES_OF_PROGRESS))

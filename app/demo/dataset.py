@@ -1,4 +1,4 @@
-"""The demo's patients: scikit-learn's bundled breast-cancer data, scaled without a look at it."""
+"""The demo's patients: scikit-learn's breast-cancer data, scaled by public ranges."""
 
 from dataclasses import dataclass
 
@@ -27,10 +27,10 @@ _TEST_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Patients:
-    """Records for training, and others to test the model on.
+    """Records for training and for testing.
 
     Args:
-        features: (n_train, 31), the 30 features scaled to [-1, 1] and a column of ones.
+        features: (n_train, 31): 30 features scaled to [-1, 1], and a column of ones.
         labels: (n_train,), 1 for a benign tumour.
         test_features: (n_test, 31).
         test_labels: (n_test,).
@@ -43,16 +43,12 @@ class Patients:
 
     @property
     def count(self) -> int:
-        """How many records are trained on."""
+        """Number of training records."""
         return len(self.labels)
 
 
 def load_patients() -> Patients:
-    """Load, scale and split the data.
-
-    Returns:
-        The same in every demo.
-    """
+    """Load, scale and split the data; the split is fixed."""
     features, labels = load_breast_cancer(return_X_y=True)
     low, high = np.array(_RANGES).T
     scaled = 2.0 * (features - low) / (high - low) - 1.0
@@ -64,14 +60,7 @@ def load_patients() -> Patients:
 
 
 def accuracy_without_privacy(patients: Patients) -> float:
-    """Train the same kind of model with neither clipping nor noise, for comparison.
-
-    Args:
-        patients: to train on and to test on.
-
-    Returns:
-        Its accuracy on the test records, in [0, 1].
-    """
+    """Train without clipping and noise; return the test accuracy in [0, 1]."""
     # The column of ones is the intercept already.
     model = LogisticRegression(C=100.0, fit_intercept=False, max_iter=5_000)
     model.fit(patients.features, patients.labels)

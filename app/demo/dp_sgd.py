@@ -1,7 +1,7 @@
-"""DP-SGD for a logistic regression, in a few lines of numpy.
+"""DP-SGD for a logistic regression in numpy.
 
-The noise here is drawn in floating point, whose low bits can betray the sum beneath (Mironov 2012, CCS "On
-significance of the least significant bits"); a production trainer draws it from a hardened sampler.
+The noise is drawn in floating point, whose low bits can leak the exact sum (Mironov 2012, CCS "On significance of the
+least significant bits"); a production trainer uses a hardened sampler.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DpSgd:
-    """How the model is trained.
+    """Hyperparameters of the training.
 
     Args:
-        sampling_probability: chance of each record to be in a step's sample, in (0, 1].
+        sampling_probability: of each record in a step, in (0, 1].
         noise_multiplier: standard deviation of the noise divided by the clipping norm, above 0.
-        clipping_norm: most that one record can move the sum of gradients, in L2, above 0.
-        learning_rate: size of a step along the mean gradient, above 0.
+        clipping_norm: maximum L2 norm of a record's gradient, above 0.
+        learning_rate: step size along the mean gradient, above 0.
     """
 
     sampling_probability: float
@@ -29,18 +29,15 @@ class DpSgd:
     learning_rate: float
 
     def step(self, weights: Floats, features: Floats, labels: Floats, rng: np.random.Generator) -> Floats:
-        """Take one noisy step.
+        """Take one noisy step and return the new weights, (n_features,).
 
-        The number of records divides the sum and is treated as public, as is usual under add_or_remove_one.
+        The number of records is treated as public, as is usual under add_or_remove_one.
 
         Args:
             weights: (n_features,).
             features: (n_records, n_features).
             labels: (n_records,), 0 or 1.
             rng: source of the sample and of the noise.
-
-        Returns:
-            The new weights: (n_features,); releasing them is what the step is charged for.
 
         Source:
             Abadi et al. 2016, arXiv 1607.00133, algorithm 1.
@@ -56,32 +53,14 @@ class DpSgd:
 
 
 def poisson_sample(n_records: int, probability: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw a Poisson sample: each record by a coin of its own, so that its size varies and may be 0.
-
-    Args:
-        n_records: how many there are.
-        probability: of each, in (0, 1].
-        rng: source of the coins.
-
-    Returns:
-        Which records are drawn: (n_records,).
-    """
+    """Draw each record independently; return a mask, (n_records,)."""
     drawn: NDArray[np.bool_] = rng.random(n_records) < probability
     return drawn
 
 
 def per_example_gradients(weights: Floats, features: Floats, labels: Floats) -> Floats:
-    """Differentiate the logistic loss of each record on its own.
-
-    Args:
-        weights: (n_features,).
-        features: (n_records, n_features).
-        labels: (n_records,), 0 or 1.
-
-    Returns:
-        Gradients: (n_records, n_features).
-    """
-    # The clip changes nothing that a double could tell, and keeps exp from overflowing.
+    """Compute the gradient of each record's logistic loss: (n_records, n_features)."""
+    # Clipping prevents overflow in exp and changes no double result.
     scores = np.clip(features @ weights, -500.0, 500.0)
     residuals = 1.0 / (1.0 + np.exp(-scores)) - labels
     gradients: Floats = residuals[:, np.newaxis] * features
@@ -89,29 +68,12 @@ def per_example_gradients(weights: Floats, features: Floats, labels: Floats) -> 
 
 
 def clipped(gradients: Floats, clipping_norm: float) -> Floats:
-    """Shorten every gradient whose L2 norm is above the clipping norm.
-
-    Args:
-        gradients: (n_records, n_features).
-        clipping_norm: above 0.
-
-    Returns:
-        Gradients of the same directions: (n_records, n_features).
-    """
+    """Scale every gradient, (n_records, n_features), down to the clipping norm in L2."""
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     shortened: Floats = gradients / np.maximum(norms / clipping_norm, 1.0)
     return shortened
 
 
 def accuracy(weights: Floats, features: Floats, labels: Floats) -> float:
-    """Measure how often the model is right.
-
-    Args:
-        weights: (n_features,).
-        features: (n_records, n_features).
-        labels: (n_records,), 0 or 1.
-
-    Returns:
-        A share, in [0, 1].
-    """
+    """Compute the share of correct predictions, in [0, 1]."""
     return float(np.mean((features @ weights > 0.0) == (labels > 0.5)))  # noqa: PLR2004 - between 0 and 1

@@ -1,4 +1,4 @@
-"""`epsilon-ledger demo`: one honest training, from the empty database to the refused step."""
+"""`epsilon-ledger demo`: from an empty database to the first refused step."""
 
 import json
 import shutil
@@ -16,16 +16,13 @@ _NEEDED = {"sklearn": "scikit-learn", "epsilon_ledger": "epsilon-ledger-client"}
 
 
 def run_demo(*, keep: bool = True, as_json: bool = False, seed: int | None = None) -> int:
-    """Train a model under a budget until the ledger refuses a step, and prove the ledger.
+    """Train until the ledger refuses a step, verify the ledger, return the exit status.
 
     Args:
-        keep: leave the folder with the database behind, to be looked at.
-        as_json: write the story to standard error and one JSON object with its facts to standard output.
-        seed: of sampling and noise, for tests only; by default both come from the operating system's entropy,
-            because noise that can be guessed protects nobody.
-
-    Returns:
-        Exit status: 0 if everything went as it must, 1 otherwise.
+        keep: keep the folder with the database.
+        as_json: write the story to standard error and the facts as JSON to standard output.
+        seed: of sampling and noise, for tests only, because predictable noise protects no one; None: the operating
+            system's entropy.
     """
     console = Console(stderr=as_json)
     missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
@@ -37,7 +34,7 @@ def run_demo(*, keep: bool = True, as_json: bool = False, seed: int | None = Non
             markup=False,
         )
         return 1
-    # Imported only now: they import the packages that were looked for above.
+    # Imported here because they need the optional packages checked above.
     from app.demo.console import Screen  # noqa: PLC0415
     from app.demo.scenario import play  # noqa: PLC0415
 

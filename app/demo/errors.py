@@ -1,5 +1,5 @@
-"""What stops the demo."""
+"""Errors of the demo."""
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says why, to a person."""
+    """The demo cannot continue; the message gives the reason."""

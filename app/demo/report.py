@@ -1,4 +1,4 @@
-"""What came of the training: checked, shown, and kept for whoever wants to look further."""
+"""Facts of the demo: checked, shown, and kept for inspection."""
 
 import shlex
 import sys
@@ -17,25 +17,25 @@ from epsilon_ledger import BudgetExceededError, History, RunState
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the demo found, each from where it is decided.
+    """Results of the demo, each from its authoritative source.
 
     Args:
         run: id of the run.
-        run_status: what became of it.
-        steps_released: what the trainer counted.
-        steps_admitted: what the ledger counted.
-        refusals: decisions of the ledger that were no admission.
+        run_status: final status.
+        steps_released: counted by the trainer.
+        steps_admitted: counted by the ledger.
+        refusals: refused decisions of the ledger.
         epsilon: spent by the run.
-        epsilon_limit: never to be passed.
-        delta: of both.
-        accuracy: on records that were not trained on, in [0, 1].
-        accuracy_without_privacy: of a model without clipping or noise, as above.
-        refused_by: path of the account that had no room.
-        max_count_that_fits: such steps that would still have been admitted.
-        noise_multiplier_that_fits: with which the refused step would have been admitted; None if with none.
-        verification: the answer of `epsilon-ledger verify`.
-        database_url: where all of this is kept.
-        seconds: from beginning to end.
+        epsilon_limit: of the budget.
+        delta: of both epsilons.
+        accuracy: on the test records, in [0, 1].
+        accuracy_without_privacy: of a model without clipping and noise.
+        refused_by: path of the exhausted account.
+        max_count_that_fits: number of further steps that the budget admits.
+        noise_multiplier_that_fits: smallest noise that admits the refused step, or None.
+        verification: result of `epsilon-ledger verify`.
+        database_url: of the demo's ledger.
+        seconds: total duration.
     """
 
     run: str
@@ -66,29 +66,26 @@ def gather(
     database_url: str,
     seconds: float,
 ) -> Facts:
-    """Put the facts together, and insist on those that the ledger promises.
+    """Collect the facts and check the ledger's promises.
 
     Args:
-        state: the run, read anew with a viewer's key.
-        history: its decisions.
-        trained: what the trainer did.
-        patients: to test the model on.
-        verification: the answer of `epsilon-ledger verify`.
-        database_url: of the demo's database.
+        state: of the run, read with the viewer's key.
+        history: decisions of the run.
+        trained: result of the training.
+        patients: for the test accuracy.
+        verification: result of `epsilon-ledger verify`.
+        database_url: of the demo's ledger.
         seconds: since the demo began.
 
-    Returns:
-        The facts.
-
     Raises:
-        DemoError: a promise was broken.
+        DemoError: a promise does not hold.
     """
     facts = Facts(
         run=state.id,
         run_status=state.status,
         steps_released=trained.steps,
         steps_admitted=state.next_step,
-        # Each step was asked for on its own, so each decision is about one.
+        # Steps are requested individually, so each decision covers one.
         refusals=history.decisions - state.next_step,
         epsilon=state.epsilon,
         epsilon_limit=state.epsilon_limit,
@@ -117,13 +114,7 @@ def gather(
 
 
 def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
-    """Show the facts.
-
-    Args:
-        screen: where they are shown.
-        facts: what the demo found.
-        refusal: the ledger's answer to the last step.
-    """
+    """Print the facts and the refusal."""
     noise = facts.noise_multiplier_that_fits
     screen.say()
     screen.table(
@@ -150,14 +141,7 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
 
 
 def point_further(screen: Screen, house: House, run_id: str, key: str) -> None:
-    """Say how the demo's ledger can be looked at.
-
-    Args:
-        screen: where it is said.
-        house: the demo's folder.
-        run_id: the run that was trained.
-        key: a viewer's, of the demo's own organisation.
-    """
+    """Print commands for exploring the demo's ledger with the viewer's key."""
     database = f"EPSILON_LEDGER_DATABASE_URL={shlex.quote(house.database_url)}"
     program = shlex.join(_program())
     authorization = shlex.quote(f"Authorization: Bearer {key}")
@@ -174,6 +158,6 @@ def point_further(screen: Screen, house: House, run_id: str, key: str) -> None:
 
 
 def _program() -> list[str]:
-    """The command line as any shell can call it, whatever its PATH."""
+    """Return the command line as any shell can run it, regardless of PATH."""
     installed = Path(sys.executable).with_name("epsilon-ledger")
     return [str(installed)] if installed.exists() else [sys.executable, "-m", "app"]

@@ -1,4 +1,4 @@
-"""The scenes of the demo, one after another."""
+"""The sequence of the demo."""
 
 import time
 from dataclasses import dataclass
@@ -22,13 +22,7 @@ _BUDGET = "tumour-model"
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """One API key for each role.
-
-    Args:
-        admin: of the privacy office.
-        trainer: of the training job.
-        viewer: of whoever looks on.
-    """
+    """API keys of the privacy office, the training job and a viewer."""
 
     admin: str
     trainer: str
@@ -39,16 +33,13 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
     """Play the demo from beginning to end.
 
     Args:
-        screen: where it is told.
-        folder: for the database and the service's log; it exists and is empty.
+        screen: for the output.
+        folder: existing, empty folder for the database and the service's log.
         seed: of sampling and noise, for tests only; None: the operating system's entropy.
-        keep: whether the folder stays, so that it can be looked at afterwards.
-
-    Returns:
-        The facts.
+        keep: whether the folder is kept, so that the output explains how to explore it.
 
     Raises:
-        DemoError: something is not as it must be.
+        DemoError: a promise of the ledger does not hold, or the service fails.
     """
     began = time.monotonic()
     house = House(folder)
@@ -65,7 +56,7 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
             state, history = _look(url, keys.viewer, run.id)
     except LedgerError as error:
         raise DemoError(f"{type(error).__name__}: {error}\n{house.log_tail}") from error
-    # The service has ended: what follows is read from the file alone.
+    # The service has stopped: the verification reads the file alone.
     verification = ask(house, "verify")
     facts = gather(
         state=state,
@@ -92,7 +83,7 @@ def _make_keys(house: House) -> Keys:
 
 
 def _client(url: str, key: str) -> LedgerClient:
-    # A transport of its own keeps a proxy of the environment out of it.
+    # An explicit transport ignores proxies of the environment.
     return LedgerClient(url, key, transport=httpx.HTTPTransport())
 
 

@@ -1,4 +1,4 @@
-"""The ledger as the demo runs it: a process of its own, over a database file of its own."""
+"""The demo's ledger: a separate process with its own database file."""
 
 import json
 import os
@@ -27,63 +27,53 @@ _LOG_TAIL = 20
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """Where the demo keeps its things.
-
-    Args:
-        folder: for the database and the service's log.
-    """
+    """The demo's folder, with the database and the service's log."""
 
     folder: Path
 
     @property
     def database_url(self) -> str:
-        """The database, as EPSILON_LEDGER_DATABASE_URL wants it."""
+        """Value of EPSILON_LEDGER_DATABASE_URL."""
         return f"sqlite:///{self.folder / 'epsilon-ledger.db'}"
 
     @property
     def log(self) -> Path:
-        """What the service writes."""
+        """The service's log file."""
         return self.folder / "service.log"
 
     @property
     def log_tail(self) -> str:
-        """The end of the log, for a message."""
+        """The last lines of the log, for an error message."""
         tail = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
         return "\n".join([f"The end of {self.log}:", *(tail or ["(empty)"])])
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The caller's environment, with settings of this demo only."""
+        """The caller's environment with the demo's settings only."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
         return inherited | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
 
 
 @contextmanager
 def running_service(house: House) -> Iterator[str]:
-    """Run the service until the block ends, however it ends.
-
-    Args:
-        house: where it keeps its database and its log.
-
-    Yields:
-        Its address.
+    """Run the service for the block, and yield its address.
 
     Raises:
-        DemoError: it does not come up.
+        DemoError: the service does not start.
     """
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     with house.log.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - this program itself, no shell
             _command("serve", "--host", "127.0.0.1", "--port", str(port)),
-            # Not the caller's folder, whose own package `app` would be found first.
+            # A package `app` in the caller's folder would be imported first.
             cwd=house.folder,
             env=house.environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    # Python dies of SIGTERM without leaving its blocks, and the service would outlive the demo.
+    # By default SIGTERM skips `finally` blocks, and the service would outlive the demo.
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         _wait_until_ready(process, url, house)
@@ -94,17 +84,10 @@ def running_service(house: House) -> Iterator[str]:
 
 
 def ask(house: House, *arguments: str) -> dict[str, object]:
-    """Run a command of `epsilon-ledger` on the demo's database.
-
-    Args:
-        house: whose database.
-        *arguments: of the command; `--json` is added.
-
-    Returns:
-        Its answer.
+    """Run an `epsilon-ledger` command with `--json` on the demo's database; return its output.
 
     Raises:
-        DemoError: it fails.
+        DemoError: the command fails.
     """
     done = subprocess.run(  # noqa: S603 - as above
         _command(*arguments, "--json"),
@@ -139,7 +122,7 @@ def _free_port() -> int:
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, house: House) -> None:
     deadline = time.monotonic() + _READY_WITHIN
     why = f"is not ready after {_READY_WITHIN:.0f} s"
-    # A proxy from the environment has no business between the two.
+    # Ignore proxies of the environment.
     with httpx.Client(trust_env=False) as http:
         while time.monotonic() < deadline:
             if process.poll() is not None:

@@ -1,1 +1,1 @@
-"""Use cases: each owns its transaction, and commits before the reply is sent."""
+"""Use cases: each owns its transaction and commits before the response is sent."""

@@ -1,4 +1,4 @@
-"""Work beside the requests: what is begun with the service, ends with it, and must not end before it."""
+"""Background tasks with the lifetime of the service."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,16 +7,13 @@ from threading import Thread
 from typing import Final
 
 STOPPING: Final = "stopping"
-"""What the state of a request says once its process has been told to stop."""
+"""Key in a request's state that is set while the process is stopping."""
 
 
 async def apart(work: Callable[[], None]) -> None:
-    """Wait for work that waits for somebody else's machine, and leave it to itself when cancelled.
+    """Run blocking work in a daemon thread, which cancellation abandons.
 
-    Other threads, of `asyncio.to_thread` and of requests, are waited for before the process ends; this one is not.
-
-    Args:
-        work: what is done in a thread of its own.
+    Unlike threads of `asyncio.to_thread`, it does not delay the end of the process.
     """
     loop = asyncio.get_running_loop()
     done = loop.create_future()
@@ -29,9 +26,9 @@ async def apart(work: Callable[[], None]) -> None:
         failure = None
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised at the await
             failure = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(tell, failure)
 
     Thread(target=run, daemon=True).start()
@@ -39,32 +36,27 @@ async def apart(work: Callable[[], None]) -> None:
 
 
 class TaskRegistry:
-    """Tasks that go on until the service stops, by their names; used from one event loop."""
+    """Named tasks that run until the service stops; used from one event loop."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self, name: str, work: Coroutine[object, object, None]) -> None:
-        """Begin a task.
-
-        Args:
-            name: says what it does, and where.
-            work: goes on until it is cancelled.
-        """
+        """Start a task that runs until it is cancelled."""
         self._tasks[name] = asyncio.create_task(work, name=name)
 
     @property
     def names(self) -> list[str]:
-        """All that was begun."""
+        """Names of all started tasks."""
         return list(self._tasks)
 
     @property
     def ended(self) -> list[str]:
-        """Tasks that have ended although nobody stopped them: a mistake of the service."""
+        """Tasks that have ended unexpectedly: a defect of the service."""
         return [name for name, task in self._tasks.items() if task.done()]
 
     async def stop(self) -> None:
-        """End all of them, and wait until they have."""
+        """Cancel all tasks and wait for their end."""
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()

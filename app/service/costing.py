@@ -1,4 +1,4 @@
-"""What steps cost: computed once for each event, outside the writers' lock, then read from the ledger."""
+"""Costs of steps: computed once for each event, outside the write lock, and stored in the ledger."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -19,23 +19,23 @@ from app.service.worker_pool.pool import WORKER_POOL, Job
 
 T = TypeVar("T")
 MAX_SEARCHES = 3
-"""How often a busy account may change under a search before the refusal goes without its result."""
+"""Searches for fitting noise on a changing account before the refusal omits it."""
 
 LITTLE_WORK: Final = 25_000
-"""Microseconds: what takes no longer is computed by a thread of this process. Most events are a thirtieth of it."""
+"""Microseconds up to which a thread of this process computes; most events take a thirtieth of it."""
 
 USUAL_TRIALS: Final = 15
-"""Curves that a search for noise computes, mostly."""
+"""Typical number of curves that a search for noise computes."""
 
 
 @dataclass
 class PrecomputedCosts:
-    """What was computed for one request, outside the writers' lock.
+    """Costs computed for one request outside the write lock.
 
     Args:
-        prices: curves of events, by what decides them besides: a relation, and a version of the grid.
-        noises: the noise that fits, by the state of the accounts and the charge.
-        searches: how often noise that fits was searched.
+        prices: curves by relation, grid version and event.
+        noises: fitting noise by the accounts' state and the charge.
+        searches: number of searches for fitting noise.
     """
 
     prices: dict[tuple[NeighboringRelation, int, DpEvent], RdpCurve] = field(default_factory=dict)
@@ -43,14 +43,14 @@ class PrecomputedCosts:
     searches: int = 0
 
     def curve(self, account: Account, event: DpEvent) -> RdpCurve:
-        """What was computed of an event under an account's rules."""
+        """Return the precomputed curve of an event under an account's rules."""
         return self.prices[account.relation, account.grid_version, event]
 
     def require(self, account: Account, wanted: Iterable[DpEvent]) -> None:
-        """Leave the transaction if an event that it will price was not computed before.
+        """Abort the transaction unless all events are precomputed.
 
         Raises:
-            UnpreparedError: caught by `prepared`.
+            CostNotReadyError: handled by `run_with_costs`.
         """
         rule = (account.relation, account.grid_version)
         unpriced = [event for event in wanted if (*rule, event) not in self.prices]
@@ -63,13 +63,12 @@ class PrecomputedCosts:
             raise CostNotReadyError(Job(price_events, (now, *rule)), keep, work)
 
     def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
-        """As in the ledger's admission, but searched outside the transaction.
+        """Return the noise with which a refused charge fits, or None.
 
-        Returns:
-            As there; None also where the accounts changed under every search.
+        None also if the accounts changed during every search.
 
         Raises:
-            UnpreparedError: caught by `prepared`.
+            CostNotReadyError: handled by `run_with_costs`.
         """
         if len(steps) > 1:
             return None
@@ -88,12 +87,12 @@ class PrecomputedCosts:
 
 
 class CostNotReadyError(Exception):
-    """A transaction needs something that takes milliseconds to compute; it must not compute it while others wait.
+    """A transaction needs a result that must be computed outside the write lock.
 
     Args:
-        calculation: what is to be computed before the work is begun anew.
-        keep: is given its result.
-        work: about how much it is, in microseconds.
+        calculation: to compute before the work is repeated.
+        keep: called with the result.
+        work: estimated time, in microseconds.
     """
 
     def __init__(self, calculation: Job[Any], keep: Callable[[Any], None] = lambda _: None, work: int = 0) -> None:
@@ -103,13 +102,10 @@ class CostNotReadyError(Exception):
         self._work = work
 
     def compute(self, organisation_id: str) -> None:
-        """Compute it, and wait: by this thread, or by another process if it takes long.
-
-        Args:
-            organisation_id: who waits in turn with others.
+        """Compute the result in this thread, or in a worker process if it is long.
 
         Raises:
-            RateLimitedError: too many calculations of the organisation wait.
+            RateLimitedError: too many calculations of the organisation are waiting.
         """
         if self._work <= LITTLE_WORK:
             self._keep(self._calculation.result())
@@ -117,13 +113,10 @@ class CostNotReadyError(Exception):
             self._keep(WORKER_POOL.submit(_lane(organisation_id), self._calculation).result())
 
     async def computed(self, organisation_id: str) -> None:
-        """As `compute`, while the event loop goes on.
-
-        Args:
-            organisation_id: who waits in turn with others.
+        """Compute the result without blocking the event loop.
 
         Raises:
-            RateLimitedError: as `compute`.
+            RateLimitedError: as for `compute`.
         """
         if self._work <= LITTLE_WORK:
             await asyncio.to_thread(self.compute, organisation_id)
@@ -132,12 +125,12 @@ class CostNotReadyError(Exception):
 
 
 def _lane(organisation_id: str) -> str:
-    """Where an organisation's prices wait: whoever trains does not stand behind its people's plans."""
+    """Name the lane of an organisation's costs, separate from the lane of its plans."""
     return f"prices {organisation_id}"
 
 
 def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
-    """Events from the first on that are together no more work than one calculation may be, and their work."""
+    """Take the first events whose total work one calculation may do; return them and the work."""
     chosen: list[DpEvent] = []
     total = 0
     for event in events:
@@ -150,21 +143,13 @@ def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
 
 
 def run_with_costs(organisation_id: str, work: Callable[[PrecomputedCosts], T]) -> T:
-    """Do a unit of work that begins its own transaction, and again when something was not computed yet.
+    """Run a unit of work with its own transaction; repeat it when costs are missing.
 
-    The transaction that finds it missing is given up before it has changed anything, the computing is done without
-    the lock, and the work begins anew.
-
-    Args:
-        organisation_id: whose work it is.
-        work: is given what was computed so far.
-
-    Returns:
-        What the work returns.
+    The transaction that misses costs is rolled back without changes, and they are computed without the lock.
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the population's relation.
-        RateLimitedError: too many calculations of the organisation wait.
+        RateLimitedError: too many calculations of the organisation are waiting.
     """
     ready = PrecomputedCosts()
     while True:
@@ -177,20 +162,17 @@ def run_with_costs(organisation_id: str, work: Callable[[PrecomputedCosts], T]) 
 def cost_steps(
     tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts
 ) -> list[PricedStep]:
-    """Price step events by the ledger's price list, or by what was computed for it.
+    """Price step events from the ledger's cost table or the precomputed costs.
 
     Args:
         tx: the caller's transaction.
-        organisation_id: whose ledger.
-        account: any account of the population; its relation and grid hold.
-        steps: what is to be priced.
-        ready: has the curves that the list may lack.
-
-    Returns:
-        The steps, in order.
+        organisation_id: owner of the ledger.
+        account: any account of the population; its relation and grid apply.
+        steps: to price.
+        ready: costs missing in the table.
 
     Raises:
-        UnpreparedError: neither the list nor `ready` has an event.
+        CostNotReadyError: neither has the costs of an event.
     """
     kept = CostTable(organisation_id, account.relation, account.grid_version)
     curves = dp_events.find_curves(tx, kept, (fingerprint(step.event) for step in steps))

@@ -1,4 +1,4 @@
-"""Experiments: sweeps that are declared before, charged run by run or all at once, and read as one."""
+"""Experiments: declared sweeps, charged by run or as a whole."""
 
 import hashlib
 import json
@@ -43,16 +43,16 @@ UNIFORM_BITS = 52
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep that is charged all at once.
+    """A sweep that is charged as a whole.
 
     Args:
         name: of the run that pays for it.
-        budgets: ids, or paths of names; the run's name stands beneath the first.
-        trial: all that one trial does to the data.
+        budgets: ids or paths; the run belongs to the first.
+        trial: steps of one trial.
         mean: expected number of trials.
-        shape: of the distribution of their number; None: Poisson.
-        privacy_unit: what the trainer protects; None: whatever the population's is.
-        relation: what its mechanisms are calibrated for; None: whatever the population's is.
+        shape: of the distribution of their number; None for Poisson.
+        privacy_unit: of the trainer; None for the population's.
+        relation: of the trainer's mechanisms; None for the population's.
     """
 
     name: str
@@ -66,14 +66,14 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRecord:
-    """An experiment as it is read.
+    """An experiment with its costs.
 
     Args:
-        experiment: how it is charged.
+        experiment: and its charging mode.
         account: the budget of its runs, or the run that pays for all trials.
-        run: that run; None: each run pays for itself.
-        runs: how many there are.
-        reading: what was spent on all of it, and the limit that governs that.
+        run: that run; None if each run pays for itself.
+        runs: number of runs.
+        reading: epsilon spent on the experiment, and its limit.
     """
 
     experiment: Experiment
@@ -90,20 +90,17 @@ def create_experiment(
     identity: IdempotentRequest,
     render: Callable[[ExperimentRecord], str],
 ) -> StoredResponse:
-    """Open a budget for the runs of a sweep, each of which is charged by itself.
+    """Create a budget for the runs of a sweep, each charged separately.
 
     Args:
         call: needs RUN_MANAGE.
-        parent: the budget above: id, or path of names.
-        terms: name, filter, planned workload; without a limit, the experiment has that of the budget above.
+        parent: id or path of the parent budget.
+        terms: name, filter and planned workload; the default limit is the parent's.
         identity: of the request.
-        render: makes the reply's body.
-
-    Returns:
-        The reply.
+        render: builds the response body.
 
     Raises:
-        As `create_budget`; and InvalidInputError: what is above is a population, or composed in parallel.
+        As `create_budget`; also InvalidInputError: the parent is a population, or composed in parallel.
     """
     call.require_permission(Permission.RUN_MANAGE)
 
@@ -130,22 +127,20 @@ def create_sweep(
     render: Callable[[ExperimentRecord, int | None], str],
     refuse: Callable[[Decision], ResponseOverride],
 ) -> StoredResponse:
-    """Charge a whole sweep at once, and draw how many trials it has.
+    """Charge a whole sweep and draw its number of trials.
 
-    A sweep that needs another person's approval is registered, and charged by `charge_sweep` when it is approved.
+    A sweep that needs approval is only registered; `charge_sweep` charges it later. The response is stored for its key,
+    and the number of trials nowhere else.
 
     Args:
-        call: needs RUN_MANAGE and CHARGE.
-        sweep: what each trial does, and how their number is distributed.
+        call: needs RUN_MANAGE and STEP_AUTHORIZE.
+        sweep: trial and distribution of the number of trials.
         identity: of the request.
-        render: makes the reply's body, with the number of trials; None where the sweep waits for an approval.
-        refuse: makes the reply to a sweep that does not fit; then there is none.
-
-    Returns:
-        The reply. The number is kept with it, for the same request again, and nowhere else.
+        render: builds the response body from the number of trials; None if it waits for approval.
+        refuse: builds the response to a sweep that does not fit; no run is created.
 
     Raises:
-        As `register_run`, and as `decide`.
+        As `register_run` and `decide`.
     """
     call.require_permission(Permission.RUN_MANAGE)
     call.require_permission(Permission.STEP_AUTHORIZE)
@@ -160,7 +155,7 @@ def create_sweep(
         experiment = _add(tx, call, run_id, ChargingMode.REPEAT_AND_SELECT)
         work = load_for(tx, call, run_id)
         if work.run(call.organisation_id, run_id).status is RunStatus.PENDING:
-            # Whoever knew the number before the charge could withdraw the sweep until it is convenient.
+            # A caller who knew the number before the charge could discard sweeps until it suits them.
             before.commit()
             return render(_read(tx, call, experiment), None)
         refused = _charge(work, call, run_id, ready)
@@ -184,23 +179,20 @@ def charge_sweep(
     render: Callable[[ExperimentRecord, int], str],
     refuse: Callable[[Decision], ResponseOverride],
 ) -> StoredResponse:
-    """Charge a sweep that waited for an approval, and draw how many trials it has.
+    """Charge an approved sweep and draw its number of trials.
 
     Args:
         call: needs STEP_AUTHORIZE.
-        experiment_id: its id.
+        experiment_id: of the sweep.
         identity: of the request.
-        render: makes the reply's body, with the number of trials.
-        refuse: makes the reply to a sweep that does not fit.
-
-    Returns:
-        The reply, as of `create_sweep`.
+        render: builds the response body from the number of trials.
+        refuse: builds the response to a sweep that does not fit.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
-        InvalidInputError: its runs are charged one by one.
-        RunStateConflictError: it waits still, has ended, or its run has taken a step.
+        NotFoundError: the experiment does not exist.
+        InsufficientScopeError: it is out of the caller's scope.
+        InvalidInputError: its runs are charged separately.
+        RunStateConflictError: it still waits, has ended, or its run has taken a step.
         As `decide`.
     """
     call.require_permission(Permission.STEP_AUTHORIZE)
@@ -227,18 +219,11 @@ def charge_sweep(
 
 
 def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord:
-    """Read an experiment.
-
-    Args:
-        call: needs LEDGER_READ.
-        experiment_id: its id.
-
-    Returns:
-        The experiment.
+    """Get an experiment; needs LEDGER_READ.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the experiment does not exist.
+        InsufficientScopeError: it is out of the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -248,19 +233,16 @@ def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord
 def list_experiments(
     call: RequestContext, *, beneath: str | None, after: str | None, limit: int
 ) -> list[ExperimentRecord]:
-    """Read experiments in the order of their making, those within the caller's reach.
+    """List experiments in the caller's scope by creation time.
 
     Args:
         call: needs LEDGER_READ.
-        beneath: only those on or beneath this population or budget (id or path).
-        after: only those after this id.
-        limit: how many at the most.
-
-    Returns:
-        The experiments.
+        beneath: id or path; only experiments on or under this population or budget.
+        after: cursor: only experiments after this id.
+        limit: page size.
 
     Raises:
-        NotFoundError: there is no such population or budget.
+        NotFoundError: the population or budget does not exist.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -290,18 +272,18 @@ def _found(tx: Connection, call: RequestContext, experiment_id: str) -> Experime
 
 
 def _draw(event: RepeatAndSelect) -> int:
-    """How many trials a sweep has: drawn from the very distribution that it is charged for."""
+    """Draw the number of trials from the distribution that the sweep is charged for."""
     return number_of_runs(event.mean, event.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
 
 
 def _of_the_caller(call: RequestContext, identity: IdempotentRequest) -> IdempotentRequest:
-    """The identity of a request whose reply tells the number of trials: it is told to nobody else who repeats it."""
+    """Bind the request's fingerprint to the caller, so that no one else replays the number of trials."""
     whose = hashlib.sha256(f"{identity.fingerprint} {call.principal.actor}".encode()).hexdigest()
     return replace(identity, fingerprint=whose)
 
 
 def _charge(work: UnitOfWork, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> Decision | None:
-    """Take the one step of a sweep's run, which is completed by it; returns its refusal, if it does not fit."""
+    """Take the only step of a sweep's run and complete the run; return a refusal, if any."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
     decision = decide(work, StepCommand(call, request, ready, charges_sweep=True)).decision
     if decision.outcome is DecisionOutcome.REFUSED:
@@ -323,7 +305,7 @@ def _read(tx: Connection, call: RequestContext, experiment: Experiment) -> Exper
 
 
 def read_all(tx: Connection, call: RequestContext, found: Sequence[Experiment]) -> list[ExperimentRecord]:
-    """Experiments with what was spent on them, in as many statements for many as for one."""
+    """Read experiments with their costs, in a constant number of statements."""
     whose = call.organisation_id
     paying = [each.account_id for each in found if each.charging_mode is ChargingMode.REPEAT_AND_SELECT]
     paths = locks.paths(tx, whose, paying)

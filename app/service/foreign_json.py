@@ -1,29 +1,23 @@
-"""JSON from outside: what can be kept, compared, logged and sent on as it is."""
+"""Validation of JSON from outside."""
 
 import json
 
 
 def require_characters(value: object) -> None:
-    """Refuse JSON with half a surrogate pair: Python decodes such an escape, and can encode the string nowhere.
-
-    Args:
-        value: as it was decoded.
+    """Refuse unpaired surrogates, which Python decodes but cannot encode.
 
     Raises:
-        UnicodeEncodeError: some text in it, or a name, is no text.
-        RecursionError: it is nested too deeply.
+        UnicodeEncodeError: a string or a name has one.
+        RecursionError: the value is nested too deeply.
     """
     json.dumps(value, ensure_ascii=False).encode()
 
 
 def read_object(content: bytes) -> dict[str, object]:
-    """The JSON object that somebody else wrote: a browser's cookie, a token, or a provider's answer.
-
-    Args:
-        content: UTF-8.
+    """Parse a JSON object from outside, such as a cookie or a token.
 
     Raises:
-        ValueError: it is no JSON object, is nested too deeply, or holds what is no text.
+        ValueError: it is not a JSON object, is nested too deeply, or has an unpaired surrogate.
     """
     try:
         told = json.loads(content.decode())

@@ -1,4 +1,4 @@
-"""One effect and one outcome for each idempotency key of a request that creates something."""
+"""One effect and one response for each idempotency key."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, run_with_costs
 
 CREATED = 201
-"""The usual status."""
+"""Default status."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """What makes a request the same as an earlier one.
+    """Identity of a request.
 
     Args:
-        key: the header Idempotency-Key; None if it carried none.
+        key: the Idempotency-Key header, or None.
         fingerprint: sha256 (hex) of operation and body.
     """
 
@@ -30,7 +30,7 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A reply's body and status, and whether it was given before."""
+    """A response's body and status, and whether it is a replay."""
 
     body: str
     replayed: bool
@@ -39,28 +39,28 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class ResponseOverride:
-    """A body that is answered, and pinned to the request's key, with another status than that of a creation."""
+    """A response, stored for the request's key, with another status than 201."""
 
     body: str
     status: int
 
 
 def key_reused_error(key: str) -> IdempotencyKeyReusedError:
-    """The error for a key that comes with another request than its first."""
+    """Build the error for a key that was used for another request."""
     return IdempotencyKeyReusedError(
         f"The idempotency key {key!r} was used before, for another request. Use a new key for a new request."
     )
 
 
 def require_no_key(identity: IdempotentRequest, if_lost: str) -> None:
-    """Refuse an idempotency key for a reply with a secret: whatever a key pins is stored, and a secret must not be.
+    """Refuse an idempotency key, because a response with a secret must not be stored.
 
     Args:
         identity: of the request.
-        if_lost: what to do where the reply was lost.
+        if_lost: advice for a lost response.
 
     Raises:
-        InvalidInputError: the request carries one.
+        InvalidInputError: the request has a key.
     """
     if identity.key is not None:
         raise InvalidInputError(
@@ -74,17 +74,14 @@ def run_idempotent(
     identity: IdempotentRequest,
     create: Callable[[Connection, PrecomputedCosts], str | ResponseOverride],
 ) -> StoredResponse:
-    """Give the first answer again, or create something and pin the answer, in one transaction.
+    """Create something and store the response for the key, or replay the stored response.
 
-    An organisation's creations happen one after the other, so that each sees what the one before it did.
+    Both happen in one transaction; the creations of an organisation are serialized.
 
     Args:
-        call: who asks.
+        call: context.
         identity: of the request.
-        create: makes the thing and returns the reply's body.
-
-    Returns:
-        The body, the same bytes each time.
+        create: creates it and returns the response body.
 
     Raises:
         IdempotencyKeyReusedError: the key was used for another request.
@@ -109,7 +106,7 @@ def run_idempotent(
 
 
 def _earlier(tx: Connection, call: RequestContext, identity: IdempotentRequest) -> idempotent_responses.Reply | None:
-    """The reply that the key has pinned for the same request."""
+    """Find the response stored for the key and the same request."""
     if identity.key is None:
         return None
     if decisions.find_by_key(tx, call.organisation_id, identity.key) is not None:
@@ -123,7 +120,7 @@ def _earlier(tx: Connection, call: RequestContext, identity: IdempotentRequest) 
 
 
 def _within_reach(call: RequestContext, identity: IdempotentRequest) -> str:
-    """What makes a request the same: nobody gets a reply again that tells of something outside of their scope."""
+    """Bind the fingerprint to the caller's scope, so that no replay crosses scopes."""
     if call.principal.scope is None:
         return identity.fingerprint
     return hashlib.sha256(f"{identity.fingerprint} {call.principal.scope}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Identifiers that sort by the time of their making."""
+"""Identifiers that sort by creation time."""
 
 import secrets
 from datetime import datetime
@@ -7,16 +7,13 @@ TIME_DIGITS = 12
 
 
 def new_id(prefix: str, now: datetime, after: str | None = None) -> str:
-    """A new identifier.
+    """Generate an identifier: prefix, "_", twelve hex digits of milliseconds and sixteen random ones.
 
     Args:
         prefix: of its type, such as "run".
         now: in UTC.
-        after: the newest identifier of its type; the new one sorts behind it, even if the clock went back or
-            the request waited while others were served, so that a cursor misses nothing.
-
-    Returns:
-        The prefix, "_", twelve hex digits of milliseconds since 1970 and sixteen random ones.
+        after: the newest identifier of its type, before which the new one never sorts, even if the clock goes back;
+            cursors therefore skip nothing.
     """
     moment = _milliseconds(now)
     if after is not None:
@@ -26,7 +23,7 @@ def new_id(prefix: str, now: datetime, after: str | None = None) -> str:
 
 
 def is_of(made: str, now: datetime) -> bool:
-    """Whether an identifier that had none before it was made at a moment."""
+    """Return whether an identifier without predecessor was generated at a time."""
     return made.partition("_")[2][:TIME_DIGITS] == f"{_milliseconds(now):0{TIME_DIGITS}x}"
 
 

@@ -1,20 +1,13 @@
-"""Numbers as they are stored and answered."""
+"""Numbers in JSON."""
 
 from math import inf
 
 
 def json_finite(**numbers: float) -> dict[str, float | str]:
-    """Write numbers as JSON can hold them, which knows no infinity.
-
-    Args:
-        **numbers: by name.
-
-    Returns:
-        Each number, or "Infinity" in its place.
-    """
+    """Represent each number as itself, or as "Infinity"."""
     return {name: json_number(number) for name, number in numbers.items()}
 
 
 def json_number(number: float) -> float | str:
-    """Write a number as JSON can hold it: an infinite one is the text "Infinity"."""
+    """Represent a number as itself, or as "Infinity"."""
     return "Infinity" if number == inf else number

@@ -1,4 +1,4 @@
-"""The databases of a service: each organisation lives wholly on one of them."""
+"""The databases of a service; each organisation is stored on exactly one."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -22,13 +22,13 @@ from app.service.timekeeping import keep_time
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A database with its organisations, and the way to charge them.
+    """A database with its commit queue and readiness.
 
     Args:
-        name: as configured; "default" for the one that every service has.
-        database: where its organisations live.
-        charges: writes their charges.
-        readiness: rehearses charges on it.
+        name: as configured; "default" for the mandatory one.
+        database: of its organisations.
+        charges: commit queue of their charges.
+        readiness: of the database.
     """
 
     name: str
@@ -38,18 +38,18 @@ class Placement:
 
 
 class Placements:
-    """Every database of a service, by the name of its placement.
+    """All databases of a service by placement name.
 
-    Where an organisation lives is found from where its row is: no other table could disagree.
+    The organisation's row itself determines its placement, so that no second record can disagree.
 
     Args:
-        urls: of the databases, the default placement's first.
-        pool_size: how many connections to each of them this process keeps at the most.
-        password_file: holds the password for those whose URLs have none; empty: libpq looks for it.
-        read_only: whether they are only looked at.
+        urls: by name, the default placement's first.
+        pool_size: maximum connections of this process to each database.
+        password_file: for URLs without a password; empty: libpq finds one.
+        read_only: whether writes are refused.
 
     Raises:
-        InvalidInputError: a URL is not one that this version supports, or names the database of another placement.
+        InvalidInputError: a URL is not supported, or two placements have the same database.
     """
 
     def __init__(
@@ -71,38 +71,35 @@ class Placements:
             self._all[name] = Placement(name, database, CommitQueue(database), Readiness(name, database))
 
     def __iter__(self) -> Iterator[Placement]:
-        """The placements, the default one first."""
+        """Iterate over the placements, the default one first."""
         return iter(self._all.values())
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Count the placements."""
         return len(self._all)
 
     @property
     def databases(self) -> dict[str, Database]:
-        """The databases by the name of their placement, the default one first."""
+        """The databases by placement name, the default one first."""
         return {placement.name: placement.database for placement in self}
 
     def named(self, name: str) -> Placement:
-        """The placement of this name.
+        """Return the placement of this name.
 
         Raises:
-            NotFoundError: there is none such.
+            NotFoundError: the placement does not exist.
         """
         if name not in self._all:
             raise NotFoundError(f"There is no placement {name!r}; there are: {', '.join(self._all)}.")
         return self._all[name]
 
     def find_organisation(self, organisation: str) -> Placement:
-        """The placement on which an organisation lives.
-
-        Args:
-            organisation: its id or its name.
+        """Find the placement of an organisation by its id or name.
 
         Raises:
-            NotFoundError: it is on none of them.
-            LedgerUnavailableError: one of them does not answer.
-            InvalidInputError: organisations of that name are on several, which were joined later.
+            NotFoundError: the organisation does not exist.
+            LedgerUnavailableError: a placement does not answer.
+            InvalidInputError: several placements have an organisation of that name.
         """
         found = []
         for placement in self:
@@ -117,10 +114,10 @@ class Placements:
         return found[0]
 
     def require_distinct(self) -> None:
-        """Make sure that no two databases that answer are copies of each other: each would admit the whole budget.
+        """Require that no organisation is on two placements, which would double its budget.
 
         Raises:
-            InvalidInputError: an organisation is on two of them.
+            InvalidInputError: an organisation is on two placements.
         """
         seen: dict[str, str] = {}
         for placement in self:
@@ -138,11 +135,11 @@ class Placements:
 
     @contextmanager
     def naming(self, placement: Placement) -> Iterator[Database]:
-        """The database of a placement; where there are several, a failure of it names it.
+        """Yield a placement's database, and name the placement in its failures.
 
         Raises:
-            LedgerUnavailableError: it is one of several, and failed.
-            SQLAlchemyError: it is the only one, and failed.
+            LedgerUnavailableError: it failed and is one of several.
+            SQLAlchemyError: it failed and is the only one.
         """
         try:
             yield placement.database
@@ -154,11 +151,11 @@ class Placements:
 
     @asynccontextmanager
     async def lifespan(self, background: TaskRegistry, *, allow_private: bool = False) -> AsyncIterator[None]:
-        """Look after the databases meanwhile; write what still waits in the end, and close every connection.
+        """Run the databases' background tasks; at the end, drain the queues and close connections.
 
         Args:
-            background: has what is done beside the requests, and is ended with it.
-            allow_private: whether alerts are sent to addresses that are not public.
+            background: registry of the tasks, which is stopped at the end.
+            allow_private: whether alerts are sent to private addresses.
         """
         sender = Sender(allow_private=allow_private)
         for placement in self:
@@ -176,6 +173,6 @@ class Placements:
             self.dispose()
 
     def dispose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         for placement in self:
             placement.database.dispose()

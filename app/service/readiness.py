@@ -1,4 +1,4 @@
-"""Whether a placement's database would take a step at this moment, for whoever asks often."""
+"""Readiness of a placement's database to decide steps."""
 
 import asyncio
 import logging
@@ -12,10 +12,10 @@ from app.persistence.database import Database
 from app.persistence.rehearsal import Fault, rehearse
 
 BELIEVED_SECONDS = 1.0
-"""For how long an answer is told again: many who ask cost no more than one."""
+"""Lifetime of a result, so that frequent probes cost no more than one."""
 
 ANSWERED_SECONDS: Final = 1.5
-"""Whoever asks has an answer by then; a proxy's check gives up after two."""
+"""Maximum time of a probe; health checks of proxies time out after two seconds."""
 
 LATE: Final = "The database takes longer than {:g} s for what a step does."
 
@@ -24,11 +24,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class Readiness:
-    """Rehearses steps on one database, one at a time, in a thread of its own; used from one event loop.
+    """Readiness of one database, from rehearsed steps in a separate thread.
 
-    Args:
-        name: of the placement.
-        database: of it.
+    Rehearsals run one at a time; used from one event loop.
     """
 
     name: str
@@ -40,7 +38,7 @@ class Readiness:
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "readiness"))
 
     async def trouble(self) -> str | None:
-        """Why nothing can be decided here, a second old at most; None: it can."""
+        """Return why no step can be decided, at most a second old, or None."""
         if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= BELIEVED_SECONDS):
             self._began_at = monotonic()
             self._rehearsal = asyncio.get_running_loop().run_in_executor(self._thread, rehearse, self.database)
@@ -53,7 +51,7 @@ class Readiness:
         return trouble
 
     def _judged(self, fault: Fault | None) -> Fault | None:
-        """A lock is no trouble for as long as a step would wait for it."""
+        """Ignore a lock for as long as a step would wait for it."""
         if fault is not Fault.LOCKED:
             self._locked_since = None
             return fault
@@ -62,5 +60,5 @@ class Readiness:
         return fault if monotonic() - self._locked_since >= database.LOCK_TIMEOUT_SECONDS else None
 
     def close(self) -> None:
-        """Begin no further rehearsal."""
+        """Start no further rehearsal."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Signed documents: who has the public key alone can tell that the ledger said so, and when."""
+"""Signed documents that the public key alone verifies."""
 
 import base64
 import hashlib
@@ -23,11 +23,7 @@ SETTING: Final = "EPSILON_LEDGER_SIGNING_KEY_FILE"
 
 
 class Signer:
-    """A private key.
-
-    Args:
-        key: Ed25519.
-    """
+    """Signer with an Ed25519 private key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -35,23 +31,17 @@ class Signer:
         self.key_id = key_id(key.public_key())
 
     def signed(self, payload: Mapping[str, object]) -> dict[str, Any]:
-        """A document: the payload, and a signature over its canonical JSON."""
+        """Build a document of the payload and a signature of its canonical JSON."""
         value = self._key.sign(canonical(payload).encode())
         signature = {"algorithm": ALGORITHM, "key_id": self.key_id, "value": base64.b64encode(value).decode()}
         return {"payload": dict(payload), "signature": signature}
 
 
 def signer_of(file: str) -> Signer | None:
-    """The signer of a PEM file.
-
-    Args:
-        file: its path; empty: nothing is signed.
-
-    Returns:
-        The signer, or None.
+    """Load the signer from a PEM file; None for an empty path.
 
     Raises:
-        InvalidInputError: the file holds no Ed25519 private key.
+        InvalidInputError: the file has no Ed25519 private key.
     """
     if not file:
         return None
@@ -66,10 +56,10 @@ def signer_of(file: str) -> Signer | None:
 
 
 def required(signer: Signer | None) -> Signer:
-    """The signer.
+    """Return the signer.
 
     Raises:
-        SigningNotConfiguredError: there is none.
+        SigningNotConfiguredError: it is None.
     """
     if signer is None:
         raise SigningNotConfiguredError(f"This service has no key to sign with; its operator sets {SETTING}.")
@@ -77,14 +67,10 @@ def required(signer: Signer | None) -> Signer:
 
 
 def is_signed_by(document: Mapping[str, Any], public_key: bytes) -> bool:
-    """Whether a document was signed with a key.
-
-    Args:
-        document: payload and signature.
-        public_key: PEM.
+    """Return whether a document is signed by a PEM public key.
 
     Raises:
-        InvalidInputError: the key, or the document, is none.
+        InvalidInputError: the key or the document is malformed.
     """
     try:
         key = load_pem_public_key(public_key)
@@ -102,10 +88,10 @@ def is_signed_by(document: Mapping[str, Any], public_key: bytes) -> bool:
 
 
 def public_pem(key: Ed25519PublicKey) -> str:
-    """A public key as PEM."""
+    """Serialize a public key as PEM."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """What a key is called: the first 16 hex digits of sha256 of its 32 bytes."""
+    """Compute a key's id: the first 16 hex digits of sha256 of its 32 bytes."""
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The clocks of the databases, read regularly, and whether this machine's own goes with them."""
+"""Monitoring of the databases' clocks and of this machine's."""
 
 import asyncio
 import logging
@@ -14,17 +14,15 @@ from app.service.metrics import counters
 SAMPLED_SECONDS: Final = 5.0
 
 MOST_APART_SECONDS: Final = 5.0
-"""A machine whose clock is further off is to be looked after. Nothing of the ledger goes by it; logs and tokens do."""
+"""Clock deviation that is reported; it affects logs and tokens, not the ledger."""
 
 _logger = logging.getLogger(__name__)
 
 
 async def keep_time(name: str, clock: Clock) -> None:
-    """Read a database's clock regularly, until cancelled.
+    """Sample a database's clock until cancelled.
 
-    Args:
-        name: of the placement.
-        clock: of its database; a failure is logged, and the bounds of the time grow until the next reading.
+    Failures are logged; the uncertainty of the time grows until the next sample.
     """
     told = None
     while True:
@@ -43,7 +41,7 @@ async def keep_time(name: str, clock: Clock) -> None:
 
 
 def wrong_clock(clock: Clock) -> str | None:
-    """What is to be said of this machine's clock; None: it goes with the database's, or nothing is known of that."""
+    """Return a warning about this machine's clock, or None if it is right or unknown."""
     ahead = clock.own_is_ahead()
     if ahead is None or abs(ahead) <= MOST_APART_SECONDS:
         return None

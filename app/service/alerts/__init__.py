@@ -1,1 +1,1 @@
-"""Alerts: written with their cause, sent to webhooks until they are acknowledged."""
+"""Alerts: written in the transaction of their cause, delivered to webhooks until acknowledged."""

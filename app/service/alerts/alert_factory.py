@@ -1,4 +1,4 @@
-"""What alerts say."""
+"""Construction of alerts."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,16 +13,7 @@ from app.service.json_numbers import json_finite
 
 
 def thresholds_reached(account: Account, thresholds: Sequence[float], now: datetime) -> list[Alert]:
-    """Alerts of thresholds that an account has reached.
-
-    Args:
-        account: as it stands.
-        thresholds: shares of its limit's epsilon.
-        now: in UTC.
-
-    Returns:
-        One for each; each is told once under one and the same limit.
-    """
+    """Build an alert for each reached threshold, deduplicated under the same limit."""
     return [
         _alert(AlertType.THRESHOLD, account, f"{threshold!r} of {_limit(account)}", {"threshold": threshold}, now)
         for threshold in thresholds
@@ -30,20 +21,12 @@ def thresholds_reached(account: Account, thresholds: Sequence[float], now: datet
 
 
 def exhausted(account: Account, run: Account, now: datetime) -> Alert:
-    """An alert of an account that a run's last charge has left without room for another one like it."""
+    """Build the alert that a run's last charge left no room for another one like it."""
     return _alert(AlertType.EXHAUSTED, account, _limit(account), _of_run(run), now)
 
 
 def forecast_near(account: Account, days: int, found: Forecast, at: datetime, now: datetime) -> Alert:
-    """An alert of an account that will reach its limit soon if it goes on as it has.
-
-    Args:
-        account: as it stands.
-        days: how soon is soon.
-        found: the forecast.
-        at: when it will.
-        now: in UTC.
-    """
+    """Build the alert that an account will reach its limit within `days`."""
     facts = {
         "utilisation": found.share,
         "utilisation_per_day": found.per_day,
@@ -54,24 +37,24 @@ def forecast_near(account: Account, days: int, found: Forecast, at: datetime, no
 
 
 def trial(webhook_id: str, now: datetime) -> Alert:
-    """An alert of nothing, to try a webhook."""
+    """Build the alert of a test event."""
     alert_id = new_id("evt", now)
     return Alert(alert_id, AlertType.TEST, None, alert_id, {"webhook": webhook_id}, now)
 
 
 def overdrawn(run: Account, binding: Account, now: datetime) -> Alert:
-    """An alert of a run that reported more than an account allows.
+    """Build the alert that a run reported more than an account allows.
 
     Args:
-        run: its own account.
-        binding: the account that is over its limit.
+        run: the run's account.
+        binding: the account over its limit.
         now: in UTC.
     """
     return _alert(AlertType.OVERDRAWN, run, "overdrawn", {"over_limit": _told(binding)}, now)
 
 
 def silent(run: Account, reservation: Reservation, silent_since: datetime, now: datetime) -> Alert:
-    """An alert of a plan of whose trainer nothing was heard for half its lease."""
+    """Build the alert that a reservation's trainer was silent for half its lease."""
     facts = _of_plan(reservation) | {
         "silent_since": silent_since.isoformat(),
         "expires_at": reservation.expires_at.isoformat(),
@@ -80,14 +63,14 @@ def silent(run: Account, reservation: Reservation, silent_since: datetime, now: 
 
 
 def forfeited(run: Account, reservation: Reservation, steps: int, now: datetime, *, lapsed: bool) -> Alert:
-    """An alert of a plan that ended without its trainer's word: what was left of it is charged.
+    """Build the alert that a reservation ended without its trainer and its remainder was charged.
 
     Args:
-        run: its own account.
-        reservation: as it was while it was active.
-        steps: how many were charged so.
+        run: the run's account.
+        reservation: as it was while active.
+        steps: number of charged steps.
         now: in UTC.
-        lapsed: whether its lease had run out.
+        lapsed: whether the lease had expired.
     """
     facts = _of_plan(reservation) | {"steps_forfeited": steps, "lapsed": lapsed}
     return _alert(AlertType.RESERVATION_FORFEITED, run, reservation.id, facts, now)
@@ -98,7 +81,7 @@ def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, An
 
 
 def _told(account: Account) -> dict[str, Any]:
-    """An account as an alert tells of it."""
+    """Build the payload of an account."""
     told: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
     if account.limit is not None:
         told |= json_finite(epsilon=account.epsilon())

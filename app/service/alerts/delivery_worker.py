@@ -1,7 +1,6 @@
-"""Alerts leave the outbox: claimed in a transaction, sent outside of any, and sent again until acknowledged.
+"""Delivery of alerts from the outbox, at least once and in no particular order.
 
-What is claimed is due again after a while: whoever dies while sending loses nothing, and a receiver may get an alert
-twice, which it knows by the alert's id. No order is promised.
+A claim expires, so that a crash loses nothing; receivers detect duplicates by the alert's id.
 """
 
 import asyncio
@@ -23,23 +22,23 @@ from app.service.alerts.http_sender import MOST_AT_ONCE, Sender, Sent
 from app.service.metrics import counters
 
 LOOK_SECONDS = 1.0
-"""How often due deliveries are looked for."""
+"""Interval between checks for due deliveries."""
 
 CLAIM_SECONDS: Final = 60.0
-"""For how long a claim holds: several times what an attempt may take."""
+"""Lifetime of a claim: several times the timeout of an attempt."""
 
 BACK_OFF_SECONDS: Final = (5, 30, 120, 600, 3_600, 10_800, 43_200, 86_400)
-"""How long to wait after the first failed attempt, the second, and so on; the last one counts for all that follow."""
+"""Delay after each failed attempt; the last one repeats."""
 
 JITTER: Final = 0.2
-"""The share by which a wait is longer or shorter: what failed together does not come back together."""
+"""Relative jitter of a delay, which spreads simultaneous failures."""
 
 MANY_FAILURES: Final = 20
 LONG_FAILING: Final = timedelta(hours=24)
-"""A webhook that failed so often, for so long, and never succeeded meanwhile is tried with one delivery at a time."""
+"""Failures and duration without success after which a webhook gets one delivery at a time."""
 
 GRACE_SECONDS: Final = 2.0
-"""How long a service that stops waits for what it is sending: what is not settled then is sent twice."""
+"""Time for deliveries in progress at shutdown; the rest are sent again."""
 
 GONE: Final = "The receiver answered 410 Gone."
 
@@ -47,11 +46,9 @@ _logger = logging.getLogger(__name__)
 
 
 async def deliver(db: Database, sender: Sender) -> None:
-    """Send what is due, until cancelled; at most one alert at a time to one webhook.
+    """Send due alerts until cancelled, one at a time to each webhook.
 
-    Args:
-        db: a ledger's database; a failure is logged, and the next look comes.
-        sender: sends one alert.
+    Failures are logged and retried.
     """
     at_work: dict[asyncio.Task[None], str] = {}
     try:
@@ -77,7 +74,7 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Due]:
         return []
     try:
         claimed = await asyncio.to_thread(lambda: claim_due(db, db.clock.now(), busy, most))
-    except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every second: one line
+    except (LedgerError, SQLAlchemyError) as error:  # repeats every second: log one line
         _logger.warning("Deliveries cannot be looked for, and are looked for again: %s", error_summary(error))
     except Exception:
         _logger.exception("Deliveries cannot be looked for, and are looked for again")
@@ -101,16 +98,13 @@ async def _deliver_one(db: Database, sender: Sender, due: Due) -> None:
 
 
 def claim_due(db: Database, now: datetime, busy: frozenset[str] = frozenset(), most: int = MOST_AT_ONCE) -> list[Due]:
-    """Claim deliveries that are due.
+    """Claim due deliveries for `CLAIM_SECONDS`, at most one for each webhook.
 
     Args:
         db: a ledger's database.
         now: in UTC.
-        busy: ids of webhooks to which something is being sent.
-        most: how many at the most.
-
-    Returns:
-        At most one of a webhook; they are due again after CLAIM_SECONDS.
+        busy: ids of webhooks with a delivery in progress.
+        most: maximum number of claims.
     """
     with db.read(ALL_TENANTS) as tx:
         if not deliveries.any_due(tx, now, busy):
@@ -124,22 +118,16 @@ def claim_due(db: Database, now: datetime, busy: frozenset[str] = frozenset(), m
 
 
 def retry_delay(attempts: int) -> timedelta:
-    """How long it is until a delivery is sent again, after so many attempts at it."""
+    """Compute the delay until the next attempt, with jitter."""
     spread = 1 + JITTER * (secrets.randbelow(2_001) / 1_000 - 1)
     return timedelta(seconds=BACK_OFF_SECONDS[min(attempts, len(BACK_OFF_SECONDS)) - 1] * spread)
 
 
 def record_attempt(db: Database, due: Due, sent: Sent, now: datetime) -> None:
-    """Write how an attempt went; an answer of 410 disables the webhook, which is an act of the service.
+    """Record the result of an attempt; a 410 response disables the webhook.
 
-    Where a webhook has failed for long, what else is pending for it waits as long as this delivery: the first success
-    lets all of it go. An alert that is new is tried at once.
-
-    Args:
-        db: a ledger's database.
-        due: what was sent.
-        sent: how it went.
-        now: in UTC.
+    After long failure all pending deliveries of the webhook wait for this one; the first success releases them. New
+    alerts are tried at once.
     """
 
     def write() -> None:
@@ -155,7 +143,7 @@ def record_attempt(db: Database, due: Due, sent: Sent, now: datetime) -> None:
 
 def _failed(tx: Connection, due: Due, sent: Sent, now: datetime) -> None:
     organisation_id, webhook_id = due.organisation_id, due.webhook.id
-    if sent.gone:  # an act: the organisation is locked before anything else
+    if sent.gone:  # the audit event requires the organisation's lock first
         organisations.lock(tx, organisation_id)
     failures, since = webhooks.note_failure(tx, organisation_id, webhook_id, now)
     again_at = now + retry_delay(due.attempts)

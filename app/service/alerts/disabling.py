@@ -1,4 +1,4 @@
-"""Webhooks end: by somebody's word, or by the receiver's."""
+"""Disabling of webhooks, by a user or after a receiver's 410."""
 
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -13,14 +13,14 @@ from app.service.audit_log import AuditEvent, record_event
 
 
 def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor, why: str, now: datetime) -> None:
-    """Disable a webhook, give up what is pending for it, and keep who did it.
+    """Disable an active webhook, cancel its deliveries and record the audit event.
 
     Args:
-        tx: a writer's transaction, which has locked the organisation.
-        organisation_id: whose webhook.
-        webhook: it is not disabled.
-        asker: who does it.
-        why: for whoever reads it.
+        tx: a write transaction that holds the organisation's lock.
+        organisation_id: owner of the webhook.
+        webhook: to disable.
+        asker: actor of the audit event.
+        why: reason, for display.
         now: in UTC.
     """
     webhooks.disable(tx, organisation_id, webhook.id, why, now)
@@ -35,7 +35,7 @@ def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor
 
 
 def facts(webhook: Webhook) -> dict[str, object]:
-    """What the chain keeps of a webhook: of its URL only the host, as the rest may be a secret of the receiver's."""
+    """Build the audited facts of a webhook; only the host of its URL, the rest may be secret."""
     return {
         "host": urlsplit(webhook.url).hostname,
         "types": list(webhook.types),

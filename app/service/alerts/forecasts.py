@@ -1,4 +1,4 @@
-"""Readings of accounts, taken from time to time, and what they let expect."""
+"""Usage snapshots of accounts, and forecasts from them."""
 
 import logging
 from collections.abc import Iterable
@@ -20,28 +20,28 @@ from app.persistence.repositories.usage_snapshots import Reading
 from app.service.alerts.alert_factory import forecast_near
 
 WINDOW: Final = timedelta(days=7)
-"""Over which the pace of an account is taken: a whole week, as weekends are slower."""
+"""Window of the pace: a whole week, because weekends are slower."""
 
 REST: Final = timedelta(hours=1)
-"""The least time between two readings of an account, and from one to a forecast."""
+"""Minimum time between two snapshots of an account, and from a snapshot to a forecast."""
 
 LEAST_KNOWN: Final = timedelta(days=1)
-"""An account of which less is known tells nothing by itself; it can be asked all the same."""
+"""Minimum observed time before a forecast alert; forecasts on request have no minimum."""
 
 PAGE: Final = 50
-"""Accounts that are read in one transaction."""
+"""Accounts read in one transaction."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A forecast, and what it is based on.
+    """A forecast and its basis.
 
     Args:
-        forecast: share, pace, and how long it takes.
-        since: from when on the pace was taken; None: nothing is known.
-        exhaustion_at: in UTC; None: never, or it has, or nobody knows.
+        forecast: share, pace, and remaining time.
+        since: start of the observed period; None without data.
+        exhaustion_at: in UTC; None if never, already, or unknown.
     """
 
     forecast: Forecast
@@ -50,19 +50,10 @@ class Outlook:
 
 
 def outlook(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> Outlook:
-    """What is to be expected of an account with a limit.
+    """Forecast an account with a limit from its pace over seven days.
 
-    The pace is that of the last seven days: since the last reading before, or since the account was opened. Where
-    neither is known, since the first reading.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose.
-        record: the account as it stands.
-        now: in UTC.
-
-    Returns:
-        The straight line from there to now, and on.
+    The pace starts at the last snapshot before that window or at the account's creation; without either, at the first
+    snapshot.
     """
     start = now - WINDOW
     if record.created_at > start:
@@ -73,14 +64,8 @@ def outlook(tx: Connection, organisation_id: str, record: AccountRecord, now: da
 
 
 def expected(share: float, base: Reading | None, now: datetime) -> Outlook:
-    """What a share that is used now lets expect, beside an earlier reading.
-
-    Args:
-        share: used now.
-        base: the earlier reading; None: nothing is known.
-        now: in UTC.
-    """
-    if base is None or now - base.recorded_at < REST:  # the pace of a few seconds says nothing of a month
+    """Forecast from the used share and an earlier snapshot, or none."""
+    if base is None or now - base.recorded_at < REST:  # too short to extrapolate
         return Outlook(Forecast(share, None, None), None, None)
     found = forecast(share, base.utilisation, (now - base.recorded_at) / timedelta(days=1))
     at = None if found.days_left is None else now + timedelta(days=found.days_left)
@@ -88,15 +73,7 @@ def expected(share: float, base: Reading | None, now: datetime) -> Outlook:
 
 
 def take_readings(db: Database, now: datetime) -> int:
-    """Read accounts that have changed, and tell of those that will reach their limit soon.
-
-    Args:
-        db: a ledger's database.
-        now: in UTC.
-
-    Returns:
-        How many were read.
-    """
+    """Record snapshots of changed accounts, create forecast alerts; return the number of snapshots."""
     with db.read(ALL_TENANTS) as tx:
         due = usage_snapshots.unread(tx, now, REST)
     for organisation_id, found in groupby(sorted(due), itemgetter(0)):
@@ -111,7 +88,7 @@ def _read_all(db: Database, organisation_id: str, due: Iterable[str], now: datet
         for account_id in due:
             try:
                 record = accounts.find(tx, organisation_id, account_id)
-            except LedgerError as reason:  # a balance that cannot be read: the others are read all the same
+            except LedgerError as reason:  # an unreadable balance must not block the others
                 _logger.warning("Account %s is not forecast: %s", account_id, reason.detail)
                 continue
             assert record is not None, "accounts are never removed"

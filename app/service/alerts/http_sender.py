@@ -1,4 +1,4 @@
-"""One attempt to deliver an alert."""
+"""One attempt to deliver an alert over HTTP."""
 
 import asyncio
 import ssl
@@ -18,18 +18,18 @@ from app.service.alerts.webhook_signatures import message, signed_headers
 from app.version import VERSION
 
 TIMEOUT_SECONDS: Final = 10.0
-"""For a whole attempt: finding the host, connecting, sending, and the head of the answer."""
+"""Timeout of a whole attempt, from the DNS lookup to the response headers."""
 
 MOST_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How an attempt went.
+    """Result of an attempt.
 
     Args:
-        status: of the answer; None: none came.
-        error: why the attempt failed; None: it was acknowledged.
+        status: of the response; None without one.
+        error: reason of the failure; None if acknowledged.
     """
 
     status: int | None
@@ -37,21 +37,21 @@ class Sent:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the receiver has it."""
+        """Whether the receiver acknowledged the alert."""
         return self.error is None
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver wants nothing any more."""
+        """Whether the receiver refuses all further alerts."""
         return self.status == HTTPStatus.GONE
 
 
 class Sender:
-    """Sends alerts; neither proxies of the environment nor redirects are followed, and no connection is kept.
+    """HTTP client without redirects, proxies of the environment, and kept connections.
 
     Args:
-        allow_private: whether addresses are connected to that are not public.
-        resolver: finds a host's addresses.
+        allow_private: whether it connects to addresses that are not public.
+        resolver: of host names.
     """
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
@@ -64,14 +64,9 @@ class Sender:
         self._agent = f"epsilon-ledger/{VERSION}"
 
     async def send(self, due: Due, now: datetime) -> Sent:
-        """Send an alert to a webhook, once.
+        """Send an alert to a webhook once; only a 2xx response acknowledges it.
 
-        Args:
-            due: what, and where to.
-            now: in UTC; the receiver is told.
-
-        Returns:
-            How it went; only an answer of 2xx acknowledges. The answer's body is not read.
+        The response body is not read.
         """
         body = message(due.alert)
         headers = {
@@ -91,7 +86,7 @@ class Sender:
         return Sent(status, f"The answer was {status}.")
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
         await self._pool.aclose()
 
     def _posted(
@@ -101,7 +96,7 @@ class Sender:
 
 
 def _trusting() -> ssl.SSLContext:
-    """What the machine trusts, or SSL_CERT_FILE names, and what browsers do."""
+    """Trust the system's or SSL_CERT_FILE's certificates and those of browsers."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context

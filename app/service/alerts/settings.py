@@ -1,4 +1,4 @@
-"""What accounts tell, have told, and are expected to do."""
+"""Alert settings, alerts and forecasts of accounts."""
 
 from dataclasses import asdict
 
@@ -22,21 +22,18 @@ from app.service.auth.request_context import RequestContext
 def list_alerts(
     call: RequestContext, *, account: str | None, kind: AlertType | None, before: str | None, limit: int
 ) -> list[Alert]:
-    """Read what was told, the newest first, of what is within the caller's reach.
+    """List alerts in the caller's scope, newest first.
 
     Args:
         call: needs LEDGER_READ.
-        account: only what is about this account (id, or path of names), or beneath it.
-        kind: only what is of this type.
-        before: only what stands before this id.
-        limit: how many at the most.
-
-    Returns:
-        The alerts.
+        account: id or path; only alerts about it or accounts under it.
+        kind: only alerts of this type.
+        before: cursor: only alerts before this id.
+        limit: page size.
 
     Raises:
-        NotFoundError: there is no such account.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the account does not exist.
+        InsufficientScopeError: it is out of the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -45,18 +42,11 @@ def list_alerts(
 
 
 def get_alert_settings(call: RequestContext, account_id: str) -> AlertSettings:
-    """Read of what an account tells.
-
-    Args:
-        call: needs LEDGER_READ.
-        account_id: of any kind of account.
-
-    Returns:
-        Thresholds, and how far ahead.
+    """Get the alert settings of an account; needs LEDGER_READ.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the account does not exist.
+        InsufficientScopeError: it is out of the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -64,20 +54,14 @@ def get_alert_settings(call: RequestContext, account_id: str) -> AlertSettings:
 
 
 def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettings) -> AlertSettings:
-    """Say of what an account tells; thresholds that it has reached already are told now, if they were not before.
+    """Replace the alert settings of an account; needs WEBHOOK_MANAGE.
 
-    Args:
-        call: needs WEBHOOK_MANAGE.
-        account_id: of any kind of account.
-        tells: from now on.
-
-    Returns:
-        As it is now.
+    Thresholds that are already reached create their alerts at once, unless they exist.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
-        InvalidInputError: the thresholds do not increase, are too many, or outside their range.
+        NotFoundError: the account does not exist.
+        InsufficientScopeError: it is out of the caller's scope.
+        InvalidInputError: the thresholds do not increase, are too many, or out of range.
     """
     call.require_permission(Permission.WEBHOOK_MANAGE)
     check_thresholds(tells.thresholds)
@@ -100,18 +84,11 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettin
 
 
 def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, Outlook]:
-    """Read when an account will reach its limit if it goes on as it has.
-
-    Args:
-        call: needs LEDGER_READ.
-        account_id: of an account with a limit.
-
-    Returns:
-        The account, and the forecast.
+    """Forecast when an account reaches its limit; needs LEDGER_READ.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the account does not exist.
+        InsufficientScopeError: it is out of the caller's scope.
         InvalidInputError: it is a run without a limit of its own.
     """
     call.require_permission(Permission.LEDGER_READ)

@@ -1,7 +1,6 @@
-"""Where a webhook may lead: to public addresses only, unless the operator allows others.
+"""Protection against SSRF: webhooks connect to public addresses only, unless allowed.
 
-A name is checked when it is connected to, on the very address that is connected to: whatever the name resolved to
-when the webhook was made, or resolves to for somebody else, does not count.
+The address is checked when it is connected to, so that DNS rebinding does not help an attacker.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from app.ledger.errors import InvalidInputError
 from app.persistence.tables import MAX_URL_LENGTH
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
-"""Finds the addresses of a host."""
+"""Resolver of a host's addresses."""
 
 _MORE_THAN_PRIVATE: Final = tuple(
     map(
@@ -34,27 +33,23 @@ _MORE_THAN_PRIVATE: Final = tuple(
         ),
     )
 )
-"""What no host of the internet has, whatever this version of Python thinks of it."""
+"""Networks without public hosts, whichever `is_global` of this Python version includes."""
 
 _UNICAST: Final = IPv6Network("2000::/3")
 _NO_HOSTS: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
-"""IPv6 addresses of hosts; those among them that belong to protocols and documents; those that stand for IPv4."""
+"""Global unicast; its parts for protocols and documentation; NAT64, which embeds IPv4."""
 
 
 class ForbiddenAddressError(httpcore.ConnectError):
-    """A name leads to an address that nothing may be sent to; its words do not tell which."""
+    """A host has a forbidden address; the message does not disclose it."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the internet: of a host there, and of nothing nearer.
+    """Return whether an address belongs to a public host of the internet.
 
-    Args:
-        address: as a resolver wrote it.
-
-    Returns:
-        False for addresses that are private, of this host, of this link or shared, for many hosts, reserved, for
-        documents, or stand for such a one.
+    False for private, loopback, link-local, shared, multicast, reserved and documentation addresses, also embedded in
+    IPv6.
     """
     try:
         found = ip_address(address)
@@ -69,7 +64,7 @@ def is_public(address: str) -> bool:
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for: mapped, translated by NAT64, or by 6to4."""
+    """Return the IPv4 address in a mapped, NAT64 or 6to4 address, or None."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address in _TRANSLATED:
@@ -78,15 +73,14 @@ def _embedded(address: IPv6Address) -> IPv4Address | None:
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
-    """Refuse a URL that a webhook cannot have.
+    """Validate the URL of a webhook; host names are checked on connection.
 
     Args:
-        url: where alerts are to be sent.
-        allow_private: whether http, and addresses that are not public, are allowed.
+        url: of the webhook.
+        allow_private: whether http and addresses that are not public are allowed.
 
     Raises:
-        InvalidInputError: it is no https URL of a host, holds a name or password, or its host is an address that
-            nothing may be sent to. A host's name is checked when it is connected to.
+        InvalidInputError: it is not an https URL with a host, contains credentials, or its host is a forbidden address.
     """
     parts = _split(url)
     if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
@@ -123,17 +117,17 @@ def _is_address(host: str) -> bool:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Every address of a host, in the order in which they are to be tried."""
+    """Resolve a host to its addresses, in the order to try them."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Connections to public addresses.
+    """Network backend that connects to public addresses only.
 
     Args:
-        allow_private: whether other addresses are connected to as well.
-        resolver: finds a host's addresses.
+        allow_private: whether it connects to other addresses too.
+        resolver: of host names.
     """
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
@@ -149,11 +143,11 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to an address that was checked.
+        """Connect to a checked address.
 
         Raises:
             ForbiddenAddressError: the host has an address that is not public.
-            ConnectError: it has none, or does not answer.
+            ConnectError: the host has no address or does not answer.
         """
         try:
             addresses = await self._resolve(host, port)
@@ -175,10 +169,10 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109 - as in httpcore
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to nothing: no URL of a webhook means a socket of this machine."""
+        """Refuse: webhooks have no Unix sockets."""
         del timeout, socket_options
         raise ForbiddenAddressError(f"{path} is no host.")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         await asyncio.sleep(seconds)

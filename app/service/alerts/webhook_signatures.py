@@ -1,4 +1,4 @@
-"""Signatures of webhooks, as the Standard Webhooks specification has them."""
+"""Signatures of webhooks by the Standard Webhooks specification."""
 
 import base64
 import hashlib
@@ -15,12 +15,12 @@ SECRET_BYTES: Final = 32
 
 
 def new_secret() -> str:
-    """A new secret of 256 random bits, as receivers' libraries take it."""
+    """Generate a secret of 256 random bits in the specification's format."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def message(alert: Alert) -> bytes:
-    """An alert as it is sent; the same bytes each time."""
+    """Serialize an alert deterministically."""
     content = {"type": str(alert.type), "timestamp": alert.created_at.isoformat(), "data": alert.payload}
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
@@ -29,10 +29,10 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     """Sign a message with one secret.
 
     Args:
-        secret: as `new_secret` made it.
-        message_id: of what is sent.
+        secret: from `new_secret`.
+        message_id: of the alert.
         timestamp: of the attempt, seconds since 1970.
-        body: as it is sent.
+        body: as sent.
 
     Returns:
         "v1," and base64 of HMAC-SHA256 over id, timestamp and body, joined by dots.
@@ -43,17 +43,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def signed_headers(known: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers by which a receiver knows who sent a message, and that it is fresh.
-
-    Args:
-        known: every secret that a receiver may have, the newest first.
-        message_id: as for `signature`.
-        timestamp: as for `signature`.
-        body: as for `signature`.
-
-    Returns:
-        Identifier, time and one signature a secret.
-    """
+    """Build the headers with id, timestamp and a signature for each valid secret."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),

@@ -1,4 +1,7 @@
-"""Webhooks: made, read, disabled; their secrets and what was delivered to them."""
+"""Webhooks, their secrets and their deliveries.
+
+All use cases need WEBHOOK_MANAGE in the whole organisation.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,17 +29,17 @@ from app.service.idempotency import IdempotentRequest, StoredResponse, require_n
 from app.service.ids import new_id
 
 MOST_WEBHOOKS = 20
-"""Of an organisation, those that are disabled not counted."""
+"""Maximum number of active webhooks of an organisation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a webhook is told.
+    """Subscription of a webhook.
 
     Args:
-        url: where to.
-        types: of alerts; empty: every one.
-        account: id, or path of names: only what is about it or lies beneath it; None: about all.
+        url: of the receiver.
+        types: of alerts; empty for all.
+        account: id or path; only alerts about it or accounts under it; None for all.
     """
 
     url: str
@@ -52,22 +55,19 @@ def create_webhook(
     *,
     allow_private: bool,
 ) -> StoredResponse:
-    """Have alerts sent to a URL.
+    """Create a webhook.
 
     Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        wanted: what is sent, and where to.
-        identity: of the request; its reply is not kept, for the secret is in it.
-        render: makes the reply's body, which is the only one to hold the secret.
-        allow_private: whether the URL may lead to addresses that are not public, and by http.
-
-    Returns:
-        The reply.
+        call: context.
+        wanted: subscription.
+        identity: of the request; its response contains the secret and is not stored.
+        render: builds the response body, the only one with the secret.
+        allow_private: whether the URL may have a private address or use http.
 
     Raises:
-        InvalidInputError: the URL is none that a webhook can have, or the request carries an idempotency key.
-        NotFoundError: there is no such account.
-        WebhookStateConflictError: the organisation has as many as it may have.
+        InvalidInputError: the URL is invalid, or the request has an idempotency key.
+        NotFoundError: the account does not exist.
+        WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     require_no_key(identity, "disable the webhook whose secret nobody has, and make another one")
@@ -94,17 +94,10 @@ def create_webhook(
 
 
 def get_webhook(call: RequestContext, webhook_id: str) -> Webhook:
-    """Read a webhook.
-
-    Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        webhook_id: its id.
-
-    Returns:
-        The webhook.
+    """Get a webhook.
 
     Raises:
-        NotFoundError: the organisation has none such.
+        NotFoundError: the webhook does not exist.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
@@ -112,33 +105,17 @@ def get_webhook(call: RequestContext, webhook_id: str) -> Webhook:
 
 
 def list_webhooks(call: RequestContext, *, after: str | None, limit: int) -> list[Webhook]:
-    """Read webhooks in the order of their making.
-
-    Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        after: only those after this id.
-        limit: how many at the most.
-
-    Returns:
-        The webhooks.
-    """
+    """List webhooks by creation time, after the id `after`."""
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return list(webhooks.page(tx, call.organisation_id, after=after, limit=limit))
 
 
 def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
-    """Send nothing to a webhook any more; to do it again changes nothing.
-
-    Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        webhook_id: its id.
-
-    Returns:
-        The webhook afterwards.
+    """Disable a webhook; a disabled one is returned unchanged.
 
     Raises:
-        NotFoundError: the organisation has none such.
+        NotFoundError: the webhook does not exist.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
@@ -162,22 +139,14 @@ def rotate_secret(
     identity: IdempotentRequest,
     render: Callable[[Webhook], str],
 ) -> StoredResponse:
-    """Give a webhook a new secret; for a while everything is signed with the one before as well.
+    """Rotate a webhook's secret; the previous one signs too for `overlap_seconds`.
 
-    Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        webhook_id: its id.
-        overlap_seconds: for how long; 0: not at all.
-        identity: of the request; its reply is not kept, for the secret is in it.
-        render: makes the reply's body, which holds the new secret.
-
-    Returns:
-        The reply.
+    The response contains the new secret and is not stored.
 
     Raises:
-        NotFoundError: the organisation has none such.
+        NotFoundError: the webhook does not exist.
         WebhookStateConflictError: it is disabled.
-        InvalidInputError: the request carries an idempotency key.
+        InvalidInputError: the request has an idempotency key.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     require_no_key(identity, "ask again, for another one still")
@@ -197,19 +166,10 @@ def rotate_secret(
 def send_test_event(
     call: RequestContext, webhook_id: str, identity: IdempotentRequest, render: Callable[[Delivery], str]
 ) -> StoredResponse:
-    """Send something to a webhook that means nothing.
-
-    Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        webhook_id: its id.
-        identity: of the request.
-        render: makes the reply's body.
-
-    Returns:
-        The reply: the delivery, which is due at once.
+    """Send a test event to a webhook at once; the response is its delivery.
 
     Raises:
-        NotFoundError: the organisation has none such.
+        NotFoundError: the webhook does not exist.
         WebhookStateConflictError: it is disabled.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
@@ -233,19 +193,7 @@ def list_deliveries(
     before: str | None,
     limit: int,
 ) -> list[Delivery]:
-    """Read deliveries, the newest first.
-
-    Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        webhook: only those to this one.
-        alert: only those of this one.
-        status: only those in this state.
-        before: only those before this id.
-        limit: how many at the most.
-
-    Returns:
-        The deliveries.
-    """
+    """List deliveries, newest first, before the id `before`."""
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return deliveries.page(
@@ -254,17 +202,10 @@ def list_deliveries(
 
 
 def retry_delivery(call: RequestContext, delivery_id: str) -> Delivery:
-    """Send an alert to a webhook once more, at once, whatever became of it before.
-
-    Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        delivery_id: of the delivery.
-
-    Returns:
-        The delivery afterwards: pending.
+    """Retry a delivery at once, whatever its status, and return it as pending.
 
     Raises:
-        NotFoundError: the organisation has none such.
+        NotFoundError: the delivery does not exist.
         WebhookStateConflictError: its webhook is disabled.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)

@@ -1,4 +1,4 @@
-"""A whole ledger copied from one database to another: the move from SQLite to PostgreSQL, or back."""
+"""Copy a ledger to another database, such as from SQLite to PostgreSQL."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,36 +14,28 @@ from app.persistence.tables import accounts, metadata, runs
 from app.service.verification import VerificationReport, verify
 
 BATCH: Final = 500
-"""Rows that are in memory at once; one of an account has some 20 KB."""
+"""Rows in memory at once; an account has some 20 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What was copied, and what a verification of the copy found.
-
-    Args:
-        rows: how many of each table.
-        found: by the verification of the target.
-    """
+    """Row counts by table, and the verification of the copy."""
 
     rows: Mapping[str, int]
     found: VerificationReport
 
 
 def copy_database(source: Database, target: Database) -> CopyResult:
-    """Copy every row, from one state of the source, in one transaction of the target; then verify the target.
+    """Copy every row in one transaction, and verify the target.
 
     Args:
-        source: of the newest schema; nobody may write to it meanwhile.
-        target: of the newest schema, and without a row.
-
-    Returns:
-        What was copied.
+        source: with the newest schema; it must not be written to meanwhile.
+        target: with the newest schema and no rows.
 
     Raises:
-        NotFoundError: one of them has no ledger of this version.
-        InvalidInputError: the target has rows, or they are one database.
-        LedgerUnavailableError: the source was written to meanwhile, or the counts do not agree; nothing was copied.
+        NotFoundError: a database has no ledger of this version.
+        InvalidInputError: the target has rows, or both are one database.
+        LedgerUnavailableError: the source changed meanwhile, or the counts differ; nothing was copied.
     """
     if source.engine.url == target.engine.url:
         raise InvalidInputError("--from and --to name one database; a copy needs two.")
@@ -53,7 +45,7 @@ def copy_database(source: Database, target: Database) -> CopyResult:
                 f"{option} names no ledger of this version; make one, or bring one to it, by "
                 "EPSILON_LEDGER_DATABASE_URL=… epsilon-ledger migrate."
             )
-    # As patient as a migration: a count of a large table takes longer than a request may.
+    # Without the timeout of requests, which counting a large table exceeds.
     with source.read(ALL_TENANTS, patient=True) as old, target.migration() as new:
         organisations.lock_names(new)
         _require_empty(new)
@@ -71,7 +63,7 @@ def copy_database(source: Database, target: Database) -> CopyResult:
 
 
 def _copy_table(old: Connection, new: Connection, table: Table) -> int:
-    """Copy one table batch by batch; whatever refers to rows of its own table comes after them."""
+    """Copy one table in batches, rows before those that refer to them."""
     copied = 0
     for batch in _batches(old, _in_order(table)):
         new.execute(insert(table), [dict(row._mapping) for row in batch])  # noqa: SLF001 - a public name of SQLAlchemy's
@@ -80,13 +72,13 @@ def _copy_table(old: Connection, new: Connection, table: Table) -> int:
 
 
 def _in_order(table: Table) -> Select[Any]:
-    """The rows of a table; those that others of it refer to come first."""
-    if table is accounts:  # a child lies deeper than its parent
+    """Select a table's rows, referenced rows first."""
+    if table is accounts:  # parents before children
         return select(table).order_by(accounts.c.depth, accounts.c.organisation_id, accounts.c.id)
-    if table is runs:  # a run and its reservation refer to each other: the run is there first
+    if table is runs:  # runs and reservations refer to each other: `_tie_reservations` sets the link later
         others = [column for column in runs.c if column is not runs.c.reservation_id]
         return select(*others, null().label("reservation_id")).order_by(*runs.primary_key)
-    return select(table).order_by(*table.primary_key)  # a decision comes after the ones before it
+    return select(table).order_by(*table.primary_key)  # decisions in chain order
 
 
 def _tie_reservations(old: Connection, new: Connection) -> None:
@@ -103,7 +95,7 @@ def _tie_reservations(old: Connection, new: Connection) -> None:
 
 
 def _batches(old: Connection, rows: Select[Any]) -> Iterator[list[Row[Any]]]:
-    # Streamed: without it PostgreSQL's driver fetches a whole table before it gives the first row.
+    # Without streaming, PostgreSQL's driver fetches the whole table first.
     yield from map(list, old.execute(rows.execution_options(yield_per=BATCH)).partitions())
 
 
@@ -120,6 +112,6 @@ def _counts(tx: Connection) -> dict[str, int]:
 
 
 def _state(tx: Connection) -> tuple[object, ...]:
-    """What every charge and every creation changes: how many rows there are, or the version of an account."""
+    """Return counts and versions that every charge or creation changes."""
     moved = tx.execute(select(func.sum(accounts.c.version), func.max(accounts.c.updated_at))).one()
     return (_counts(tx), *moved)

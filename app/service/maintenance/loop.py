@@ -1,4 +1,4 @@
-"""What a ledger needs from time to time, whoever asks or does not ask."""
+"""Periodic maintenance of a ledger."""
 
 import asyncio
 import logging
@@ -24,20 +24,16 @@ from app.service.metrics import counters
 
 LOOK_SECONDS = 5.0
 PAGE = 100
-"""How often lapsed reservations are looked for, and how many are read at once."""
+"""Interval between checks for lapsed reservations, and the page size."""
 
 READING_SECONDS = 300.0
-"""How often accounts are looked for whose use is to be read."""
+"""Interval between usage snapshots."""
 
 _logger = logging.getLogger(__name__)
 
 
 async def run_maintenance(db: Database) -> None:
-    """Forfeit lapsed reservations, tell of silent ones, read accounts, keep statistics, until cancelled.
-
-    Args:
-        db: a ledger's database; a failure is logged, and the next look comes.
-    """
+    """Run the periodic jobs until cancelled; failures are logged and retried."""
     work: tuple[Callable[[], object], ...] = (
         lambda: expire_reservations(db, db.clock.moment().earliest),
         lambda: tell_silent(db, db.clock.moment().earliest),
@@ -53,7 +49,7 @@ async def run_maintenance(db: Database) -> None:
             try:
                 await asyncio.to_thread(each)
                 counters.background_done("upkeep")
-            except (LedgerError, SQLAlchemyError) as error:  # a database that is down, every few seconds: one line
+            except (LedgerError, SQLAlchemyError) as error:  # repeats every few seconds: log one line
                 why = error_summary(error)
                 _logger.warning("The regular upkeep of a database failed, and is tried again: %s", why)
             except Exception:
@@ -61,14 +57,9 @@ async def run_maintenance(db: Database) -> None:
 
 
 def expire_reservations(db: Database, now: datetime) -> int:
-    """Forfeit what is left of reservations whose lease has run out: their trainers may have released it.
+    """Forfeit reservations whose lease has expired; return their number.
 
-    Args:
-        db: a ledger's database.
-        now: in UTC.
-
-    Returns:
-        How many ended so.
+    Their remaining steps are charged, because the trainer may have released them.
     """
 
     def lapse(found: Lapsed) -> bool:
@@ -85,7 +76,7 @@ def expire_reservations(db: Database, now: datetime) -> int:
     for found in _lapsed(db, now):
         try:
             ended += db.retried(partial(lapse, found))
-        except LedgerError as reason:  # an account in doubt: the others end all the same
+        except LedgerError as reason:  # a quarantined account must not block the others
             _logger.warning("Reservation %s has lapsed and is still held: %s", found.id, reason.detail)
         except Exception:
             _logger.exception("Reservation %s has lapsed and is still held", found.id)
@@ -93,7 +84,7 @@ def expire_reservations(db: Database, now: datetime) -> int:
 
 
 def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
-    """Page by page: those that cannot be ended now must not stand before those that can."""
+    """Iterate over lapsed reservations by cursor, so that failing ones block no others."""
     page: list[Lapsed] = []
     while not page or len(page) == PAGE:
         with db.read(ALL_TENANTS) as tx:

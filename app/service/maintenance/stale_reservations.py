@@ -1,4 +1,4 @@
-"""Trainers that hold a plan and say nothing."""
+"""Alerts about trainers that hold a reservation and send nothing."""
 
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,21 +11,13 @@ from app.service.charging.loading import load_run
 from app.service.charging.saving import save
 
 SILENT_SHARE: Final = 0.5
-"""Of its lease, after which a trainer that was not heard of counts as silent."""
+"""Share of the lease after which a trainer counts as silent."""
 
 PAGE: Final = 100
 
 
 def tell_silent(db: Database, now: datetime) -> int:
-    """Tell of trainers that were silent for half of their lease, once a reservation.
-
-    Args:
-        db: a ledger's database.
-        now: in UTC.
-
-    Returns:
-        Of how many was told.
-    """
+    """Create alerts for trainers silent for half their lease; return their number."""
     with db.read(ALL_TENANTS) as tx:
         found = silent_ones(tx, now, SILENT_SHARE, PAGE)
     for organisation_id, run_id in found:

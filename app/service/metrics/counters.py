@@ -1,6 +1,6 @@
-"""What a process counts of its own work; several workers add theirs up in files of the package prometheus-client.
+"""Counters of this process; prometheus-client merges those of several workers.
 
-Labels have few values, all known beforehand: no request can make a new one up.
+Labels have few, predefined values: no request can create a new one.
 """
 
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from app.persistence.repositories.decisions import DecisionOutcome
 
-disable_created_metrics()  # type: ignore[no-untyped-call] # a series each, which nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call] # one unused series for each counter
 
 REGISTRY: Final = CollectorRegistry()
-"""What this process alone has counted."""
+"""Metrics of this process alone."""
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -78,29 +78,25 @@ _http: dict[tuple[str, str, int], Histogram] = {}
 
 
 def observe_admission(seconds: float) -> None:
-    """Count how long a request for steps waited for its answer."""
+    """Record the latency of a request for steps."""
     _ADMISSION.observe(seconds)
 
 
 def group_written(size: int, seconds: float) -> None:
-    """Count a group that was committed."""
+    """Record a committed group."""
     _GROUP.observe(size)
     _COMMIT.observe(seconds)
 
 
 def group_failed(*, foreseen: bool) -> None:
-    """Count a group that could not be written: by the database's state, or by a mistake of the service."""
+    """Count a failed group, by a database error (`foreseen`) or another one."""
     _failed["database" if foreseen else "error"].inc()
 
 
 def count_decisions(decided: Iterable[tuple[str, int]]) -> None:
-    """Count the decisions of a group; errors of the rules are counted as problems, where they are answered.
-
-    Args:
-        decided: of each, its outcome or `REPLAYED`, and how many steps were asked for.
-    """
+    """Count the outcomes and steps of a group; rule errors are counted as problems."""
     told: dict[str, list[int]] = {}
-    for outcome, count in decided:  # of a whole group: one count for many costs less than many
+    for outcome, count in decided:  # one increment for the group is cheaper than many
         told.setdefault(outcome, []).append(count)
     for outcome, counts in told.items():
         _decided[outcome].inc(len(counts))
@@ -109,13 +105,13 @@ def count_decisions(decided: Iterable[tuple[str, int]]) -> None:
 
 
 def count_request(method: str, route: str, status: int, seconds: float) -> None:
-    """Count a request.
+    """Record an HTTP request.
 
     Args:
-        method: one that HTTP knows, or "other".
-        route: the template of its path, or "none".
-        status: of the reply.
-        seconds: how long it took.
+        method: a standard method, or "other".
+        route: path template, or "none".
+        status: of the response.
+        seconds: latency.
     """
     key = (method, route, status // 100)
     child = _http.get(key)
@@ -125,12 +121,12 @@ def count_request(method: str, route: str, status: int, seconds: float) -> None:
 
 
 def count_problem(code: str) -> None:
-    """Count a problem that is answered."""
+    """Count a problem response."""
     _PROBLEMS.labels(code).inc()
 
 
 def problems_known(codes: Iterable[str]) -> None:
-    """Begin all counts of problems at 0: a rate needs a first value."""
+    """Initialize the problem counters at 0, because a rate needs a first value."""
     for code in codes:
         _PROBLEMS.labels(code)
 
@@ -146,5 +142,5 @@ def verified(*, sound: bool) -> None:
 
 
 def background_done(task: str) -> None:
-    """Note that work beside the requests was done just now."""
+    """Record the success of a background task."""
     _BACKGROUND.labels(task).set_to_current_time()

@@ -1,4 +1,4 @@
-"""What the ledgers say when operators ask: read beside the requests, and believed for some seconds."""
+"""Metrics read from the ledgers' databases, cached for some seconds."""
 
 import asyncio
 import logging
@@ -26,27 +26,27 @@ from app.service.placements import Placement
 from app.service.queries.damaged_rows import read_tolerating_damage
 
 BELIEVED_SECONDS: Final = 10.0
-"""For how long what was read is told again: two scrapers, or a hurried one, cost no more than one."""
+"""Lifetime of the cache, so that frequent scrapes cost no more than one."""
 
 MOST_READ: Final = 500
-"""Accounts whose balances are read in one look; the others are in the next ones, those known longest first."""
+"""Maximum number of accounts read at once; the others follow in the next rounds."""
 
 PAGE: Final = 50
-"""Accounts that are read in one statement: each has 22 KB."""
+"""Accounts read in one statement; each has 22 KB."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """How far an account has used its limit.
+    """Utilisation of an account's limit.
 
     Args:
-        organisation_id: whose.
+        organisation_id: owner of the account.
         kind: population or budget.
-        path: its path of names.
-        epsilon: its epsilon by the limit's epsilon.
-        share: as its filter counts; nothing is admitted from 1 on.
+        path: of names.
+        epsilon: spent, as a fraction of the limit's epsilon.
+        share: used, as the privacy filter counts; from 1 on nothing is admitted.
     """
 
     organisation_id: str
@@ -58,15 +58,15 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True)
 class LedgerStats:
-    """What was read of one placement.
+    """Metrics of one placement.
 
     Args:
         uses: of populations and budgets.
-        unread: how many populations and budgets have changed since they were read.
-        organisations: how many live there.
-        runs: by state.
+        unread: number of accounts that changed since they were read.
+        organisations: number of organisations.
+        runs: number by status.
         backlog: of webhooks.
-        signing: how far the history is signed; None: the service signs nothing.
+        signing: state of the checkpoints; None without a signing key.
     """
 
     uses: Sequence[Utilisation]
@@ -79,11 +79,11 @@ class LedgerStats:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """How one placement is.
+    """State of one placement.
 
     Args:
-        trouble: why nothing can be decided there; None: it can.
-        found: what was read; None: nothing could be.
+        trouble: why no step can be decided, or None.
+        found: metrics, or None if the database cannot be read.
     """
 
     trouble: str | None
@@ -91,11 +91,11 @@ class PlacementSnapshot:
 
 
 class DatabaseCollector:
-    """Looks at the ledgers of every placement, when somebody asks, and no more often than needed.
+    """Cached metrics of all placements.
 
     Args:
         placements: of the service.
-        signs: whether it signs checkpoints.
+        signs: whether the service signs checkpoints.
     """
 
     def __init__(self, placements: Iterable[Placement], *, signs: bool) -> None:
@@ -105,7 +105,7 @@ class DatabaseCollector:
         self._turn = asyncio.Lock()
 
     async def look(self) -> dict[str, PlacementSnapshot]:
-        """What every placement's ledger says, by the placement's name; at most some seconds old."""
+        """Collect the metrics by placement, at most `BELIEVED_SECONDS` old."""
         async with self._turn:
             if monotonic() - self._looked_at >= BELIEVED_SECONDS:
                 found = await asyncio.gather(*(watch.seen() for watch in self._watches))
@@ -115,7 +115,7 @@ class DatabaseCollector:
 
 
 class _Watch:
-    """One placement, and what need not be read again of it."""
+    """Collector of one placement, which reads changed accounts only."""
 
     def __init__(self, placement: Placement, *, signs: bool) -> None:
         self.placement = placement
@@ -123,7 +123,7 @@ class _Watch:
         self._uses: dict[tuple[str, str], tuple[object, Utilisation | None]] = {}
 
     async def seen(self) -> PlacementSnapshot:
-        """Read what has changed; what cannot be read is no reason to say nothing of the rest of the service."""
+        """Collect the metrics; a database error is logged and makes the snapshot empty."""
         trouble = await self.placement.readiness.trouble()
         if trouble is not None and trouble not in READABLE:
             return PlacementSnapshot(trouble)
@@ -134,7 +134,7 @@ class _Watch:
             return PlacementSnapshot(trouble or Fault.SILENT)
 
     def look(self) -> LedgerStats:
-        """Read what has changed."""
+        """Collect the metrics in one transaction."""
         with self.placement.database.read(ALL_TENANTS) as tx:
             unread = self._read(tx, overview_queries.outlines(tx, None))
             return LedgerStats(
@@ -147,7 +147,7 @@ class _Watch:
             )
 
     def _read(self, tx: Connection, every: Sequence[AccountSummary]) -> int:
-        """Read accounts that have changed, as many as one look may; how many are left."""
+        """Read at most `MOST_READ` changed accounts; return the number left."""
         known = self._uses
         self._uses = {each.key: known[each.key] for each in every if each.key in known}
         changed = [each for each in every if each.key not in known or known[each.key][0] != each.mark]

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them."""
+"""Metrics in the Prometheus exposition formats."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,10 +19,10 @@ from app.service.monitoring.integrity import IntegrityWarnings
 
 T = TypeVar("T")
 Described = Sequence[tuple[str, str, Callable[[T, datetime], float | None]]]
-"""Of numbers: name, help, and how each is read from what was found, at a moment."""
+"""Name, help and reader of each metric; the reader gets the statistics and the time."""
 
 SHARED_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable by which the workers of one port find each other's counts; the package's own."""
+"""Environment variable of prometheus_client with the folder that the workers share."""
 
 FRACTIONS: Final = (0.5, 0.8, 0.95, 1.0)
 
@@ -35,17 +35,14 @@ def exposition(
     accept: str,
     now: Mapping[str, datetime],
 ) -> tuple[bytes, str]:
-    """All that is measured: by every worker of this port, and of the ledgers.
+    """Render the metrics of all workers and ledgers; return text and media type.
 
     Args:
-        looked: at the ledgers, by placement.
-        doubts: whether they look sound.
-        named: of how many populations, and of how many budgets, it is said how full they are; 0: none is named.
-        accept: the header of who asks.
-        now: by the clocks of the databases, as far as these are known, by placement.
-
-    Returns:
-        The text, and its media type.
+        looked: snapshots by placement.
+        doubts: integrity warnings by placement.
+        named: number of populations, and of budgets, that are listed by utilisation.
+        accept: the request's Accept header.
+        now: time by placement, where its database's clock is known.
     """
     registry = CollectorRegistry()
     if SHARED_FOLDER in os.environ:
@@ -59,10 +56,9 @@ def exposition(
 
 
 class _OfAllWorkers(Collector):
-    """What the workers of a port count, each in files of its own.
+    """Collector of the metrics files of all workers.
 
-    A file is empty until its worker has sized it, and for good if the worker was killed before that. The package stops
-    at such a file (prometheus/client_python#1199).
+    The package fails on empty files (prometheus/client_python#1199), which a worker leaves if it is killed early.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +71,7 @@ class _OfAllWorkers(Collector):
 
 
 def _has_content(file: Path) -> bool:
-    """Whether there is something in a file; one that a worker has taken along when it ended has nothing."""
+    """Return whether a file has content; a file deleted meanwhile has none."""
     try:
         return file.stat().st_size > 0
     except FileNotFoundError:
@@ -103,7 +99,7 @@ def _of_ledgers(looked: Mapping[str, PlacementSnapshot], named: int, now: Mappin
 
 
 def _numbers(found: Mapping[str, T], described: Described[T], now: Mapping[str, datetime]) -> Iterator[Metric]:
-    """One number for each placement; a moment that there was none of is left out, as is one of an unknown clock."""
+    """Yield a gauge for each placement, except without a value or a known clock."""
     for name, help_text, value in described:
         metric = _by_placement(f"epsilon_ledger_{name}", help_text)
         for placement, each in found.items():
@@ -188,7 +184,7 @@ def _labelled(found: Mapping[str, LedgerStats]) -> Iterator[Metric]:
 
 
 def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
-    """The fullest populations, and the fullest budgets."""
+    """Yield the utilisation of the fullest populations and budgets."""
     labels = ("organisation", "kind", "account")
     epsilon = GaugeMetricFamily(
         "epsilon_ledger_account_epsilon_fraction",

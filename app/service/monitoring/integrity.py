@@ -1,8 +1,7 @@
-"""Whether the ledgers look sound: what `verify` has stopped, and whether every chain ends as it is said to.
+"""Periodic check of quarantines and of the heads of the hash chains.
 
-This is no proof. `epsilon-ledger verify` recomputes everything and takes as long as that takes; this reads the last
-link of each chain that is still growing, once a minute and beside the requests. It notices a last decision that was
-changed or removed, rows that were restored without those that belong to them, and a history that was forked behind a
+This is no proof; `epsilon-ledger verify` recomputes everything. Every minute it reads the last link of each growing
+chain. That detects a changed or removed last decision, partially restored rows, and a history that was forked after a
 checkpoint.
 """
 
@@ -28,18 +27,18 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IntegrityWarnings:
-    """What was found at the last look.
+    """Result of the last check.
 
     Args:
-        quarantined: accounts that `verify` has stopped.
-        heads: of the chains.
+        quarantined: number of quarantined accounts.
+        heads: broken chain heads.
     """
 
     quarantined: int
     heads: Heads
 
     def told(self) -> Iterator[str]:
-        """Sentences for an operator; none of them names an organisation."""
+        """Yield a sentence for each warning, without names of organisations."""
         if self.quarantined:
             yield f"Accounts that `verify` has stopped, until two persons lift their quarantine: {self.quarantined}."
         if self.heads.wrong_runs:
@@ -49,20 +48,20 @@ class IntegrityWarnings:
 
 
 class IntegrityMonitor:
-    """What was found last, by the name of the placement; nothing is said of one that was not looked at yet."""
+    """Latest warnings by placement; a placement not checked yet has no entry."""
 
     def __init__(self) -> None:
         self.found: dict[str, IntegrityWarnings] = {}
 
     def look(self, placement: Placement) -> None:
-        """Look at one placement's ledger."""
+        """Check one placement's ledger."""
         with placement.database.read(ALL_TENANTS) as tx:
             self.found[placement.name] = IntegrityWarnings(
                 monitoring_queries.quarantined(tx), monitoring_queries.heads(tx)
             )
 
     async def keep_looking(self, placement: Placement) -> None:
-        """Look again and again, until cancelled."""
+        """Check periodically, until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self.look, placement)

@@ -1,4 +1,4 @@
-"""What is so at one moment of a process: looked at every second, so that a scrape by another worker knows it too."""
+"""Gauges of the process, sampled every second so that every worker can expose them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -61,18 +61,14 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 class Sampler:
-    """Looks at this process.
-
-    Args:
-        placements: whose queues and connections are counted.
-    """
+    """Sampler of this process and of its placements' queues and connections."""
 
     def __init__(self, placements: Iterable[Placement]) -> None:
         self._placements = placements
         self._cpu = 0.0
 
     def sample(self) -> None:
-        """Look once."""
+        """Set all gauges once."""
         _WORKERS.set(1)
         for placement in self._placements:
             _WAITING.labels(placement.name).set(placement.charges.waiting)
@@ -91,7 +87,7 @@ class Sampler:
                     self._cpu = sample.value
 
     async def keep_looking(self) -> None:
-        """Look again and again, until cancelled."""
+        """Sample periodically, until cancelled."""
         while True:
             self.sample()
             asleep = monotonic()

@@ -1,4 +1,4 @@
-"""What a verification found, as a file for Prometheus: it runs now and then, and nobody can scrape it."""
+"""Verification metrics as a file for the node exporter."""
 
 from datetime import datetime
 from pathlib import Path
@@ -9,16 +9,16 @@ from app.service.verification import VerificationReport
 
 
 def write_found(file: Path, found: VerificationReport, seconds: float, now: datetime) -> None:
-    """Write what was found; a reader sees the old file or the new one, and nothing between.
+    """Write the result of a verification atomically.
 
     Args:
-        file: in the folder that the node exporter's textfile collector reads; its name ends with .prom.
+        file: in the folder of the node exporter's textfile collector; the name ends with .prom.
         found: by a verification of the whole ledger.
-        seconds: how long it took.
+        seconds: its duration.
         now: when it ended, in UTC.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     registry = CollectorRegistry()
     told = {

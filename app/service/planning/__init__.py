@@ -1,1 +1,1 @@
-"""Stateless answers: what a plan would cost, and what would fit; nothing is stored."""
+"""Stateless planning: costs of a plan, and parameters that fit a limit."""

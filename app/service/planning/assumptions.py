@@ -1,4 +1,4 @@
-"""What every question about a plan says besides, and what a careful reader would want to know of the answer."""
+"""Assumptions shared by all planning requests, and warnings about results."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -15,15 +15,15 @@ from app.ledger.accounts import StepEvent, zero_curve
 from app.ledger.filters import FilterKind, Limit, smallest_useful_epsilon
 
 VACUOUS_EPSILON = 20.0
-"""Above this, e^epsilon is over 4.8e8: the guarantee says next to nothing."""
+"""Epsilon above which the guarantee is vacuous: e^epsilon is over 4.8e8."""
 
 
 ORDERS_OF_NOISE = 1
-"""The grid without the order that stands for infinity, where Gaussian noise proves nothing."""
+"""Grid without the infinite order, at which Gaussian noise has no bound."""
 
 
 class Batches(StrEnum):
-    """How a trainer really draws its batches."""
+    """How a trainer draws its batches."""
 
     POISSON = "poisson"
     FIXED = "fixed"
@@ -32,12 +32,12 @@ class Batches(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanAssumptions:
-    """What holds for all of a plan.
+    """Assumptions of a plan.
 
     Args:
-        relation: which data sets are neighbours.
+        relation: neighbouring relation.
         population_size: number of privacy units, if known.
-        batches: how the trainer really draws them.
+        batches: how the trainer draws them.
     """
 
     relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -45,13 +45,7 @@ class PlanAssumptions:
     batches: Batches = Batches.POISSON
 
     def curve(self, steps: Iterable[StepEvent]) -> RdpCurve:
-        """What step events cost together.
-
-        Args:
-            steps: any number of them.
-
-        Returns:
-            The exact sum over the newest grid.
+        """Sum the curves of step events exactly, on the newest grid.
 
         Raises:
             UnsupportedEventError: an event has no sound bound under the relation.
@@ -65,15 +59,7 @@ class PlanAssumptions:
         return total
 
     def warnings(self, events: Collection[DpEvent], delta: float) -> list[str]:
-        """What is to be said of a plan, whatever it costs.
-
-        Args:
-            events: of the plan.
-            delta: asked for, or found.
-
-        Returns:
-            Sentences.
-        """
+        """List warnings about a plan's delta and batches."""
         found = []
         if self.population_size is not None and delta * self.population_size >= 1:
             found.append(
@@ -97,16 +83,7 @@ _DRAWN = {Batches.FIXED: "of a fixed size", Batches.SHUFFLED: "taken in turn fro
 
 
 def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[str]:
-    """What is to be said of an epsilon.
-
-    Args:
-        found: the epsilon and its order.
-        total: the curve that it was read from.
-        delta: at which it was read.
-
-    Returns:
-        Sentences.
-    """
+    """List warnings about the epsilon found on a curve at a delta."""
     if found.epsilon == inf:
         if total.delta_value() >= delta:
             return [f"The events' own deltas, {total.delta_value():.4g} together, leave nothing of delta {delta:g}."]
@@ -115,29 +92,14 @@ def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[
 
 
 def about_size(epsilon: float) -> list[str]:
-    """What is to be said of an epsilon's size.
-
-    Args:
-        epsilon: nats, finite.
-
-    Returns:
-        A sentence, or none.
-    """
+    """Warn about a vacuous epsilon."""
     if epsilon <= VACUOUS_EPSILON:
         return []
     return [f"An epsilon above {VACUOUS_EPSILON:g} is vacuous: it protects next to nobody."]
 
 
 def about_loss(epsilon: float, limit: float) -> list[str]:
-    """What is to be said of what was lost.
-
-    Args:
-        epsilon: of an account, as its filter reads it; may be infinite.
-        limit: that governs it.
-
-    Returns:
-        A sentence, or none.
-    """
+    """Warn about an account whose epsilon exceeds its limit."""
     if epsilon <= limit:
         return []
     warning = (
@@ -148,15 +110,7 @@ def about_loss(epsilon: float, limit: float) -> list[str]:
 
 
 def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
-    """What is to be said of a limit.
-
-    Args:
-        limit: of an account.
-        kind: its filter.
-
-    Returns:
-        Sentences.
-    """
+    """List warnings about the limit of an account with a filter."""
     smallest = smallest_useful_epsilon(limit.delta, kind, ORDERS_OF_NOISE)
     if limit.epsilon > smallest:
         return about_size(limit.epsilon)
@@ -168,14 +122,11 @@ def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
 
 
 def about_order(order: float, something_lost: bool) -> list[str]:  # noqa: FBT001 - the second of two facts
-    """What is to be said of an optimal order.
+    """Warn about an optimal order at the edge of the grid.
 
     Args:
         order: on the newest grid.
-        something_lost: whether the bound found there could be smaller at all.
-
-    Returns:
-        A sentence, or none.
+        something_lost: whether the bound there is positive.
     """
     lowest = orders(GRID_VERSION)[0]
     if not something_lost or order not in {lowest, HIGHEST}:
@@ -185,7 +136,7 @@ def about_order(order: float, something_lost: bool) -> list[str]:  # noqa: FBT00
 
 
 def _with_parts(event: DpEvent) -> Iterator[DpEvent]:
-    """An event and every event within it."""
+    """Iterate over an event and all nested events."""
     yield event
     values = [getattr(event, field.name) for field in fields(event)]
     for part in (part for value in values for part in (value if isinstance(value, tuple) else (value,))):
@@ -194,12 +145,12 @@ def _with_parts(event: DpEvent) -> Iterator[DpEvent]:
 
 
 def _is_poisson_sampled(event: DpEvent) -> bool:
-    """Whether a Poisson sample amplifies anything in an event."""
+    """Return whether Poisson sampling amplifies a part of an event."""
     return any(isinstance(part, PoissonSampled) and part.sampling_probability < 1 for part in _with_parts(event))
 
 
 def _is_drawn_anew(event: DpEvent) -> bool:
-    """Whether a batch of fixed size amplifies anything in an event."""
+    """Return whether sampling without replacement amplifies a part of an event."""
     return any(
         isinstance(part, SampledWithoutReplacement) and part.sample_size < part.source_dataset_size
         for part in _with_parts(event)

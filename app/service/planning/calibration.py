@@ -1,4 +1,4 @@
-"""What would fit: noise, steps or sampling for a target (epsilon, delta)."""
+"""Calibration: noise, steps or sampling for a target (epsilon, delta)."""
 
 from dataclasses import dataclass
 from math import inf
@@ -34,32 +34,29 @@ from app.ledger.filters import FilterKind, Limit, adaptive_weights
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon
 
 LIMITS: Final = (1e-9, 10_000.0)
-"""Between which the epsilon of a limit is looked for."""
+"""Search range of an epsilon limit."""
 
 USUAL_SURCHARGE: Final = 1.01
-"""What an adaptive filter takes more than a declared one: where the search begins."""
+"""Typical factor between the adaptive and the declared limit, where the search starts."""
 
 WEIGHING: Final = 1000
-"""Microseconds that it takes at most to find the weights of a limit."""
+"""Maximum time of computing filter weights, in microseconds."""
 
 CLOSED: Final = -1
-"""The bound of an order at which nothing fits."""
+"""Bound of an order that admits nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveRule(Rule):
-    """A plan fits if an account with an adaptive filter would admit all of it, having been told it as `planned`."""
+    """Rule that an account with an adaptive filter and this plan as `planned` admits the plan."""
 
     looks_at_the_plan: ClassVar[bool] = True
 
     def bounds(self, total: RdpCurve) -> NDArray[np.int64]:
-        """What each order may hold.
-
-        Args:
-            total: the whole plan's curve, not zero.
+        """Compute the bound of each order for the whole plan's curve.
 
         Returns:
-            (n_orders,) int64, units of 2^-44 nats; -1 at an order that does not count.
+            (n_orders,) int64, units of 2^-44 nats; -1 at an unused order.
         """
         spend(WEIGHING)
         limit = Limit(self.epsilon, self.delta)
@@ -73,14 +70,14 @@ class AdaptiveRule(Rule):
 
 @dataclass(frozen=True, slots=True)
 class CalibrationGoal:
-    """What a plan must meet.
+    """Target of a plan.
 
     Args:
         epsilon: in (0, 10000].
         delta: in [1e-30, 0.5).
-        filter: declared: the plan is fixed in advance; adaptive: a ledger's adaptive account must admit it.
-        other_events: what else is planned.
-        setting: what holds for all of it.
+        filter: declared: the plan is fixed in advance; adaptive: an account with an adaptive filter must admit it.
+        other_events: the other planned events.
+        setting: assumptions.
     """
 
     epsilon: float
@@ -90,25 +87,25 @@ class CalibrationGoal:
     setting: PlanAssumptions
 
     def rule(self) -> Rule:
-        """The rule that says whether a plan meets the goal."""
+        """Return the rule that decides whether a plan meets the goal."""
         kind = AdaptiveRule if self.filter is FilterKind.ADAPTIVE else Rule
         return kind(self.epsilon, self.delta)
 
     def target(self, count: int) -> Target:
-        """What an event that is repeated so often must fit into."""
+        """Build the calibration target of an event repeated `count` times."""
         return Target(self.rule(), count, self.setting.curve(self.other_events), self.setting.relation)
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A parameter with which a plan meets its goal.
+    """Parameter with which a plan meets its goal.
 
     Args:
-        value: the parameter; None if no value is enough.
+        value: the parameter; None, like the next three, if no value suffices.
         event: with that parameter.
-        epsilon: what the whole plan then costs if it is fixed in advance.
-        optimal_order: where the bound is smallest.
-        warnings: what a careful reader would want to know.
+        epsilon: of the whole plan, fixed in advance.
+        optimal_order: at which epsilon is smallest.
+        warnings: about the result.
     """
 
     value: float | None
@@ -120,15 +117,15 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How many steps meet a goal.
+    """Number of steps that meet a goal.
 
     Args:
-        steps: the most that do not break it; 0 if not even one fits.
-        epochs: whole epochs in these steps; None if nobody said how long an epoch is.
-        epsilon: of that many steps and of what is planned besides; None if that alone breaks the goal.
-        epsilon_after_epochs: of the steps of the whole epochs, likewise.
-        optimal_order: where the bound on `epsilon` is smallest.
-        warnings: what a careful reader would want to know.
+        steps: the maximum; 0 if not even one fits.
+        epochs: whole epochs in these steps; None without a length of an epoch.
+        epsilon: of these steps and the other planned events; None if the latter exceed the goal.
+        epsilon_after_epochs: the same for the whole epochs.
+        optimal_order: at which `epsilon` is smallest.
+        warnings: about the result.
     """
 
     steps: int
@@ -140,15 +137,10 @@ class Steps:
 
 
 def smallest_noise(event: DpEvent, count: int, goal: CalibrationGoal) -> Solution:
-    """The least noise with which a repeated event meets a goal.
-
-    Args:
-        event: what is repeated; its own noise multiplier does not matter.
-        count: how often.
-        goal: what it must meet.
+    """Find the minimum noise with which a repeated event meets a goal.
 
     Returns:
-        Six significant digits, rounded up; the event with the next smaller number does not meet the goal.
+        Six significant digits, rounded up; the next smaller number does not meet the goal.
 
     Raises:
         UnsupportedEventError: the event has no single noise multiplier, or no sound bound under the relation.
@@ -162,15 +154,10 @@ def smallest_noise(event: DpEvent, count: int, goal: CalibrationGoal) -> Solutio
 
 
 def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solution:
-    """The most sampling with which a repeated event meets a goal.
-
-    Args:
-        event: what is repeated; its own sampling probability does not matter.
-        count: how often.
-        goal: what it must meet.
+    """Find the maximum sampling with which a repeated event meets a goal.
 
     Returns:
-        Six significant digits, rounded down; the event with the next larger number does not meet the goal.
+        Six significant digits, rounded down; the next larger number does not meet the goal.
 
     Raises:
         UnsupportedEventError: the event has no single sampling probability, or no sound bound under the relation.
@@ -184,15 +171,7 @@ def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solut
 
 
 def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | None = None) -> Steps:
-    """How often an event may be repeated without breaking a goal.
-
-    Args:
-        event: what is repeated.
-        goal: what it must not break.
-        steps_per_epoch: of the trainer, at least 1.
-
-    Returns:
-        The largest count, and the whole epochs in it.
+    """Find the maximum number of repetitions of an event that meets a goal.
 
     Raises:
         UnsupportedEventError: the event has no sound bound under the relation.
@@ -219,15 +198,17 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
 
 
 def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> float:
-    """The smallest limit under which an account with an adaptive filter would admit a plan, told as `planned`.
+    """Find the minimum epsilon limit under which an adaptive account admits a plan.
+
+    The account has the plan as `planned`.
 
     Args:
         total: the whole plan's curve.
         delta: of the limit, in [1e-30, 0.5).
-        declared: the plan's epsilon if it is fixed in advance, which is near.
+        declared: the plan's epsilon if fixed in advance, where the search starts.
 
     Returns:
-        Epsilon, six significant digits, rounded up; infinite if no limit is large enough.
+        Epsilon, six significant digits, rounded up; infinite if no limit suffices.
     """
     if total.is_zero:
         return 0.0

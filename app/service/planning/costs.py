@@ -1,4 +1,4 @@
-"""What a plan costs: epsilon for a delta, delta for an epsilon, and the way there."""
+"""Costs of a plan: epsilon for a delta, delta for an epsilon, and trajectories."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from app.service.planning.assumptions import PlanAssumptions, about_epsilon, abo
 from app.service.planning.calibration import smallest_adaptive_limit
 
 POINT: Final = 120
-"""Microseconds that a point of a trajectory takes at most."""
+"""Maximum time of a trajectory's point, in microseconds."""
 
 RDP = "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what a ledger counts."
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
@@ -27,13 +27,13 @@ GAUSSIAN = "Exact for Gaussian noise without sampling (Balle, Wang 2018): no bou
 
 @dataclass(frozen=True, slots=True)
 class AccountantReading:
-    """What one way of accounting says.
+    """Result of one accounting method.
 
     Args:
         name: rdp, adaptive, rdp_classic, zcdp or analytic_gaussian.
-        value: the epsilon, or the delta, that it proves.
-        optimal_order: where it is smallest; None for a way without orders, or where nothing is proven.
-        note: which formula it is.
+        value: epsilon or delta.
+        optimal_order: at which it is smallest; None without orders or without a bound.
+        note: formula and source.
     """
 
     name: str
@@ -44,14 +44,14 @@ class AccountantReading:
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """What a plan costs if it is fixed in advance.
+    """Cost of a plan that is fixed in advance.
 
     Args:
-        epsilon: in nats; infinite if every order is exhausted.
+        epsilon: in nats; infinite if no order has a bound.
         delta: in [0, 1].
-        optimal_order: where the bound is smallest; None where every order is exhausted.
-        warnings: what a careful reader would want to know.
-        accountants: several ways to account for the same plan, those that apply.
+        optimal_order: at which the bound is smallest, or None.
+        warnings: about the result.
+        accountants: results of all applicable methods.
     """
 
     epsilon: float
@@ -63,13 +63,13 @@ class PlanCost:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What a plan has cost on its way.
+    """Cost of a plan by step.
 
     Args:
         points: the first step, the last, and some between them.
-        steps: how many there are in all.
-        delta: as asked.
-        warnings: of the whole plan.
+        steps: total number.
+        delta: of the epsilons.
+        warnings: about the whole plan.
     """
 
     points: tuple[TrajectoryPoint, ...]
@@ -79,16 +79,12 @@ class Trajectory:
 
 
 def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> PlanCost:
-    """The epsilon of a plan.
+    """Compute the epsilon of a plan that is fixed in advance, by every method.
 
     Args:
-        steps: the plan, at least one event.
+        steps: at least one event.
         delta: in [1e-30, 0.5).
-        setting: what holds for all of it.
-
-    Returns:
-        Epsilon at the full delta of the best order, and what other ways of accounting say: valid for a plan that is
-        fixed in advance.
+        setting: assumptions.
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the relation.
@@ -108,16 +104,12 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
 
 
 def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssumptions) -> PlanCost:
-    """The delta of a plan.
+    """Compute the smallest proven delta of a plan that is fixed in advance, by every method.
 
     Args:
-        steps: the plan, at least one event.
+        steps: at least one event.
         epsilon: in [0, 10000].
-        setting: what holds for all of it.
-
-    Returns:
-        The smallest delta that any order proves, and what other ways of accounting say: valid for a plan that is
-        fixed in advance.
+        setting: assumptions.
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the relation.
@@ -142,16 +134,13 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
 def plan_trajectory(
     steps: tuple[StepEvent, ...], delta: float, max_points: int, setting: PlanAssumptions
 ) -> Trajectory:
-    """The epsilon of a plan after each of its steps, in the order of its events.
+    """Compute the epsilon of a plan, fixed in advance, after its steps.
 
     Args:
-        steps: the plan, at least one event.
+        steps: at least one event, in order.
         delta: in [1e-30, 0.5).
-        max_points: at least 1.
-        setting: what holds for all of it.
-
-    Returns:
-        At most so many points, the last one after the last step: valid for a plan that is fixed in advance.
+        max_points: at least 1; the last point is the last step.
+        setting: assumptions.
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the relation.
@@ -172,7 +161,7 @@ def _unsampled(
     zcdp: Callable[[ZcdpBound], float],
     exact: Callable[[ZcdpBound], float],
 ) -> list[AccountantReading]:
-    """What may be said of a plan in which nothing is sampled."""
+    """Compute the readings that require a plan without sampling."""
     plan = total_concentration(((step.event, step.count) for step in steps), setting.relation)
     if plan is None:
         return []

@@ -1,4 +1,4 @@
-"""A plan as somebody sketches it, with a slider for each number: what it costs by every reading, and what would fit."""
+"""Estimates for interactive plans: costs by every method, and parameters that fit."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,28 +22,28 @@ from app.service.planning.calibration import CalibrationGoal, Solution, Steps, m
 from app.service.planning.costs import PlanCost, plan_epsilon, plan_trajectory
 
 OTHER_NOISES: Final = (0.75, 1.0, 1.5, 2.0)
-"""Times the noise of the sketch: the curves that are drawn beside each other."""
+"""Factors of the draft's noise for the curves."""
 
 POINTS: Final = 60
-"""Of a curve: as many as can be told apart on a small screen, and a few milliseconds."""
+"""Points of a curve: the resolution of a small screen, computed in a few milliseconds."""
 
 REMEMBERED: Final = 128
-"""Sketches; each takes some ten kilobytes. Who slides back and forth, or polls, asks the same again."""
+"""Cached estimates of some 10 KB each: sliders and polling repeat requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """DP-SGD in five numbers, and the limit that it should keep.
+    """A DP-SGD plan and its limit.
 
     Args:
         noise: noise multiplier.
-        probability: of each record to be in a batch.
-        steps: how many.
+        probability: sampling probability of a record.
+        steps: number of steps.
         epsilon: of the limit.
         delta: of the limit.
-        relation: which data sets are neighbours.
-        batch: size of a batch, if that is known.
-        size: of the data set, if that is known.
+        relation: neighbouring relation.
+        batch: batch size, if known.
+        size: of the data set, if known.
     """
 
     noise: float
@@ -57,13 +57,13 @@ class PlanDraft:
 
     @property
     def setting(self) -> PlanAssumptions:
-        """What holds for all of it."""
+        """The plan's assumptions."""
         return PlanAssumptions(self.relation, self.size)
 
     def event(self, noise: float | None = None) -> DpEvent | None:
-        """One step of it, or the same with another noise; None: nothing is proven of such a step under its relation.
+        """Build the event of one step, or None if it has no bound under the relation.
 
-        Under `replace_one` a batch has a fixed size, since no bound for Poisson samples holds there.
+        Under `replace_one` batches have a fixed size, because Poisson samples have no bound there.
         """
         released = Gaussian(self.noise if noise is None else noise)
         if self.probability == 1:
@@ -77,7 +77,7 @@ class PlanDraft:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How a plan's epsilon grows with one noise multiplier."""
+    """Epsilon by step for one noise multiplier."""
 
     noise: float
     points: tuple[TrajectoryPoint, ...]
@@ -85,15 +85,15 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a sketch costs, and what would fit.
+    """Costs of a draft, and parameters that fit its limit.
 
     Args:
-        sketch: as asked.
-        event: one step of it; None: nothing is proven of it, and the answers below are empty.
-        costs: by relation; None where nothing is proven.
-        noise: the least with which an adaptive account of that limit admits all steps.
-        most: the most steps that it admits with the sketch's noise.
-        curves: epsilon over steps, for several noises; declared in advance.
+        sketch: the draft.
+        event: of one step; None if it has no bound, and the following fields are empty.
+        costs: by relation; None without a bound.
+        noise: minimum noise with which an adaptive account admits all steps.
+        most: maximum number of steps with the draft's noise.
+        curves: epsilon by step for several noise multipliers, fixed in advance.
     """
 
     sketch: PlanDraft
@@ -105,32 +105,25 @@ class Estimate:
 
     @property
     def cost(self) -> PlanCost | None:
-        """By the sketch's own relation."""
+        """Cost under the draft's own relation."""
         return self.costs[self.sketch.relation]
 
     @property
     def limit_needed(self) -> float | None:
-        """The smallest limit of an adaptive account that admits all of it; None: nothing is proven."""
+        """Minimum limit of an adaptive account for the whole plan; None without a bound."""
         if self.cost is None:
             return None
         return next(each.value for each in self.cost.accountants if each.name == "adaptive")
 
     @property
     def fits(self) -> bool:
-        """Whether an empty adaptive account of that limit admits all of it."""
+        """Whether an empty adaptive account with the draft's limit admits the whole plan."""
         return self.limit_needed is not None and self.limit_needed <= self.sketch.epsilon
 
 
 @lru_cache(maxsize=REMEMBERED)
 def estimate(sketch: PlanDraft) -> Estimate:
-    """Compute what a sketch costs, and what would fit.
-
-    Args:
-        sketch: within the bounds of its events.
-
-    Returns:
-        The estimate; it holds whoever asks, and whenever.
-    """
+    """Estimate a draft; the cached result depends on nothing else."""
     event = sketch.event()
     costs = {relation: _cost(replace(sketch, relation=relation)) for relation in NeighboringRelation}
     if event is None:
@@ -141,7 +134,7 @@ def estimate(sketch: PlanDraft) -> Estimate:
 
 
 def _curves(sketch: PlanDraft) -> list[Curve]:
-    """Epsilon over the steps of a sketch, for its own noise and some others, the least first."""
+    """Compute the curves of the draft's noise and of others, the smallest first."""
     noises = {
         min(max(float(f"{factor * sketch.noise:.4g}"), MIN_NOISE_MULTIPLIER), MAX_NOISE_MULTIPLIER)
         if factor != 1

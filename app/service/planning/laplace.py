@@ -1,4 +1,4 @@
-"""Laplace noise for local differential privacy: what a statement about its size costs."""
+"""Costs of Laplace noise for local differential privacy."""
 
 from dataclasses import dataclass
 from math import inf
@@ -13,18 +13,18 @@ from app.service.planning.assumptions import about_size
 
 @dataclass(frozen=True, slots=True)
 class LaplaceCost:
-    """Laplace noise and what releases with it cost.
+    """Laplace noise and the cost of its releases.
 
     Args:
         scale: b of the noise, in the data's unit.
-        bound: below which its absolute value stays with the probability.
-        probability: of that.
-        noise_multiplier: scale over sensitivity, as a `laplace` event has it.
+        bound: of the absolute noise, kept with the probability.
+        probability: of the bound.
+        noise_multiplier: scale over sensitivity, as in a `laplace` event.
         epsilon: of one release, pure.
         epsilon_basic: of all releases, pure: their sum.
         epsilon_rdp: of all releases at delta; None without a delta.
-        optimal_order: where the Rényi bound is smallest; None without a delta, or where nothing is proven.
-        warnings: what a careful reader would want to know.
+        optimal_order: of the Rényi bound; None without a delta or a bound.
+        warnings: about the result.
     """
 
     scale: float
@@ -40,13 +40,13 @@ class LaplaceCost:
 
 @dataclass(frozen=True, slots=True)
 class LaplaceNoise:
-    """Laplace noise, described by its scale or by the bound that it keeps with a probability.
+    """Laplace noise, given by either its scale or a bound.
 
     Args:
-        probability: that the noise's absolute value is below the bound, in (0, 1).
-        l1_sensitivity: how far two inputs' outputs may lie apart, summed over the coordinates.
-        scale: b; None if the bound is given.
-        bound: None if the scale is given.
+        probability: that the absolute noise is below the bound, in (0, 1).
+        l1_sensitivity: maximum L1 distance between the outputs of two inputs.
+        scale: b, or None.
+        bound: of the absolute noise, or None.
     """
 
     probability: float
@@ -56,15 +56,12 @@ class LaplaceNoise:
 
 
 def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> LaplaceCost:
-    """What releases with Laplace noise in every coordinate cost.
+    """Compute the cost of releases about the same unit with Laplace noise.
 
     Args:
-        noise: its size.
-        releases: how many, about the same unit.
-        delta: for the Rényi bound; None: only the pure epsilon.
-
-    Returns:
-        Scale, bound and costs, one computed from the other.
+        noise: in every coordinate.
+        releases: number of releases.
+        delta: for the Rényi bound; None for the pure epsilon only.
     """
     if noise.scale is None:
         assert noise.bound is not None, "either the scale or the bound is given"

@@ -1,1 +1,1 @@
-"""Calculations that take a processor for up to a second: in processes of their own, in fair turn."""
+"""Worker processes for expensive calculations, shared fairly."""

@@ -1,4 +1,4 @@
-"""What events cost, for the process that calculates: it loads nothing that talks to a database."""
+"""Costs of events for worker processes, without any database import."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,7 @@ from app.accounting.rdp import event_curve
 
 
 def price_events(events: Sequence[DpEvent], relation: NeighboringRelation, grid_version: int) -> list[RdpCurve]:
-    """Compute what events cost.
-
-    Args:
-        events: any.
-        relation: which data sets are neighbours.
-        grid_version: of the account.
-
-    Returns:
-        A curve of one repetition of each.
+    """Compute the curve of each event.
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the relation.

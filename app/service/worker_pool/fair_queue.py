@@ -1,4 +1,4 @@
-"""Tasks of several lanes, taken in turn: whoever asks much waits for themselves, and for nobody else."""
+"""A queue with fair turns between its lanes."""
 
 from collections import OrderedDict, deque
 from threading import Condition
@@ -9,14 +9,14 @@ from app.ledger.errors import RateLimitedError
 T = TypeVar("T")
 
 MOST_WAITING: Final = 16
-"""Tasks of one lane that wait at the most; further ones are told to come again."""
+"""Maximum number of waiting tasks in a lane."""
 
 RETRY_AFTER: Final = 2
-"""Seconds after which whoever was told so may."""
+"""Retry-After of a full lane, in seconds."""
 
 
 class FairQueue(Generic[T]):
-    """A queue with a lane for each organisation: one task of a lane is worked on at a time, and lanes take turns."""
+    """Queue with a lane for each organisation; one task of a lane runs at a time."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -24,14 +24,10 @@ class FairQueue(Generic[T]):
         self._at_work: set[str] = set()
 
     def put(self, lane: str, task: T) -> None:
-        """Add a task.
-
-        Args:
-            lane: whose.
-            task: what is to be done.
+        """Add a task to a lane.
 
         Raises:
-            RateLimitedError: too many of this lane wait.
+            RateLimitedError: too many tasks of the lane are waiting.
         """
         with self._changed:
             waiting = self._lanes.setdefault(lane, deque())
@@ -44,13 +40,10 @@ class FairQueue(Generic[T]):
             self._changed.notify()
 
     def take(self, seconds: float) -> tuple[str, T] | None:
-        """Wait for a task whose lane nobody works for, and begin to.
-
-        Args:
-            seconds: how long to wait.
+        """Wait for a task of an idle lane and mark the lane as busy.
 
         Returns:
-            The lane and its oldest task; `done` must be called afterwards. None: there was none.
+            The lane and its oldest task, to be followed by `done`; None on timeout.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._next() is not None, seconds):
@@ -65,11 +58,7 @@ class FairQueue(Generic[T]):
             return lane, task
 
     def done(self, lane: str) -> None:
-        """Let the next task of a lane have its turn.
-
-        Args:
-            lane: as `take` returned it.
-        """
+        """Mark a lane as idle."""
         with self._changed:
             self._at_work.discard(lane)
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""Processes that calculate for this one: what takes long must not hold the interpreter that decides about steps.
+"""Pool of worker processes: long calculations must not hold the interpreter that decides steps.
 
-Measured with six clients that plan without a pause (docs/operations/performance.md): with two threads of the service
-that computed plans, a step took three times as long as alone, and up to 0.3 s.
+Measured with six planning clients (docs/operations/performance.md): with two threads instead, a step took three times
+as long, and up to 0.3 s.
 """
 
 import os
@@ -23,32 +23,32 @@ from app.service.worker_pool.worker import receive, send
 T = TypeVar("T")
 
 MOST_PROCESSES: Final = 2
-"""One lane uses one of them. The second is started after the first answer, before another organisation asks."""
+"""One lane uses one process. The second starts after the first result, ready for another organisation."""
 
 NICENESS: Final = 5
-"""Of the processes: where processors are short, steps go first. A third of a share is left."""
+"""Gives steps priority when processors are scarce; a worker keeps a third of a share."""
 
 IDLE_SECONDS: Final = 60.0
-"""After so long without work the processes end, and give their memory back."""
+"""Idle time after which the processes end and release their memory."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A process that does not answer for so long is killed: it stopped, or the machine gives it no time."""
+"""Time after which an unresponsive process is killed."""
 
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """A function of the service and what it is called with, all of which another process can be given.
+    """A picklable function call.
 
     Args:
-        function: of a module's top level; it raises PlanTooExpensiveError beyond the bound of a request's work.
-        arguments: values.
+        function: at the top level of a module; it raises PlanTooExpensiveError beyond the work limit of a request.
+        arguments: picklable.
     """
 
     function: Callable[..., T]
     arguments: tuple[Any, ...]
 
     def result(self) -> T:
-        """Calculate here and now."""
+        """Run the job in this thread."""
         return self.function(*self.arguments)
 
 
@@ -56,7 +56,7 @@ _Task = tuple[Job[Any], "Future[Any]"]
 
 
 class WorkerPool:
-    """A few processes that calculate, started when they are needed, and threads that wait for them."""
+    """Worker processes, started on demand, and the threads that feed them."""
 
     def __init__(self) -> None:
         self._queue: FairQueue[_Task] = FairQueue()
@@ -65,17 +65,13 @@ class WorkerPool:
         self._idle = [_Process() for _ in range(MOST_PROCESSES)]
 
     def submit(self, lane: str, calculation: Job[T]) -> "Future[T]":
-        """Let a process calculate.
-
-        Args:
-            lane: whose calculation; those of one lane are done one after the other, and lanes take turns.
-            calculation: what is to be done.
+        """Queue a job; jobs of one lane run sequentially, and lanes take turns.
 
         Returns:
-            Its result, or what it raised; LedgerUnavailableError where the process ended before.
+            A future of the result or error; LedgerUnavailableError if the process died.
 
         Raises:
-            RateLimitedError: too many calculations of this lane wait.
+            RateLimitedError: too many jobs of the lane are waiting.
         """
         future: Future[T] = Future()
         self._queue.put(lane, (calculation, cast("Future[Any]", future)))
@@ -87,7 +83,7 @@ class WorkerPool:
         return future
 
     def _work(self) -> None:
-        """Pass tasks to processes, for ever."""
+        """Pass tasks to processes, forever."""
         while True:
             taken = self._queue.take(IDLE_SECONDS)
             if taken is None:
@@ -99,7 +95,7 @@ class WorkerPool:
                     process = self._idle.pop()
                 process.answer(calculation, future)
                 with self._lock:
-                    for other in self._idle:  # the next task may come from somebody else, and not wait for a start
+                    for other in self._idle:  # ready for another organisation's task
                         other.prepare(calculation.function.__module__)
                     self._idle.append(process)
             self._queue.done(lane)
@@ -113,29 +109,25 @@ class WorkerPool:
 
 
 class _Process:
-    """One process, started anew when it has ended."""
+    """One worker process, restarted when it has ended."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self.used_at = monotonic()
-        """When it was given its latest task."""
+        """Start of its latest task, by the monotonic clock."""
 
     def prepare(self, module: str) -> None:
-        """Start the process, if there is none, and do not wait for it.
-
-        Args:
-            module: what it will probably be asked for: to load that takes most of its start.
-        """
+        """Start the process without waiting; preload the module of the likely next job."""
         if self._process is None:
-            with suppress(OSError):  # whoever needs it tries again, and is told
+            with suppress(OSError):  # the next job retries, and reports the error
                 self._process = _started(module)
 
     def answer(self, calculation: Job[Any], future: "Future[Any]") -> None:
-        """Calculate, and tell whoever waits."""
+        """Run a job in the process and complete its future."""
         self.used_at = monotonic()
         try:
             well, answer = self._asked(calculation)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - raised from the future
             self.end()
             future.set_exception(error)
         else:
@@ -145,7 +137,7 @@ class _Process:
                 future.set_exception(answer)
 
     def end(self) -> None:
-        """End the process, if there is one."""
+        """Kill the process if it is running."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -176,11 +168,11 @@ class _Process:
 
 
 def _started(module: str) -> "subprocess.Popen[bytes]":
-    """Start a process that finds the same modules as this one, and nothing in the folder where it stands."""
+    """Start a worker with this process's import path, without the working folder."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-P", "-m", "app.service.worker_pool.worker", str(NICENESS), module]
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - our own
 
 
 WORKER_POOL: Final = WorkerPool()
-"""Of this process, for all its ledgers."""
+"""The pool of this process, for all its ledgers."""

@@ -1,7 +1,6 @@
-"""The process that calculates: `python -m app.service.worker_pool.worker <niceness> <module>`, started by the service.
+"""The worker process: `python -m app.service.worker_pool.worker <niceness> <module>`.
 
-It loads the module, of which it will be asked for something. It reads calculations from its standard input and writes
-results to its standard output, and ends with its parent.
+It imports the module, reads jobs from standard input, writes results to standard output, and ends with its parent.
 """
 
 import os
@@ -18,36 +17,32 @@ from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.work import bounded
 
 LENGTH: Final = 8
-"""Bytes before each message that say how long it is."""
+"""Size of the length prefix in bytes."""
 
 LATER: Final = "scipy.optimize"
-"""What formulas load when they first need it (0.2 s of a processor, the slowest part): the first plan need not wait."""
+"""Imported early because it is the slowest lazy import of the formulas (0.2 s)."""
 
 MOST_SECONDS: Final = 5.0
-"""Of processor time: what is counted as at most a second takes no longer on the slowest machine worth the name."""
+"""Limit of processor time; a job estimated at a second stays under it on slow machines."""
 
 
 def main(niceness: int, module: str) -> None:
-    """Calculate until nobody asks any more."""
+    """Run jobs until standard input closes."""
     os.nice(niceness)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service is interrupted, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the service, which ends this process
     signal.signal(signal.SIGPROF, _stop)
     for each in (module, LATER):
         import_module(each)
-    with suppress(BrokenPipeError):  # the service has ended meanwhile
+    with suppress(BrokenPipeError):  # the service has ended
         while (question := receive(sys.stdin.buffer)) is not None:
             send(sys.stdout.buffer, _answered(*question))
 
 
 def send(stream: BinaryIO, message: object) -> None:
-    """Write a message.
-
-    Args:
-        stream: a pipe.
-        message: what pickle takes.
+    """Write a pickled message to a pipe.
 
     Raises:
-        OSError: nobody reads.
+        OSError: the reader has closed the pipe.
     """
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     stream.write(len(data).to_bytes(LENGTH) + data)
@@ -55,14 +50,7 @@ def send(stream: BinaryIO, message: object) -> None:
 
 
 def receive(stream: BinaryIO) -> Any:  # noqa: ANN401 - a message is anything
-    """Read a message; both ends are this program.
-
-    Args:
-        stream: a pipe.
-
-    Returns:
-        The message; None: nobody writes any more.
-    """
+    """Read a message from a pipe, or None at its end."""
     head = stream.read(LENGTH)
     if len(head) < LENGTH:
         return None
@@ -72,7 +60,7 @@ def receive(stream: BinaryIO) -> Any:  # noqa: ANN401 - a message is anything
 
 
 def _answered(function: Any, arguments: tuple[Any, ...]) -> tuple[bool, object]:  # noqa: ANN401 - any function of the service
-    """Return whether a calculation ended well, and its result or error."""
+    """Run a job; return whether it succeeded, and its result or error."""
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
         with bounded():
