@@ -1,4 +1,4 @@
-"""The trainers' client of Epsilon Ledger: ask before each noisy step, stop before the budget is passed."""
+"""Epsilon Ledger's client for trainers: authorize every noisy step before its release."""
 
 from epsilon_ledger._async_client import AsyncLedgerClient
 from epsilon_ledger._client import LedgerClient

@@ -1,4 +1,4 @@
-"""The client for programs on an asyncio event loop."""
+"""The client for asyncio programs."""
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 
 
 def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[AsyncLedgerClient, P], Awaitable[AsyncRun]]":
-    """Make a method out of a way to come by a run."""
+    """Make a client method from a function that opens a run."""
 
     @wraps(opening)
     async def method(self: "AsyncLedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
@@ -33,7 +33,7 @@ def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[AsyncLedgerC
 
 
 class AsyncLedgerClient:
-    """As `LedgerClient`, with methods that are awaited; tasks of one event loop may share it.
+    """`LedgerClient` with awaitable methods; tasks of one event loop may share it.
 
     Args:
         url: as `LedgerClient`.
@@ -44,8 +44,8 @@ class AsyncLedgerClient:
         transport: as `LedgerClient`.
 
     Raises:
-        ConfigurationError: the address or the key is missing or cannot be used.
-        ValueError: there would be no try at all.
+        ConfigurationError: the address or the key is missing or invalid.
+        ValueError: `max_attempts` is below 1.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class AsyncLedgerClient:
         self._transport = AsyncTransport(http, to.patience)
 
     def __repr__(self) -> str:
-        """Name the ledger, never the key."""
+        """Show the ledger's address, never the key."""
         return f"<AsyncLedgerClient {getattr(self, '_url', 'not connected')}>"
 
     async def __aenter__(self) -> Self:
-        """Hand out the client."""
+        """Return the client."""
         return self
 
     async def __aexit__(

@@ -1,4 +1,4 @@
-"""The client: one per process, shared by its threads."""
+"""The blocking client."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 
 
 def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[LedgerClient, P], Run]":
-    """Make a method out of a way to come by a run."""
+    """Make a client method from a function that opens a run."""
 
     @wraps(opening)
     def method(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> Run:
@@ -33,23 +33,22 @@ def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[LedgerClient
 
 
 class LedgerClient:
-    """A connection to an Epsilon Ledger, to be closed after use (it is a context manager).
+    """A connection to an Epsilon Ledger: a context manager, to be closed after use.
 
-    Every request is tried until it is answered: after connection errors, time-outs and the statuses 429, 502,
-    503 and 504 it is sent again, with random pauses that grow, under one idempotency key, so that it has one
-    effect. Threads may share a client.
+    Every request is retried with random, growing pauses after connection errors, time-outs and the statuses 429, 502,
+    503 and 504. Its idempotency key ensures a single effect. Threads may share a client.
 
     Args:
         url: the ledger's address; by default EPSILON_LEDGER_URL.
         api_key: the organisation's key; by default EPSILON_LEDGER_API_KEY.
-        timeout: seconds to wait for a connection, and again for an answer, in each try.
-        max_attempts: tries of one request, at least 1.
-        give_up_after: seconds after which no further try of a request is begun.
-        transport: what carries the requests instead of the network, in tests.
+        timeout: seconds to connect, and to receive a response, in each attempt.
+        max_attempts: attempts of one request, at least 1.
+        give_up_after: seconds after which no further attempt starts.
+        transport: replaces the network in tests.
 
     Raises:
-        ConfigurationError: the address or the key is missing or cannot be used.
-        ValueError: there would be no try at all.
+        ConfigurationError: the address or the key is missing or invalid.
+        ValueError: `max_attempts` is below 1.
     """
 
     def __init__(
@@ -68,11 +67,11 @@ class LedgerClient:
         self._transport = Transport(http, to.patience)
 
     def __repr__(self) -> str:
-        """Name the ledger, never the key; debuggers ask also where the constructor has failed."""
+        """Show the ledger's address, never the key, even if the constructor failed."""
         return f"<LedgerClient {getattr(self, '_url', 'not connected')}>"
 
     def __enter__(self) -> Self:
-        """Hand out the client."""
+        """Return the client."""
         return self
 
     def __exit__(

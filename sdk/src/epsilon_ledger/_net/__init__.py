@@ -1,1 +1,1 @@
-"""How requests travel: where to, and how often they are tried."""
+"""HTTP transport: configuration, requests and retries."""

@@ -1,4 +1,4 @@
-"""Where the ledger is and who asks, checked before anything is sent."""
+"""Configuration of a client, checked before anything is sent."""
 
 import os
 from collections.abc import Mapping
@@ -12,16 +12,10 @@ from epsilon_ledger._wire.errors import ConfigurationError
 
 
 def checked_url(url: str) -> str:
-    """Let an address pass that requests can be sent to.
-
-    Args:
-        url: what the trainer gave, possibly nothing.
-
-    Returns:
-        The same.
+    """Check and return the ledger's address.
 
     Raises:
-        ConfigurationError: it is missing or malformed, or carries credentials.
+        ConfigurationError: it is missing or malformed, or has credentials.
     """
     if not url:
         raise ConfigurationError(
@@ -33,7 +27,7 @@ def checked_url(url: str) -> str:
     except httpx.InvalidURL:
         raise ConfigurationError(f"The ledger's address {url!r} is not a URL.") from None
     if parts.userinfo:
-        # Its secrets would be sent instead of the key and shown in messages.
+        # Credentials in the URL would replace the key and appear in messages.
         raise ConfigurationError("The ledger's address must not hold a user name or password.")
     if parts.scheme not in {"http", "https"} or not parts.host or parts.query or parts.fragment:
         raise ConfigurationError(f"The ledger's address {url!r} must look like https://ledger.example.org.")
@@ -41,13 +35,7 @@ def checked_url(url: str) -> str:
 
 
 def checked_key(key: str) -> str:
-    """Let a key pass that a header can carry; it is never shown.
-
-    Args:
-        key: what the trainer gave, possibly nothing.
-
-    Returns:
-        The same.
+    """Check and return an API key, which no message shows.
 
     Raises:
         ConfigurationError: it is missing or malformed.
@@ -55,20 +43,14 @@ def checked_key(key: str) -> str:
     if not key:
         raise ConfigurationError("No API key: give LedgerClient an api_key or set EPSILON_LEDGER_API_KEY.")
     if not (key.isascii() and key.isprintable() and " " not in key):
-        # Not shown, and caught here because the HTTP library would show it.
+        # Checked here because the HTTP library's error would show the key.
         raise ConfigurationError("The API key has characters that no key has: a line break or a space, perhaps.")
     return key
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the ledger is, who asks, and how patiently.
-
-    Args:
-        url: address without credentials.
-        headers: of every request, the key among them.
-        patience: how often and how long a request is tried.
-    """
+    """Address, request headers with the key, and retry policy."""
 
     url: str
     headers: Mapping[str, str]
@@ -76,20 +58,11 @@ class Connection:
 
 
 def connection(url: str | None, api_key: str | None, max_attempts: int, give_up_after: float) -> Connection:
-    """Find out what a client needs, from its arguments and the environment.
-
-    Args:
-        url: the ledger's address; by default EPSILON_LEDGER_URL.
-        api_key: the organisation's key; by default EPSILON_LEDGER_API_KEY.
-        max_attempts: tries of one request, at least 1.
-        give_up_after: seconds after which no further try of a request is begun.
-
-    Returns:
-        The connection.
+    """Build a client's configuration from arguments and environment, as `LedgerClient` documents.
 
     Raises:
-        ConfigurationError: the address or the key is missing or cannot be used.
-        ValueError: there would be no try at all.
+        ConfigurationError: the address or the key is missing or invalid.
+        ValueError: `max_attempts` is below 1.
     """
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, not {max_attempts}.")

@@ -1,7 +1,6 @@
-"""One request to the ledger: sent, and sent again, until it is answered or time is up.
+"""Requests with retries, under one idempotency key and with the same bytes.
 
-A request keeps its idempotency key and its very bytes over all its tries: the ledger gives it one effect. What is to be
-done is decided here without waiting or sending; the two transports, one that blocks and one that is awaited, do it.
+Decisions are separate from I/O, so that the blocking and the asynchronous transport share them.
 """
 
 import asyncio
@@ -28,24 +27,23 @@ _WORTH_A_RETRY = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
-# These fail before a byte of the request is on its way: the ledger cannot have seen it.
+# These fail before any byte of the request is sent.
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long a request is tried.
+    """Number, duration and pauses of attempts.
 
     Args:
-        max_attempts: tries, at least 1.
-        give_up_after: seconds after which no further try is begun.
-        first_pause: upper end of the first random pause, seconds; it doubles with every try.
-        longest_pause: where the doubling ends, seconds.
-        clock: seconds of a monotonic clock.
-        sleep: waits for a number of seconds.
-        asleep: the same, to be awaited.
-        jitter: a random number between its arguments: full jitter keeps a fleet of trainers from
-            returning in step.
+        max_attempts: at least 1.
+        give_up_after: seconds after which no further attempt starts.
+        first_pause: maximum of the first random pause, seconds; it doubles with every attempt.
+        longest_pause: maximum of all pauses, seconds.
+        clock: monotonic, in seconds.
+        sleep: blocks for some seconds.
+        asleep: the awaitable `sleep`.
+        jitter: random number between its arguments; full jitter keeps trainers from retrying simultaneously.
     """
 
     max_attempts: int = 12
@@ -58,27 +56,14 @@ class RetryPolicy:
     jitter: Callable[[float, float], float] = random.uniform
 
     def pause(self, attempt: int, retry_after: float) -> float:
-        """Choose how long to wait before the next try.
-
-        Args:
-            attempt: number of the try that failed, from 1.
-            retry_after: seconds that the ledger asked for, at least 0.
-
-        Returns:
-            Seconds.
-        """
+        """Choose the seconds to wait after attempt `attempt` (from 1) failed."""
         # The exponent is bounded because 2.0**1024 overflows.
         ceiling = min(self.longest_pause, self.first_pause * 2.0 ** min(attempt - 1, 64))
         return retry_after + self.jitter(0.0, ceiling)
 
 
 class Transport:
-    """Sends requests over one pool of connections; it may be shared by threads.
-
-    Args:
-        http: the pool, with address and credentials.
-        patience: how often and how long to try.
-    """
+    """Sender of requests over a connection pool; threads may share it."""
 
     def __init__(self, http: httpx.Client, patience: RetryPolicy) -> None:
         self._http = http
@@ -89,18 +74,12 @@ class Transport:
         self._http.close()
 
     def send(self, request: Request) -> Response:
-        """Send a request until it is answered.
-
-        Args:
-            request: its `in_doubt` is kept up to date, whatever happens.
-
-        Returns:
-            The successful answer.
+        """Send a request until it is answered; keep its `in_doubt` current.
 
         Raises:
-            LedgerUnavailableError: no answer within the tries and the time.
-            ProblemError: the ledger said no.
-            UnexpectedResponseError: the answer is not one of this API.
+            LedgerUnavailableError: no response within the attempts and the time.
+            ProblemError: the ledger refused.
+            UnexpectedResponseError: the response is not one of this API.
         """
         tries = _tries(request, self._patience, self._http.base_url)
         pause = next(tries)
@@ -119,23 +98,17 @@ class Transport:
             return _reply(end)
 
     def carry(self, talk: RequestFlow[T]) -> T:
-        """Send what a use case asks for, until it has its result.
-
-        Args:
-            talk: not begun yet.
-
-        Returns:
-            Its result.
+        """Run a request flow and return its result.
 
         Raises:
-            LedgerError: as `send`, unless the use case knows what to do about it.
+            LedgerError: as `send`, unless the flow handles it.
         """
         try:
             request = next(talk)
             while True:
                 try:
                     reply = self.send(request)
-                except BaseException as error:  # noqa: BLE001 - the use case decides about all of them
+                except BaseException as error:  # noqa: BLE001 - the flow handles all of them
                     request = talk.throw(error)
                 else:
                     request = talk.send(reply)
@@ -145,12 +118,7 @@ class Transport:
 
 
 class AsyncTransport:
-    """As `Transport`, to be awaited; it may be shared by the tasks of one event loop.
-
-    Args:
-        http: the pool, with address and credentials.
-        patience: how often and how long to try.
-    """
+    """`Transport` with awaitable methods; tasks of one event loop may share it."""
 
     def __init__(self, http: httpx.AsyncClient, patience: RetryPolicy) -> None:
         self._http = http
@@ -204,13 +172,13 @@ _Answer: TypeAlias = httpx.Response | httpx.RequestError
 
 
 def _tries(request: Request, patience: RetryPolicy, address: httpx.URL) -> Generator[float, _Answer, Response]:
-    """Yield how many seconds to wait before each try, and be sent what came of it; return the answer that counts."""
+    """Yield the pause before each attempt, receive its result, and return the final response."""
     began = patience.clock()
     pause, attempt = 0.0, 0
     while True:
         attempt += 1
         asked_before = request.in_doubt
-        # Set before sending: an interrupt in the middle leaves the truth behind.
+        # Set before sending, so that it is right after an interrupt.
         request.in_doubt = True
         outcome = _judged(request, (yield pause), asked_before=asked_before)
         if isinstance(outcome, Response):
@@ -236,13 +204,13 @@ def _headers(request: Request) -> dict[str, str]:
 
 
 def _judged(request: Request, answer: _Answer, *, asked_before: bool) -> Response | _Failure:
-    """Whether a try was answered, and whether it may have had an effect if not."""
+    """Return the response, or the failure; update whether the request may have had an effect."""
     if isinstance(answer, httpx.RequestError):
         if isinstance(answer, _NEVER_SENT):
             request.in_doubt = asked_before
         return _Failure(f"{type(answer).__name__}: {answer}" if str(answer) else type(answer).__name__)
     if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR and not answer.is_success:
-        # This try was turned down and has no effect; an earlier one still may.
+        # This attempt has no effect; an earlier one may have.
         request.in_doubt = asked_before
     if answer.status_code in _WORTH_A_RETRY:
         return _Failure(reason(answer), retry_after(answer))

@@ -1,1 +1,1 @@
-"""What the Opacus adapter is made of."""
+"""Implementation of the Opacus adapter."""

@@ -1,4 +1,4 @@
-"""An Opacus accountant that answers from the ledger."""
+"""An Opacus accountant backed by the ledger."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
@@ -14,14 +14,14 @@ MECHANISM: Final = "ledger"
 
 
 class LedgerAccountant(IAccountant):
-    """An Opacus accountant that answers from the ledger.
+    """An Opacus accountant backed by the ledger.
 
-    It never asks twice: an attached optimizer has asked when its hook comes here, and is only written down. `step`,
-    called by a loop of one's own, asks itself. An optimizer that was not attached is stopped.
+    Steps of an attached optimizer are already authorized and only recorded. `step`, for custom loops, authorizes. An
+    optimizer that is not attached is stopped.
 
     Args:
-        run: whose budget is spent.
-        client: to compute epsilons at other deltas than the run's; optional.
+        run: to charge.
+        client: computes epsilons at other deltas than the run's; optional.
 
     Raises:
         TypeError: the run is an AsyncRun.
@@ -35,41 +35,41 @@ class LedgerAccountant(IAccountant):
 
     @classmethod
     def mechanism(cls) -> str:
-        """Name the way of accounting, as Opacus does."""
+        """Return the accountant's name for Opacus."""
         return MECHANISM
 
     @property
     def events(self) -> tuple[EventCount, ...]:
-        """What was admitted through this accountant, in order."""
+        """Events admitted through this accountant, in order."""
         return tuple(self._events)
 
     def __len__(self) -> int:
-        """Count the steps of the run that the ledger has admitted, those of earlier processes included."""
+        """Count the run's admitted steps, including those of earlier processes."""
         return self.run.next_step
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Ask for one step of a loop that has no attached optimizer, before its noise is released.
+        """Authorize one step of a custom loop, before its noise is released.
 
         Args:
             noise_multiplier: standard deviation of the noise over the clipping norm, in [1e-3, 1e6].
-            sample_rate: probability of each record to be in the Poisson sample, in (0, 1].
+            sample_rate: Poisson sampling probability of each record, in (0, 1].
 
         Raises:
             BudgetExceededError: the step does not fit.
-            LedgerError: anything else: do not release.
+            LedgerError: any other failure: do not release.
         """
         event = poisson_sampled(sample_rate, gaussian(noise_multiplier))
         self.run.authorize(event=event)
         self._write_down(event, noise_multiplier, sample_rate)
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[DPOptimizer], None]:
-        """Give `make_private` what it attaches to its optimizer.
+        """Return the hook that `make_private` attaches to its optimizer.
 
         Args:
-            sample_rate: one over the loader's length, for the history; the sampler itself says what is charged.
+            sample_rate: one over the loader's length, for the history only; the charge uses the sampler.
 
         Returns:
-            A hook that writes down a step which the ledger has admitted, and stops any other.
+            A hook that records an authorized step and stops any other.
         """
 
         def write_down(optimizer: DPOptimizer) -> None:
@@ -85,12 +85,11 @@ class LedgerAccountant(IAccountant):
         return write_down
 
     def get_epsilon(self, delta: float, *args: object, **kwargs: object) -> float:
-        """Read what the run has spent.
+        """Get the run's epsilon at a delta.
 
-        At the run's own delta this is the ledger's epsilon, whatever process spent it, with what was granted ahead. At
-        another delta the ledger computes it for the steps that this accountant saw, as a plan that was fixed in
-        advance, which other Opacus accountants always assume; it takes a client, and an accountant that saw the run
-        from its first step.
+        At the run's own delta this is the ledger's epsilon, over all processes and including granted steps. At another
+        delta the ledger computes it for this accountant's steps as a plan fixed in advance, as other Opacus accountants
+        do; that needs a client, and an accountant used since the run's first step.
 
         Args:
             delta: in [1e-30, 0.5).
@@ -98,10 +97,10 @@ class LedgerAccountant(IAccountant):
             **kwargs: none.
 
         Returns:
-            Epsilon, `math.inf` if there is no finite bound.
+            Epsilon, `math.inf` without a finite bound.
 
         Raises:
-            ValueError: the epsilon at this delta cannot be known here.
+            ValueError: the epsilon at this delta cannot be computed here.
             LedgerError: the ledger does not answer.
         """
         if args or kwargs:
@@ -125,10 +124,10 @@ class LedgerAccountant(IAccountant):
         return self._client.epsilon(self._events, delta=delta, neighboring_relation=relation).epsilon
 
     def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - Opacus' own signature
-        """Write down what it saw, for a checkpoint; what was spent stands in the ledger.
+        """Return the recorded events for a checkpoint; the ledger has the spending.
 
         Args:
-            destination: a mapping to write to, or None for a new one.
+            destination: a mapping to update, or None for a new one.
 
         Returns:
             The mapping.
@@ -139,13 +138,13 @@ class LedgerAccountant(IAccountant):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up what an earlier process of this run saw.
+        """Restore the events recorded by an earlier process of this run.
 
         Args:
-            state_dict: what `state_dict` gave.
+            state_dict: from `state_dict`.
 
         Raises:
-            ValueError: it is another accountant's, or another run's.
+            ValueError: it belongs to another accountant or run.
         """
         super().load_state_dict(state_dict)
         if state_dict.get("run") != self.run.id:
@@ -165,7 +164,7 @@ class LedgerAccountant(IAccountant):
 
 
 class _Calibration(RDPAccountant):
-    """What `make_private_with_epsilon` finds its noise by, where a LedgerAccountant counts: Rényi, as the ledger."""
+    """RDP accountant with which `make_private_with_epsilon` calibrates noise for a LedgerAccountant."""
 
     @classmethod
     def mechanism(cls) -> str:

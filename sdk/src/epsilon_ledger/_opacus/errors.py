@@ -1,7 +1,7 @@
-"""What the Opacus adapter refuses."""
+"""Errors of the Opacus adapter."""
 
 from epsilon_ledger import LedgerError
 
 
 class UnsupportedTrainingError(LedgerError):
-    """Opacus was set up to do something of which the cost is not known; nothing was charged, release nothing."""
+    """Opacus is set up for something of unknown cost: nothing was charged, release nothing."""

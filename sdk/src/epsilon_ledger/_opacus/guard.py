@@ -1,4 +1,4 @@
-"""Holds each release of an optimizer to one sample: its gradient stems from all of one draw, and of no other."""
+"""Guard that each released gradient covers exactly one complete sample."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,19 +17,18 @@ _DISCARD: Final = "epsilon_ledger.opacus.discard_batch(optimizer) gives up what 
 
 
 class GradientGuard:
-    """Watches the steps of an optimizer, the virtual ones too; `guard_of` makes it.
+    """Guard of an optimizer's steps, virtual ones included; created by `guard_of`.
 
-    Args:
-        optimizer: whose `pre_step` it replaces.
+    It replaces the optimizer's `pre_step`.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
         self._optimizer = optimizer
         self._pre_step: Callable[[], Any] = optimizer.pre_step
         self.source: SampleSource | None = None
-        """Where its batches come from; None: nobody knows."""
+        """Source of its batches, or None if unknown."""
         self.amplified = True
-        """Whether steps are charged as samples, so that a sample is used up by its release."""
+        """Whether sampling is charged, so that each sample may be released once."""
         self.trusted = False
         """Whether the user says what a step is, whatever its gradient stems from."""
         self.clipping: GhostClipping | None = None
@@ -42,22 +41,19 @@ class GradientGuard:
 
     @property
     def draw(self) -> Draw | None:
-        """The sample that the step at hand is made of."""
+        """The sample of the current step."""
         return self._open
 
     def pre_step(self, closure: object = None) -> Any:  # noqa: ANN401, ARG002 - as Opacus has it
-        """Clip and add up, and before a release add noise and ask; in the place of the optimizer's own.
-
-        Args:
-            closure: Opacus has evaluated it already.
+        """Clip and accumulate; before a release check, add noise and authorize.
 
         Returns:
-            What Opacus' own returns: whether the parameters may move.
+            As Opacus' own `pre_step`: whether the parameters may move.
 
         Raises:
-            LedgerError: the step was not admitted; its gradients are gone.
+            LedgerError: the step was not admitted; its gradients are deleted.
         """
-        signals = self._optimizer._step_skip_queue  # noqa: SLF001 - nothing public says that a batch comes in pieces
+        signals = self._optimizer._step_skip_queue  # noqa: SLF001 - no public API for split batches
         left = max(0, len(signals) - 1)
         try:
             self._check()
@@ -71,11 +67,10 @@ class GradientGuard:
         return released
 
     def require_nothing_open(self) -> None:
-        """Let a new iteration begin.
+        """Require that no partial batch is pending before a new iteration.
 
         Raises:
-            UnsupportedTrainingError: the optimizer holds the sum of a batch that was not released, or signals for
-                batches that have not come.
+            UnsupportedTrainingError: the optimizer holds an unreleased sum, or signals for missing batches.
         """
         if self._open is not None:
             raise UnsupportedTrainingError(
@@ -89,14 +84,14 @@ class GradientGuard:
             )
 
     def wipe(self) -> None:
-        """Forget all gradients and sums."""
+        """Delete all gradients and sums."""
         for parameter in self._optimizer.params:
             parameter.grad = parameter.grad_sample = parameter.summed_grad = None
-        self._optimizer._is_last_step_skipped = False  # noqa: SLF001 - or zero_grad would keep the next sum
+        self._optimizer._is_last_step_skipped = False  # noqa: SLF001 - otherwise zero_grad keeps the next sum
         self._open = None
 
     def _check(self) -> None:
-        """Check the gradient at hand, and on all ranks together if it is to be released."""
+        """Check the current gradient, on all ranks together if it is to be released."""
         error: UnsupportedTrainingError | None = None
         try:
             if not self.trusted:
@@ -139,7 +134,7 @@ class GradientGuard:
             self._optimizer._step_skip_queue[:] = [not piece.last]  # noqa: SLF001 - as above
 
     def _add(self, piece: Piece, rows: int, clipped_to: object) -> None:
-        """Take a piece for the next one of the open sample, or for the first one of a new sample."""
+        """Add a piece to the open sample, or open a new sample with it."""
         draw = piece.draw
         if self._open is None:
             self._require_unused(draw)
@@ -164,7 +159,7 @@ class GradientGuard:
         self._require_whole(piece, rows)
 
     def _require_whole(self, piece: Piece, rows: int) -> None:
-        """Compare the records of the gradient with those that were drawn; a user may cut a whole batch further."""
+        """Check the gradient's number of records against the draw; users may split a batch further."""
         assert self.source is not None
         releasing = piece.split or not self._optimizer._check_skip_next_step(pop_next=False)  # noqa: SLF001 - as above
         found = rows if piece.split else self._rows
@@ -187,7 +182,7 @@ class GradientGuard:
             )
 
     def _clipped(self) -> tuple[int, object]:
-        """Tell how many records the gradient is of, and to what they are clipped."""
+        """Return the gradient's number of records and its clipping norm."""
         if self.clipping is not None:
             return self.clipping.take(self._optimizer.max_grad_norm)
         norms = getattr(self._optimizer, "max_grad_norms", None)
@@ -196,10 +191,9 @@ class GradientGuard:
 
 
 class GhostClipping:
-    """Watches a module that clips while it goes backward, as with ghost clipping; `clipping_of` makes it.
+    """Recorder of a module's ghost clipping; created by `clipping_of`.
 
-    Args:
-        module: whose `get_clipping_coef` it replaces.
+    It replaces the module's `get_clipping_coef`.
     """
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or Opacus' hooks of one
@@ -209,22 +203,16 @@ class GhostClipping:
         module.get_clipping_coef = self.get_clipping_coef
 
     def get_clipping_coef(self) -> Any:  # noqa: ANN401 - a tensor
-        """Return what each record's gradient is multiplied by, and remember the norm that it is for."""
+        """Return the clipping coefficients, and record their number and norm."""
         coefficients = self._coefficients()
         self._last = len(coefficients), float(self.module.max_grad_norm)
         return coefficients
 
     def take(self, expected: float) -> tuple[int, float]:
-        """Tell what the last backward pass clipped, once.
-
-        Args:
-            expected: the norm that the noise is for.
-
-        Returns:
-            The number of records, and the norm.
+        """Consume the record of the last backward pass: the number of records and the norm.
 
         Raises:
-            UnsupportedTrainingError: it clipped nothing, or to another norm.
+            UnsupportedTrainingError: nothing was clipped, or not to `expected`, the norm of the noise.
         """
         last, self._last = self._last, None
         if last is None:
@@ -242,51 +230,29 @@ class GhostClipping:
 
 
 def present_guard(optimizer: DPOptimizer) -> GradientGuard | None:
-    """Return the guard that an optimizer has.
-
-    Args:
-        optimizer: one of Opacus'.
-
-    Returns:
-        The guard; None: it was never attached.
-    """
+    """Return the guard of an attached optimizer, or None."""
     present = getattr(optimizer.pre_step, "__self__", None)
     return present if isinstance(present, GradientGuard) else None
 
 
 def guard_of(optimizer: DPOptimizer) -> GradientGuard:
-    """Return the guard of an optimizer; it gets one if it has none.
-
-    Args:
-        optimizer: one of Opacus'.
-
-    Returns:
-        The guard.
-    """
+    """Return the guard of an optimizer, created if needed."""
     return present_guard(optimizer) or GradientGuard(optimizer)
 
 
 def clipping_of(module: Any) -> GhostClipping:  # noqa: ANN401 - a module, or Opacus' hooks of one
-    """Return the watch over a module that clips; it gets one if it has none.
-
-    Args:
-        module: what `make_private` returned first.
-
-    Returns:
-        The watch.
-    """
+    """Return the clipping recorder of a module, created if needed."""
     present = getattr(module.get_clipping_coef, "__self__", None)
     return present if isinstance(present, GhostClipping) else GhostClipping(module)
 
 
 def discard_batch(optimizer: DPOptimizer) -> None:
-    """Give up what an optimizer holds of a batch that was not released, after a loop that ended in the midst of it.
+    """Discard the unreleased part of a batch after a loop that ended within it.
 
-    Nothing of the batch is released, and nothing is charged. The rest of a loader's iteration is given up with it:
-    begin a new one.
+    Nothing of the batch is released or charged. The loader's iteration ends with it: start a new one.
 
     Args:
-        optimizer: one that is attached.
+        optimizer: an attached optimizer.
     """
     guard = guard_of(optimizer)
     guard.wipe()
@@ -294,10 +260,10 @@ def discard_batch(optimizer: DPOptimizer) -> None:
 
 
 def _batches(grad_sample: Any) -> int:  # noqa: ANN401 - a tensor, a list of tensors, or None
-    """Count the batches that a parameter's gradients stem from."""
+    """Count the batches in a parameter's gradients."""
     return len(grad_sample) if isinstance(grad_sample, list) else 1
 
 
 def _unreleased(total: Any) -> bool:  # noqa: ANN401 - a tensor, or None
-    """Whether a sum waits for its release; Opacus marks those that it has released."""
+    """Return whether a sum is unreleased; Opacus marks released ones."""
     return total is not None and not hasattr(total, "_processed")

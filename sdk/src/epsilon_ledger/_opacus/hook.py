@@ -1,4 +1,4 @@
-"""What stands between the noise and the update of an Opacus optimizer."""
+"""The hook between noise and update of an attached optimizer."""
 
 import inspect
 import weakref
@@ -21,15 +21,15 @@ _COUNTED_BY_OPACUS: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKey
 
 
 class LedgerHook:
-    """What an attached optimizer calls between its noise and its update; `attach` makes it.
+    """Step hook of an attached optimizer; created by `attach`.
 
     Args:
-        run: who is charged; None in a distributed worker that is told by rank 0.
-        read: from the optimizer to what its step does to the sample; the user's own function tells the whole event.
-        members: the optimizers that step the same samples, and are charged with them.
-        stated: the sampling probability that the user states, or None.
-        releases: how often each member steps one sample.
-        then: the hook that was there before, called after the step was admitted.
+        run: to charge; None in a distributed worker, to which rank 0 sends the result.
+        read: returns an optimizer's step as an event on its sample; a user's function returns the whole event.
+        members: the optimizers that step the same samples and are charged together.
+        stated: sampling probability given by the user, or None.
+        releases: steps of each member on one sample.
+        then: the previous hook, called after the step was admitted.
     """
 
     def __init__(
@@ -45,19 +45,16 @@ class LedgerHook:
         self.run = run
         self.read = read
         self.event: Event | None = None
-        """What was charged last."""
+        """The event charged last."""
         self.charged = False
-        """Whether the release at hand was charged, and not a former one for both."""
+        """Whether this release made the charge, rather than an earlier one of the same sample."""
         self._members = tuple(members)
         self._stated = stated
         self._releases = releases
         self.chain(then)
 
     def __call__(self, optimizer: DPOptimizer) -> None:
-        """Ask for the step; when this returns, the parameters may move.
-
-        Args:
-            optimizer: its gradients are noisy, its parameters have not moved.
+        """Authorize the step of an optimizer with noisy gradients and unmoved parameters.
 
         Raises:
             LedgerError: the step was not admitted.
@@ -71,11 +68,7 @@ class LedgerHook:
             _COUNTED_BY_OPACUS[self._accountant] = _COUNTED_BY_OPACUS.get(self._accountant, 0) + 1
 
     def chain(self, hook: Callable[[DPOptimizer], None] | None) -> None:
-        """Take a hook that is attached later and would otherwise replace this one; `attach_step_hook` leads here.
-
-        Args:
-            hook: called after the ledger admitted the step, instead of the one before.
-        """
+        """Chain a hook that is attached later by `attach_step_hook` instead of being replaced by it."""
         self.then = hook
         self._accountant = accountant_of(hook)
 
@@ -94,7 +87,7 @@ class LedgerHook:
             error = found
             raise
         finally:
-            # The others wait for it, whatever happened here.
+            # The other ranks wait for the result even after an error.
             tell(error)
 
     def _pay(self, optimizer: DPOptimizer) -> None:
@@ -110,7 +103,7 @@ class LedgerHook:
                 self._use_up(optimizer, guard.draw, step)
 
     def _use_up(self, optimizer: DPOptimizer, draw: Draw, step: Event) -> None:
-        """Charge all releases of a sample before the first one, and check off this one."""
+        """Charge all releases of a sample before the first one, and mark this one as used."""
         self.charged = False
         if draw.unreleased is None:
             steps = {member: [mechanism_of(member)] * self._releases for member in self._members}
@@ -146,7 +139,7 @@ class LedgerHook:
             try:
                 self.run.authorize(event=event)
             except RequestInDoubtError:
-                # The step before was not answered, and its noise was another one: it is paid for and was not released.
+                # The previous step had other noise and got no answer: it is charged but was not released.
                 cast("Run", self.run).settle()
                 self.run.authorize(event=event)
             _CHARGED_TO_RUN[self.run.id] += 1
@@ -154,59 +147,32 @@ class LedgerHook:
 
 
 def mechanism_of(optimizer: DPOptimizer) -> Event:
-    """Read what an attached optimizer's next step does to its sample.
-
-    Args:
-        optimizer: one that is attached.
-
-    Returns:
-        The event, without the sampling.
-    """
+    """Return the event of an attached optimizer's next step, without the sampling."""
     read = optimizer.step_hook.read
     event: Event = read.mechanism(optimizer) if isinstance(read, StepReader) else read(optimizer)
     return event
 
 
 def accountant_of(hook: Any) -> IAccountant | None:  # noqa: ANN401 - any hook
-    """Find the accountant that a hook of Opacus counts for.
-
-    Args:
-        hook: an optimizer's, or None.
-
-    Returns:
-        The accountant; None: it is another hook.
-    """
+    """Return the accountant that an Opacus hook counts for, or None."""
     owner = inspect.getclosurevars(hook).nonlocals.get("self") if inspect.isfunction(hook) else None
     return owner if isinstance(owner, IAccountant) else None
 
 
 def uncharged_steps(accountant: IAccountant, run: Run | Trial) -> int:
-    """Count the steps in an accountant's history for which nobody can have been charged.
+    """Count the steps in an accountant's history that cannot have been charged to the run.
 
-    A run that was resumed has admitted the steps of earlier processes, which a checkpoint's history shows, too.
-
-    Args:
-        accountant: Opacus' own.
-        run: who will be charged.
-
-    Returns:
-        At least 0.
+    A resumed run has admitted the steps of earlier processes, which a checkpoint's history contains too.
     """
     seen = sum(int(steps) for *_, steps in accountant.history) - _COUNTED_BY_OPACUS.get(accountant, 0)
     return max(0, seen - max(0, run.next_step - _CHARGED_TO_RUN[run.id]))
 
 
 def checked_run(run: Run | Trial) -> Run | Trial:
-    """Let a run pass that answers before the optimizer goes on.
-
-    Args:
-        run: what the trainer gave.
-
-    Returns:
-        The same.
+    """Check that a run is synchronous, and return it.
 
     Raises:
-        TypeError: it is an AsyncRun, whose answers nobody would wait for.
+        TypeError: it is an AsyncRun, which an optimizer cannot await.
     """
     if inspect.iscoroutinefunction(run.authorize):
         raise TypeError("An optimizer's step cannot wait for an AsyncRun: register the run with LedgerClient.")
@@ -214,7 +180,7 @@ def checked_run(run: Run | Trial) -> Run | Trial:
 
 
 def _together(events: list[Event]) -> Event:
-    """Describe several events on one sample."""
+    """Combine several events on one sample."""
     if len(events) == 1:
         return events[0]
     return self_composed(events[0], len(events)) if all(event == events[0] for event in events) else composed(events)

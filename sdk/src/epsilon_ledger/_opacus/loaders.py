@@ -1,7 +1,7 @@
-"""Observes the samplers and loaders of a training, wherever they are iterated: each draw, and each batch handed out.
+"""Observation of samplers and loaders: each draw, and each delivered batch.
 
-A sampler that is observed stays the object that it was, and its class becomes a subclass that reports its draws. So
-all loaders that are made of it, by a BatchMemoryManager for instance, are observed with it.
+An observed sampler keeps its identity; its class becomes a reporting subclass. All loaders that use it, such as those
+of a BatchMemoryManager, are therefore observed too.
 """
 
 import functools
@@ -25,13 +25,9 @@ _SOURCES: Final[weakref.WeakKeyDictionary[Any, SampleSource]] = weakref.WeakKeyD
 
 
 def observe(data_loader: DataLoader) -> SampleSource | None:
-    """Observe what a loader draws, from its next iteration on.
+    """Observe a loader's draws from its next iteration on; None if its batches cannot be observed.
 
-    Args:
-        data_loader: what `make_private` returned, or what a BatchMemoryManager made of it, or one of the user's own.
-
-    Returns:
-        What is known of its draws; None: its batches come from something that cannot be observed.
+    `data_loader` comes from `make_private`, a BatchMemoryManager, or the user.
     """
     sampler = sampler_of(data_loader)
     if isinstance(sampler, _ObservedSampler) and sampler in _SOURCES:
@@ -48,40 +44,26 @@ def observe(data_loader: DataLoader) -> SampleSource | None:
 
 
 def sampler_of(data_loader: DataLoader) -> Any:  # noqa: ANN401 - any iterable will do for torch
-    """Find what draws the batches of a loader, before a BatchMemoryManager splits them.
-
-    Args:
-        data_loader: any.
-
-    Returns:
-        Its batch sampler; None if it has none.
-    """
+    """Return a loader's batch sampler before a BatchMemoryManager's splitting, or None."""
     sampler = data_loader.batch_sampler
     return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
 
 
 def kind_of(observed: Any) -> type:  # noqa: ANN401 - any sampler
-    """Return the class that a sampler had before it was observed.
-
-    Args:
-        observed: a sampler, observed or not.
-
-    Returns:
-        The class.
-    """
+    """Return a sampler's original class."""
     kind: type = type(observed)
     return kind.__mro__[1] if issubclass(kind, _ObservedSampler) else kind
 
 
 class _ObservedSampler:
-    """What a sampler is besides, when it reports what it draws."""
+    """Mixin of a sampler that reports its draws."""
 
     def __iter__(self) -> Iterator[Any]:
         source = _SOURCES.get(self)
         return _indices(self) if source is None else _Drawing(self, source, split=False)
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # noqa: ANN401 - as the protocol has it
-        """Leave copies and pickles unobserved: what they draw is not what this one drew."""
+        """Leave copies and pickles unobserved, because they draw differently."""
         kind: Any = kind_of(self)
         made, (_, *arguments), *state = kind.__reduce_ex__(self, protocol)
         return made, (kind, *arguments), *state
@@ -95,7 +77,7 @@ class _Drawing:
         self._split = split
         self._poisson = source.poisson
         self._indices = _indices(sampler)
-        # Iterated by hand, without a loader, a draw is handed out as it is made.
+        # Without a loader, a draw is delivered at once.
         self._by_hand = source.opening is None
         self.iteration: Iteration = source.opening or source.begin()
         self.draw: Draw | None = None
@@ -117,10 +99,10 @@ class _Drawing:
 
 
 class _ObservedSplitting(BatchSplittingSampler):
-    """Splits batches as its base does, and notes the pieces instead of telling an attached optimizer in advance.
+    """Splitting sampler that records its pieces instead of signalling the optimizer in advance.
 
-    Opacus queues a signal for each piece when it is drawn. A piece that is drawn and not stepped, because a loop ended
-    or a worker had drawn ahead, leaves its signal behind, and all later ones go to the wrong pieces.
+    Opacus queues a signal when a piece is drawn. A piece that is never stepped, because a loop ended or a worker
+    prefetched it, would leave its signal behind and shift all later ones.
     """
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -134,21 +116,21 @@ class _ObservedSplitting(BatchSplittingSampler):
             for index, part in enumerate(np.array_split(np.asarray(indices, dtype=np.intp), count)):
                 last = index == count - 1
                 drawing.iteration.add(Piece(drawing.draw, index, size=len(part), last=last, split=True))
-                if present_guard(self.optimizer) is None:  # it is not attached, and skips steps as Opacus has it
+                if present_guard(self.optimizer) is None:  # not attached: keep Opacus' own signals
                     self.optimizer.signal_skip_step(do_skip=not last)
                 yield part.tolist()
 
 
 class UnsizedSplitting(_ObservedSplitting):
-    """One that does not claim to know how many pieces there will be."""
+    """Observed splitting without a length."""
 
     def __len__(self) -> int:
-        """Raise: the number of pieces depends on what will be drawn."""
+        """Raise: the number of pieces depends on future draws."""
         raise TypeError("The number of pieces depends on the batches that will be drawn.")
 
 
 class _HandingIterator:
-    """What a loader's iterator is besides, when it reports each batch that it hands out."""
+    """Mixin of a loader's iterator that reports each delivered batch."""
 
     source: SampleSource
     iteration: Iteration
@@ -190,7 +172,7 @@ def _observed_iteration(loader: DataLoader) -> Any:  # noqa: ANN401 - torch's it
 
 
 def _indices(sampler: Any) -> Iterator[Any]:  # noqa: ANN401 - any sampler
-    """Draw as the sampler does; but the parts of a rank that are empty are parts, too."""
+    """Draw as the sampler does, but include a rank's empty parts."""
     if isinstance(sampler, DistributedUniformWithReplacementSampler):
         return _parts_of_rank(sampler)
     kind: Any = kind_of(sampler)
@@ -199,10 +181,10 @@ def _indices(sampler: Any) -> Iterator[Any]:  # noqa: ANN401 - any sampler
 
 
 def _parts_of_rank(sampler: Any) -> Iterator[list[int]]:  # noqa: ANN401 - mypy does not read Opacus
-    """Draw this rank's parts of the samples, the empty ones too.
+    """Draw this rank's parts of the samples, including empty ones.
 
-    Opacus leaves empty parts out. The rank then goes on to its part of the next sample, and a record that is alone at
-    its rank would be in every batch.
+    Opacus skips empty parts, so that the rank would continue with the next sample, and a rank's only record would be in
+    every batch.
     """
     order = torch.arange(sampler.total_size)
     if sampler.shuffle:
@@ -216,6 +198,6 @@ def _parts_of_rank(sampler: Any) -> Iterator[list[int]]:  # noqa: ANN401 - mypy 
 
 @functools.cache
 def _derived(mixin: type, kind: type) -> type:
-    """Derive a class that does what another one does, and reports it; only so may an object change its class."""
+    """Derive a reporting class; only a subclass can replace an object's class."""
     methods = {name: method for name, method in vars(mixin).items() if inspect.isfunction(method)}
     return type(kind.__name__, (kind, mixin), methods | {"__module__": kind.__module__, "__doc__": kind.__doc__})

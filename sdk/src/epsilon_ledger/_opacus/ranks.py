@@ -1,4 +1,4 @@
-"""Distributed training: the ranks take each step together, and rank 0 asks for all."""
+"""Distributed training: all ranks step together, and rank 0 authorizes."""
 
 import pickle
 from typing import NamedTuple
@@ -19,24 +19,17 @@ class _Verdict(NamedTuple):
 
 
 def workers(optimizer: DPOptimizer) -> int:
-    """Count the processes that take an optimizer's steps together.
-
-    Args:
-        optimizer: one of Opacus'.
-
-    Returns:
-        At least 1.
-    """
+    """Return the number of processes that step together."""
     return int(getattr(optimizer, "world_size", 1))
 
 
 def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: Draw | None, *, needed: bool) -> None:
-    """Let a step go on if it may on every rank, and each rank's part is of the same draw.
+    """Let a step proceed if every rank agrees and has a part of the same draw.
 
     Args:
-        optimizer: this rank's.
-        error: what this rank has against it.
-        draw: what this rank's part is of; it gets the largest probability of all ranks.
+        optimizer: of this rank.
+        error: this rank's objection, or None.
+        draw: of this rank's part; it gets the largest probability of all ranks.
         needed: whether each rank must know its draw.
 
     Raises:
@@ -66,16 +59,12 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
 
 
 def tell(error: BaseException | None) -> None:
-    """Tell the other ranks what rank 0 was answered.
-
-    Args:
-        error: what stops the step, or None.
-    """
+    """Broadcast rank 0's error, or None, to the other ranks."""
     torch.distributed.broadcast_object_list([None if error is None else pickled(error)], src=0)
 
 
 def hear() -> None:
-    """Wait for what rank 0 was answered.
+    """Wait for rank 0's result.
 
     Raises:
         LedgerError: the step was not admitted.
@@ -87,15 +76,8 @@ def hear() -> None:
 
 
 def pickled(error: BaseException) -> bytes:
-    """Pickle an error for the other ranks, or what it says.
-
-    Args:
-        error: any.
-
-    Returns:
-        The bytes.
-    """
+    """Pickle an error for the other ranks, or its message if it cannot be pickled."""
     try:
         return pickle.dumps(error)
-    except Exception:  # noqa: BLE001 - whatever an exception may hold, the other ranks must hear of it
+    except Exception:  # noqa: BLE001 - the other ranks must receive every error
         return pickle.dumps(LedgerError(f"{type(error).__name__} on rank 0: {error}"))

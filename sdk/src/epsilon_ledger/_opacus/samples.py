@@ -1,4 +1,4 @@
-"""The samples of a training: what a sampler drew, in which pieces, and which of them has reached the training."""
+"""Samples of a training: draws, their pieces, and their delivery."""
 
 import math
 import weakref
@@ -18,13 +18,13 @@ POISSON: Final = (UniformWithReplacementSampler, DistributedUniformWithReplaceme
 
 @dataclass(eq=False, slots=True)
 class Draw:
-    """One draw of a sampler, which one charge pays for.
+    """One draw of a sampler, covered by one charge.
 
     Args:
-        size: how many records were drawn.
-        sampling_probability: in (0, 1], with which each record was drawn; None: the sampler does not tell.
-        place: epoch of the sampler, and number of the draw in its iteration; equal on all ranks.
-        unreleased: what the charge covers and was not released yet, by optimizer; None: nothing was charged yet.
+        size: number of records.
+        sampling_probability: of each record, in (0, 1]; None if the sampler does not state it.
+        place: epoch and index of the draw; equal on all ranks.
+        unreleased: charged and unreleased events by optimizer; None before the charge.
     """
 
     size: int
@@ -35,14 +35,14 @@ class Draw:
 
 @dataclass(eq=False, slots=True, frozen=True)
 class Piece:
-    """A draw, or what a BatchMemoryManager made of it.
+    """A draw, or a part of it from a BatchMemoryManager.
 
     Args:
-        draw: what it is a piece of.
-        index: its number, from 0.
-        last: whether no other piece of the draw follows.
+        draw: the whole draw.
+        index: from 0.
+        size: number of records.
+        last: whether it is the draw's last piece.
         split: whether a BatchMemoryManager made it.
-        size: how many records it has.
     """
 
     draw: Draw
@@ -53,23 +53,19 @@ class Piece:
 
 
 class Iteration:
-    """One pass over a loader: pieces in the order in which they were drawn, which is that in which they arrive."""
+    """One pass over a loader; pieces arrive in the order of their draws."""
 
     def __init__(self) -> None:
         self._coming: deque[Piece] = deque()
         self.current: Piece | None = None
-        """The newest piece that the training was handed."""
+        """The piece delivered last."""
 
     def add(self, piece: Piece) -> None:
-        """Take up a piece that was drawn; with workers that is ahead of its use.
-
-        Args:
-            piece: the next one.
-        """
+        """Queue a drawn piece; workers draw ahead of its use."""
         self._coming.append(piece)
 
     def hand(self) -> None:
-        """Note that the next piece has reached the training."""
+        """Deliver the next piece to the training."""
         if self._coming:
             self.current = self._coming.popleft()
 
@@ -78,16 +74,12 @@ class Consumer(Protocol):
     """An optimizer that may hold a part of a sample."""
 
     def require_nothing_open(self) -> None:
-        """Raise if it holds the sum of some pieces of a sample, and not of all."""
+        """Raise if it holds an incomplete sample."""
         ...
 
 
 class SampleSource:
-    """What is known of one sampler's draws; all optimizers that step its samples share it.
-
-    Args:
-        kind: of the sampler.
-    """
+    """Draws of one sampler, shared by all optimizers that step its samples."""
 
     def __init__(self, kind: type) -> None:
         self.poisson = kind in POISSON
@@ -95,17 +87,14 @@ class SampleSource:
         self.consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self.iteration = Iteration()
         self.opening: Iteration | None = None
-        """The iteration that a loader is about to begin."""
+        """The iteration that a loader is about to start."""
         self.random_if_empty = False
         """Whether the loader puts a random record into an empty batch."""
         self.handed_by_trainer = False
         """Whether a framework fetches ahead, and says itself (`iteration.hand`) which batch it trains on."""
 
     def begin(self) -> Iteration:
-        """Begin a new iteration; what the former one drew and did not release is given up.
-
-        Returns:
-            The iteration.
+        """Begin a new iteration, discarding unreleased draws of the previous one.
 
         Raises:
             UnsupportedTrainingError: an optimizer holds a part of a sample.
@@ -117,16 +106,10 @@ class SampleSource:
 
 
 def drawn_probability(sampler: Any) -> float:  # noqa: ANN401 - mypy does not read Opacus
-    """Read with which probability a Poisson sampler draws each record now.
+    """Compute the exact probability with which an Opacus Poisson sampler draws a record.
 
-    The sampler draws a record if a random number of torch's default type is below its rate. Such numbers are multiples
-    of 2^-24 (for float32), so a record is drawn a little more often than the rate says, which counts at tiny rates.
-
-    Args:
-        sampler: one of Opacus'.
-
-    Returns:
-        The probability, in (0, 1].
+    A record is drawn if a random number of torch's default type, a multiple of 2^-24 for float32, is below the rate.
+    This rounds the rate up, which matters at tiny rates.
     """
     grain = torch.finfo(torch.get_default_dtype()).eps / 2
     return float(min(1.0, math.ceil(sampler.sample_rate / grain) * grain))

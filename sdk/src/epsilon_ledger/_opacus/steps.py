@@ -1,4 +1,4 @@
-"""What one step of an Opacus optimizer does to its sample, read off the optimizer at that step."""
+"""Events of an Opacus optimizer's steps, read from its current state."""
 
 import math
 from collections.abc import Callable
@@ -26,14 +26,14 @@ GHOST: Final = (DPOptimizerFastGradientClipping, DistributedDPOptimizerFastGradi
 
 
 def check_unsampled(data_loader: DataLoader, neighboring_relation: str) -> None:
-    """Let a loader pass of which each step may be charged as if it saw all the data.
+    """Require that each step of a loader may be charged without sampling.
 
-    With a record more, the batches of a shuffled loader are other ones: the record pushes another one out of its batch,
-    so that the sum moves by two clipping norms. Where neighbours have the same size, that does not happen.
+    Under add_or_remove_one an additional record moves another record of a shuffled loader out of its batch, so that the
+    sum moves by two clipping norms.
 
     Args:
-        data_loader: any.
-        neighboring_relation: the population's.
+        data_loader: any loader.
+        neighboring_relation: of the population.
 
     Raises:
         UnsupportedTrainingError: a step may cost more than without sampling.
@@ -49,30 +49,26 @@ def check_unsampled(data_loader: DataLoader, neighboring_relation: str) -> None:
 
 
 class StepReader:
-    """Reads what the step that an optimizer is about to take does to its sample.
+    """Reader of an optimizer's next step as an event on its sample.
 
     Args:
-        optimizer: the optimizer, as `make_private` made it.
+        optimizer: from `make_private`.
 
     Raises:
-        UnsupportedTrainingError: an optimizer of this kind has no known cost.
+        UnsupportedTrainingError: the cost of this kind of optimizer is unknown.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
         self.mechanism = self._reader_for(type(optimizer))
-        """From an optimizer to its next release: with the noise that it has now."""
+        """Returns the event of an optimizer's next release, with its current noise."""
 
     def __call__(self, optimizer: DPOptimizer) -> Event:
-        """Read the event of the next release.
+        """Read the event of the next release, without the sampling.
 
-        Args:
-            optimizer: its batch is clipped and summed, and its parameters have not moved.
-
-        Returns:
-            The event, without the sampling.
+        The batch is clipped and summed, and the parameters have not moved.
 
         Raises:
-            UnsupportedTrainingError: this step is not what its accounting assumes.
+            UnsupportedTrainingError: the step does not meet the assumptions of its accounting.
         """
         if type(optimizer) is AdaClipDPOptimizer and optimizer._is_last_step_skipped:  # noqa: SLF001 - not public
             raise UnsupportedTrainingError(
@@ -84,7 +80,7 @@ class StepReader:
 
     @staticmethod
     def _reader_for(kind: type) -> Callable[[Any], Event]:
-        """Choose by the very type: a subclass may add its noise in another way."""
+        """Choose by exact type, because a subclass may add noise differently."""
         if kind in _FLAT:
             return lambda optimizer: gaussian(optimizer.noise_multiplier)
         if kind in _PER_LAYER:
@@ -100,15 +96,14 @@ class StepReader:
 
 
 def publish_fixed_fraction(optimizer: AdaClipDPOptimizer) -> None:
-    """Make the fraction by which an AdaClipDPOptimizer moves its clipping norm the one that its accounting is for.
+    """Make an AdaClipDPOptimizer's published fraction match its accounting.
 
-    Opacus divides the noisy count of unclipped gradients by the size of the batch, which Poisson sampling makes
-    private: that quotient moves by up to a whole record, where Theorem 1 of Andrew et al. counts half a one. Here the
-    count of b - 1/2 is divided by the expected size, and 1/2 added: what was published is the noisy count and nothing
-    else.
+    Opacus divides the noisy count of unclipped gradients by the batch size, which Poisson sampling makes private: the
+    quotient moves by up to a whole record, where Theorem 1 of Andrew et al. counts half of one. Here the count of b -
+    1/2 is divided by the expected size, and 1/2 added, which publishes the noisy count alone.
 
     Args:
-        optimizer: its noise is added, its clipping norm has not moved yet.
+        optimizer: after its noise, before its clipping norm moves.
 
     Source:
         Andrew, Thakkar, McMahan, Ramaswamy 2021 (arXiv 1905.03871), section 2.2 and Theorem 1.
@@ -119,7 +114,7 @@ def publish_fixed_fraction(optimizer: AdaClipDPOptimizer) -> None:
 
 
 def _per_layer(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
-    """Each layer is clipped to a norm of its own; the noise follows `max_grad_norm`, which a scheduler may move."""
+    """Read a step whose layers have their own norms; the noise follows `max_grad_norm`, which schedulers move."""
     together = math.hypot(*optimizer.max_grad_norms)
     ratio = float(optimizer.max_grad_norm) / together
     # Opacus computes the norm in single precision.
@@ -127,14 +122,14 @@ def _per_layer(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Op
 
 
 def _adaptive(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
-    """Opacus adds more noise to the gradients, so that they and the count together have `noise_multiplier`."""
+    """Read a step whose gradients have more noise, such that with the count it is `noise_multiplier`."""
     if optimizer.expected_batch_size is None:
         raise UnsupportedTrainingError("Adaptive clipping needs expected_batch_size: the actual size is private.")
     return adaptive_clipping(optimizer.noise_multiplier)
 
 
 def _ghost(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
-    """The module clips and the optimizer adds the noise; the guard has seen that they mean the same norm."""
+    """Read a step clipped by the module; the guard has checked that both norms agree."""
     if hasattr(optimizer, "_adjusted_noise_multiplier"):
         raise UnsupportedTrainingError(
             "PrivacyEngineAdaptiveClipping divides its noise by the size of the batch, which Poisson sampling makes "

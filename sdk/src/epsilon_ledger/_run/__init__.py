@@ -1,1 +1,1 @@
-"""A run, as its trainer holds it: asking, granting, and what is done with the answers."""
+"""Implementation of a run on the trainer's side."""

@@ -1,4 +1,4 @@
-"""A training run whose calls are awaited."""
+"""The run for asyncio programs."""
 
 import asyncio
 import time
@@ -24,16 +24,16 @@ T = TypeVar("T")
 
 
 class AsyncRun(RunFacts):
-    """As `Run`, for programs on an asyncio event loop; made by `AsyncLedgerClient.register_run` and its kin.
+    """`Run` with awaitable methods, opened by `AsyncLedgerClient.register_run`, `get_run` or `resume_run`.
 
-    Tasks of one loop may share it; their calls wait for each other.
+    Tasks of one event loop may share it; their calls are serialized.
 
     Args:
-        transport: how to reach the ledger.
-        state: the run as the ledger described it.
-        ahead: how far to ask ahead.
-        step: how many steps of the training were taken before, in all attempts together; None: unknown.
-        with_plan: whether the run's active reservation, if any, is this trainer's own.
+        transport: to the ledger.
+        state: latest state from the ledger.
+        ahead: prefetching of grants.
+        step: training steps taken before, in all attempts; None if unknown.
+        with_plan: whether the run's active reservation belongs to this trainer.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class AsyncRun(RunFacts):
     refresh = async_run_method(RunDialogue.refresh)
 
     async def __aenter__(self) -> Self:
-        """Hand out the run."""
+        """Return the run."""
         return self
 
     async def __aexit__(
@@ -109,7 +109,7 @@ class AsyncRun(RunFacts):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """As `Run`: complete or abort it, unless it has ended or must go on."""
+        """As `Run.__exit__`."""
         action = ending(self.status, error)
         if action is None:
             self._cancel()
@@ -126,7 +126,7 @@ class AsyncRun(RunFacts):
             note_of(error, action, self.id, second)
 
     async def _granted(self, count: int, event: Event | None) -> Admission | None:
-        """Steps of a grant that is here, or on its way."""
+        """Take steps from the current grant or the one in flight."""
         if self._dialogue.asking.in_doubt:
             return None
         admission = self._dialogue.granting.granted(count, event)
@@ -136,14 +136,14 @@ class AsyncRun(RunFacts):
         return admission
 
     async def _land(self) -> None:
-        """Wait for the grant that is on its way, and take it in."""
+        """Wait for the grant in flight and adopt it."""
         flight = self._flight
         assert flight is not None, "something is on its way"
-        # Whoever waits may be cancelled; what is on its way arrives all the same.
+        # The waiting task may be cancelled; the request in flight goes on.
         await asyncio.wait([flight])
         self._flight = None
         if flight.cancelled():
-            return  # with everything else on this loop, perhaps; it is asked for again
+            return  # the loop is shutting down, or the request is sent again
         try:
             outcome: Response | LedgerError = flight.result()
         except LedgerError as error:
@@ -164,7 +164,7 @@ class AsyncRun(RunFacts):
 
 
 def _heard(flight: asyncio.Task[Response]) -> None:
-    """Take note of a failure, which is no news if nobody waits for the grant any more."""
+    """Retrieve a failure that no one awaits any more."""
     if not flight.cancelled():
         flight.exception()
 

@@ -1,4 +1,4 @@
-"""What becomes of a run when its `with` block is left."""
+"""The end of a run whose `with` block exits."""
 
 from epsilon_ledger._wire.errors import (
     LedgerError,
@@ -18,7 +18,7 @@ from epsilon_ledger._wire.problems import BudgetExceededError
 
 _TERMINAL = frozenset({"completed", "aborted"})
 
-# After these the run is in other hands, or may be taken up again: leaving the `with` block must not end it.
+# After these another process owns the run, or it may be resumed: leaving the `with` block must not end it.
 _RUN_GOES_ON = (
     LedgerUnavailableError,
     RequestInDoubtError,
@@ -33,14 +33,11 @@ _RUN_GOES_ON = (
 
 
 def ending(status: str, error: BaseException | None) -> str | None:
-    """How a run is to be ended.
+    """Return `complete`, `abort`, or None to leave the run as it is.
 
     Args:
         status: of the run.
-        error: what the block is left with.
-
-    Returns:
-        `complete` or `abort`; None: the run is left as it is.
+        error: with which the block exits, or None.
     """
     if status in _TERMINAL or isinstance(error, _RUN_GOES_ON):
         return None
@@ -48,5 +45,5 @@ def ending(status: str, error: BaseException | None) -> str | None:
 
 
 def note_of(error: BaseException, action: str, run_id: str, second: LedgerError) -> None:
-    """Say beside the first exception, which is the one that the caller must see, that the run could not be ended."""
+    """Add a note to the block's exception that the run could not be ended."""
     error.add_note(f"The ledger could not be told to {action} the run {run_id}: {second}")

@@ -1,4 +1,4 @@
-"""What was granted is handed out, and what is to be granted next is written down. No network here."""
+"""Allocation of granted steps and preparation of the next grant, without I/O."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from epsilon_ledger._wire.problems import BudgetExceededError
 from epsilon_ledger._wire.requests import Request, post
 from epsilon_ledger._wire.responses import Response
 
-# The ledger says so only after it has looked for what it answered to the same key before: no try had an effect.
+# The ledger checks the idempotency key first, so that after these errors no attempt had an effect.
 _NO: Final = (
     BudgetExceededError,
     RunStateConflictError,
@@ -36,22 +36,21 @@ _NO: Final = (
     RequestTooLargeError,
 )
 
-# Where no answer comes, a lease is renewed as often as this before it runs out.
+# Attempts to renew a lease before it expires, if no response arrives.
 _RENEWALS: Final = 10
 
 
 class GrantAllocator:
-    """The grants of a run: at most one that is handed out, and one that was asked for.
+    """The grants of a run: at most one in use, and one requested.
 
-    A grant is a reservation that nobody but this object takes steps out of. What was handed out is told with the next
-    grant, or at the end; if this process dies, the whole grant is forfeited, which charges it.
+    A grant is a reservation used only by this object. Its use is reported with the next grant, or at the end; if this
+    process dies, the whole grant is forfeited and charged.
 
     Args:
-        asking: the run's other half, which knows where it stands.
-        ahead: how far to ask ahead.
-        clock: seconds of a monotonic clock.
-        step: how many steps of the training were taken before, in all attempts together; None: unknown, and then there
-            is no schedule.
+        asking: the run's direct step requests and state.
+        ahead: prefetching of grants.
+        clock: monotonic, in seconds.
+        step: training steps taken before, in all attempts; None if unknown, which excludes a schedule.
     """
 
     def __init__(
@@ -69,28 +68,25 @@ class GrantAllocator:
 
     @property
     def next_step(self) -> int:
-        """The number of the first step that was not admitted or handed out."""
+        """Number of the first step neither admitted nor allocated."""
         return self._asking.state.next_step if self._grant is None else self._grant.next_step
 
     def advance(self, count: int) -> None:
-        """Count steps of the training that were taken."""
+        """Count training steps as taken."""
         if self.step is not None:
             self.step += count
 
     @property
     def grant(self) -> Grant | None:
-        """What is handed out now."""
+        """The grant in use."""
         return self._grant
 
     def granted(self, count: int, event: Event | None) -> Admission | None:
-        """Hand out steps that were granted before.
+        """Allocate steps from the grant, or return None.
 
         Args:
-            count: how many, at least 1.
-            event: what each does; None: by schedule, or the run's own.
-
-        Returns:
-            The permission; None if there is no such grant.
+            count: at least 1.
+            event: of each step; None: by schedule, or the run's own.
         """
         grant = self._grant
         if grant is None or grant.closing or self._clock() >= grant.ends_at:
@@ -100,7 +96,7 @@ class GrantAllocator:
             if event is None:
                 return None
         first_step = grant.next_step
-        # If this is interrupted nobody knows which step comes next, and nothing more is handed out.
+        # After an interrupt here the next step is unknown, and nothing more is allocated.
         grant.closing = True
         taken = grant.steps.take(count, event)
         self.advance(count if taken else 0)
@@ -128,15 +124,14 @@ class GrantAllocator:
 
     @property
     def overdue(self) -> bool:
-        """Whether the lease should begin anew, though there are steps left."""
+        """Whether the lease should be renewed although steps are left."""
         grant = self._grant
         return grant is not None and not grant.closing and grant.renew_at <= self._clock() < grant.ends_at
 
     def look_ahead(self) -> Request | None:
-        """Prepare the next grant while there are steps of this one left.
+        """Prepare the request for the next grant, or None if it is too early.
 
-        Returns:
-            What is to be sent, and its outcome given to `settle`; None if it is too early.
+        Its outcome goes to `settle`.
         """
         if self._wish is not None:
             return self._wish.request
@@ -153,15 +148,11 @@ class GrantAllocator:
         return self._wish.request
 
     def settle(self, outcome: Response | LedgerError) -> None:
-        """Take in what came of the request for the next grant.
-
-        Args:
-            outcome: its answer.
+        """Process the outcome of the request for the next grant.
 
         Raises:
-            LedgerError: the run can go on no more, or the answer is not one of this API. After a refusal, or if no
-                answer came, it goes on with the steps that were granted before, and asks again when they are used;
-                but not if a limit was changed since they were granted.
+            LedgerError: the run cannot continue, or the response is not one of this API. After a refusal or without a
+                response the steps granted before are used first, unless a limit has changed since.
         """
         wish, grant = self._wish, self._grant
         assert wish is not None, "an answer is to a wish"
@@ -175,20 +166,14 @@ class GrantAllocator:
         elif isinstance(outcome, (BudgetExceededError, InvalidRequestError, RequestTooLargeError)):
             self._enough = True
             if grant is not None and isinstance(outcome, BudgetExceededError) and grant.precedes(outcome.limit_change):
-                grant.closing = True  # its steps may have been withdrawn: what was handed out is told first
+                grant.closing = True  # a limit change may have removed its steps: report the used ones first
         elif isinstance(outcome, ReservationClosedError):
             self._expire()
         else:
             raise outcome
 
     def scheduled(self, count: int) -> Sequence[EventCount]:
-        """The next steps of the training by its schedule, to be asked for on their own.
-
-        Args:
-            count: how many.
-
-        Returns:
-            The steps, each event as often as it repeats.
+        """Return the next `count` steps of the schedule, to be requested directly.
 
         Raises:
             ValueError: they are too many for one request.
@@ -207,16 +192,16 @@ class GrantAllocator:
         return repeated
 
     def alone(self, event: Event | None, count: int) -> None:
-        """Note steps that were asked for on their own; another one of the same kind is worth a grant."""
+        """Record steps that were requested directly; further steps of the same kind are worth a grant."""
         self._remember(event)
         self.advance(count)
 
     def drop(self) -> None:
-        """Forget the grant: the run has ended."""
+        """Discard the grant of an ended run."""
         self._grant = self._wish = None
 
     def _remember(self, event: Event | None) -> None:
-        """Expect the next steps to be as this one: a copy, so that nobody changes it."""
+        """Expect further steps like this one; a copy protects it from changes."""
         expected = self._expected(event)
         if self._last_event != expected:
             self._last_event = None if expected is None else as_sent(expected)
@@ -227,20 +212,20 @@ class GrantAllocator:
         return self._asking.state.event if self.ahead.schedule is None else None
 
     def _planned(self, count: int, event: Event | None, needed: int) -> Steps:
-        """The next steps of the training: those that were granted and not handed out, and further ones behind them.
+        """Plan the next steps: those granted but not allocated, then further ones.
 
         Args:
-            count: how many.
-            event: what each further one does; None: by schedule, or the run's own.
-            needed: how many of them are wanted now.
+            count: number of steps.
+            event: of each further step; None: by schedule, or the run's own.
+            needed: number of steps needed now.
 
         Returns:
-            The steps, fewer if further ones cannot be foretold, or have no place in this plan.
+            The steps; fewer if further ones cannot be predicted or do not fit into the plan.
 
         Raises:
-            ValueError: nobody has said what they do.
+            ValueError: their events are unknown.
         """
-        # The ledger charges those of the old grant as the first ones of the new plan.
+        # The ledger charges the old grant's steps as the first of the new plan.
         going_on = self._grant is not None and not self._grant.closing
         steps = self._grant.steps.rest() if self._grant is not None and going_on else Steps()
         schedule = self.ahead.schedule
@@ -277,12 +262,12 @@ class GrantAllocator:
         return PendingGrant(post(f"{self._asking.path}/reservations", body), planned, used, self._clock())
 
     def _drop(self, wish: PendingGrant, error: LedgerError) -> None:
-        """Wish for it no more, unless it may be there: then the same request finds out."""
+        """Drop the request, unless it may have had an effect: then it must be repeated."""
         if isinstance(error, _NO) or not wish.request.in_doubt:
             self._wish = None
 
     def _adopt(self, wish: PendingGrant, reply: Response) -> None:
-        """Go on with a new grant; steps that were handed out meanwhile are the first ones of its plan."""
+        """Adopt a new grant; steps allocated meanwhile are the first of its plan."""
         held, before = reply.read(HeldPlan), self._grant
         if before is None or before.held.id != held.id:
             steps, meanwhile = wish.steps.rest(), 0 if before is None else before.used - wish.used

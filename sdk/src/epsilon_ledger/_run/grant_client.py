@@ -1,4 +1,4 @@
-"""Grants: steps that are set aside ahead of time, each grant following on the one before. No network here."""
+"""Request flows for grants, each of which continues the previous one, without I/O."""
 
 from dataclasses import replace
 
@@ -16,13 +16,13 @@ _TRIES_TO_FIT = 3
 
 
 class GrantClient(GrantAllocator):
-    """What a run asks the ledger about its grants."""
+    """Request flows for a run's grants."""
 
     def renewed(self) -> RequestFlow[None]:
-        """Ask for the next grant if the lease of this one would run out otherwise.
+        """Request the next grant if this one's lease is about to expire.
 
         Raises:
-            LedgerError: the run can go on no more.
+            LedgerError: the run cannot continue.
         """
         request = self.look_ahead() if self.overdue else None
         if request is None:
@@ -35,18 +35,16 @@ class GrantClient(GrantAllocator):
         self.settle(outcome)
 
     def new_grant(self, count: int, event: Event | None) -> RequestFlow[Admission | None]:
-        """Ask for a grant and hand its first steps out.
+        """Request a grant and allocate its first steps.
 
-        Args:
-            count: as in `granted`.
-            event: as in `granted`.
+        Arguments as in `granted`.
 
         Returns:
-            The permission; None if these steps cannot be had so, and are to be asked for on their own.
+            The admission; None if the steps have to be requested directly.
 
         Raises:
-            BudgetExceededError: a limit was lowered since the grant before was made, and these steps do not fit.
-            LedgerError: no grant, and no answer that would explain it.
+            BudgetExceededError: a limit was lowered since the previous grant, and the steps do not fit.
+            LedgerError: there is no grant for another reason.
         """
         if not self._worth_it(event):
             return None
@@ -59,11 +57,11 @@ class GrantClient(GrantAllocator):
             try:
                 refusal = yield from self.resolved()
             except (InvalidRequestError, RequestTooLargeError):
-                # One of the steps ahead, perhaps: those that are wanted now are asked for on their own.
+                # Perhaps a later step does not fit: request the needed ones directly.
                 return None
             if refusal is not None and refusal.max_count_that_fits < count:
                 if self._grant is not None and self._grant.precedes(refusal.limit_change):
-                    yield from self.closed()  # that may freeze the run: what was handed out is over the new limit
+                    yield from self.closed()  # this may overdraw the run: the used steps may exceed the new limit
                     raise refusal
                 return None
             if refusal is not None:
@@ -75,13 +73,10 @@ class GrantClient(GrantAllocator):
         return None
 
     def resolved(self) -> RequestFlow[BudgetExceededError | None]:
-        """Ask for the wished grant, if there is one, until it is there or refused.
-
-        Returns:
-            The refusal.
+        """Repeat the pending grant request until it is granted or refused; return the refusal.
 
         Raises:
-            LedgerError: neither is known, or the run can go on no more.
+            LedgerError: the outcome is unknown, or the run cannot continue.
         """
         wish = self._wish
         if wish is None:
@@ -102,17 +97,17 @@ class GrantClient(GrantAllocator):
         return None
 
     def closed(self) -> RequestFlow[None]:
-        """Give back what is left of a grant, and tell what was handed out of it.
+        """Return the unused steps of a grant and report the used ones.
 
         Raises:
-            LedgerError: the ledger does not know it yet; the grant hands out nothing more.
+            LedgerError: the ledger has not confirmed it; the grant allocates nothing more.
         """
         try:
             yield from self.resolved()
         except LedgerError:
             if self._wish is not None:
                 raise
-            # The ledger said no: there is nothing more to give back.
+            # The ledger refused: nothing is left to return.
         grant = self._grant
         if grant is None:
             return
@@ -126,7 +121,7 @@ class GrantClient(GrantAllocator):
         self._grant = None
 
     def _worth_it(self, event: Event | None) -> bool:
-        """Whether the next steps can be foretold: by the schedule, or because they are as the ones before."""
+        """Return whether the next steps are predictable: by schedule, or like the last ones."""
         if self.ahead.every == 1:
             return False
         if self.ahead.schedule is not None:
@@ -135,10 +130,10 @@ class GrantClient(GrantAllocator):
         return expected is not None and (self._last_event is None or self._last_event == expected)
 
     def _lost(self) -> RequestFlow[None]:
-        """The grant has ended otherwise: all of it is charged, and its steps have no numbers in the ledger.
+        """Handle a grant that ended otherwise: all of it is charged, and its steps have no numbers.
 
         Raises:
-            AttemptSupersededError: another process has taken the run over.
+            AttemptSupersededError: another process has taken over the run.
         """
         self._expire()
         self._asking.update_state((yield get_run(self._asking.state.id).request).read(RunState))

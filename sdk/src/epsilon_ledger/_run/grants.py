@@ -1,4 +1,4 @@
-"""Steps that were set aside ahead of time and are handed out one by one, without the network."""
+"""Grants: steps reserved in advance and allocated without the network."""
 
 import json
 from collections.abc import Callable, Hashable
@@ -12,19 +12,18 @@ from epsilon_ledger._wire.problems import LimitChange
 from epsilon_ledger._wire.requests import Request
 
 MOST_EVENTS = 1_000
-"""In one request: so many different steps of a schedule can be granted at once."""
+"""Maximum number of events in a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchConfig:
-    """How far a run asks ahead.
+    """Prefetching of grants.
 
     Args:
-        every: steps of one grant, at least 1; with 1 each step is asked for on its own.
-        background: whether the next grant is asked for while the steps of the last one are taken.
-        lease_seconds: how long the trainer may be silent, in 1 ... 604,800; then a grant is forfeited.
-        schedule: what step t of the training does, counted from 0 over all attempts; None: the event of the run or of
-            the last step.
+        every: steps of one grant; 1 requests each step directly.
+        background: request the next grant while the last one is in use.
+        lease_seconds: in 1 ... 604,800; without contact for so long a grant is forfeited.
+        schedule: event of step t of the training, from 0 over all attempts; None: the run's or the last event.
 
     Raises:
         ValueError: a number is out of its range.
@@ -43,12 +42,12 @@ class PrefetchConfig:
         schedule: Callable[[int], Event] | None,
         lease_seconds: int | None,
     ) -> "PrefetchConfig":
-        """What a client's caller asked for; None is the default."""
+        """Build the configuration from a caller's arguments."""
         told = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
         return cls(every=authorize_every, background=background, schedule=schedule, **told)
 
     def __post_init__(self) -> None:
-        """Refuse what can never work."""
+        """Validate the combination."""
         if self.every < 1:
             raise ValueError(f"authorize_every must be at least 1, not {self.every}.")
         if self.background and self.every == 1:
@@ -60,32 +59,24 @@ class PrefetchConfig:
 
 
 class Steps:
-    """Planned steps in their order, as the ledger keeps a plan: each event once, for as long as it repeats.
+    """Planned steps in order, as the ledger stores a plan: each event once, repeated.
 
-    A plan that comes back to an event ends before it: the ledger would take both for one, and charge what was handed
-    out of it in another order. Events are copied, so that nobody changes what was asked for.
+    A plan ends before an event would recur, because the ledger would merge both. Events are copied against later
+    changes.
     """
 
     def __init__(self) -> None:
         self.left = 0
-        # What comes next is at the end.
+        # In reverse order: the next step is at the end.
         self._parts: list[tuple[Any, int]] = []
         self._known: set[Hashable] = set()
 
     def __len__(self) -> int:
-        """How many different events are left, one after the other."""
+        """Count the different events left."""
         return len(self._parts)
 
     def add(self, event: Event, count: int) -> bool:
-        """Plan further steps behind the others.
-
-        Args:
-            event: what each does.
-            count: how many.
-
-        Returns:
-            Whether that is possible.
-        """
+        """Append steps; return whether the plan can hold them."""
         plain = as_sent(event)
         if self._parts and self._parts[0][0] == plain:
             self._parts[0] = (plain, self._parts[0][1] + count)
@@ -98,32 +89,27 @@ class Steps:
         return True
 
     def rest(self) -> "Steps":
-        """A plan of what is left."""
+        """Copy the plan of the remaining steps."""
         rest = Steps()
         for event, count in reversed(self._parts):
             rest.add(event, count)
         return rest
 
     def wire(self) -> list[EventCount]:
-        """As a plan is sent."""
+        """Return the plan as sent."""
         return [{"event": event, "count": count} for event, count in reversed(self._parts)]
 
     def take(self, count: int, event: Event | None) -> bool:
-        """Take steps from the front: all of them or none.
+        """Take all of `count` steps from the front, or none; return whether they were there.
 
-        Args:
-            count: how many, at least 1.
-            event: what each of them must be; None: whatever is planned.
-
-        Returns:
-            Whether they were there.
+        `event` is required of each step, unless it is None.
         """
         if count > self.left:
             return False
         planned, repeated = self._parts[-1]
         if event is not None and (count > repeated or (planned != event and planned != as_sent(event))):
             return False
-        # Subtracted before anything is handed out: an interrupt here loses steps, and gives none away.
+        # Subtracted first: an interrupt here loses steps instead of allocating them twice.
         self.left -= count
         while count >= repeated:
             self._parts.pop()
@@ -136,13 +122,13 @@ class Steps:
 
 
 def as_sent(event: Event) -> dict[str, Any]:
-    """A copy of an event, as it will have travelled."""
+    """Copy an event through JSON."""
     travelled: dict[str, Any] = json.loads(json.dumps(event, allow_nan=False))
     return travelled
 
 
 def _hashable(value: Any) -> Hashable:  # noqa: ANN401 - JSON is anything
-    """Equal for values that are equal."""
+    """Convert JSON to a hashable value that preserves equality."""
     if isinstance(value, dict):
         return frozenset((name, _hashable(each)) for name, each in value.items())
     if isinstance(value, list):
@@ -153,14 +139,14 @@ def _hashable(value: Any) -> Hashable:  # noqa: ANN401 - JSON is anything
 
 @dataclass(slots=True)
 class Grant:
-    """A plan that is held for this run, and how much of it was handed out.
+    """A plan reserved for this run and its use.
 
     Args:
-        held: what the ledger said of it.
-        steps: those that are left.
-        renew_at: moment, seconds of the run's clock, at which the next grant should be asked for.
-        ends_at: moment after which nothing more is handed out, for the ledger forfeits it.
-        closing: whether nothing more is handed out: its end was asked for, or it is unknown what comes next.
+        held: the ledger's response.
+        steps: the remaining steps.
+        renew_at: time on the run's clock to request the next grant.
+        ends_at: time of the forfeiture, after which nothing is allocated.
+        closing: nothing more is allocated: its end was requested, or the next step is unknown.
     """
 
     held: HeldPlan
@@ -171,29 +157,29 @@ class Grant:
 
     @property
     def used(self) -> int:
-        """How many steps were handed out."""
+        """Number of allocated steps."""
         return self.held.steps_planned - self.steps.left
 
     @property
     def next_step(self) -> int:
-        """The number of the first step that was not handed out."""
+        """Number of the first step not allocated."""
         return self.held.next_step + self.used
 
     def precedes(self, change: LimitChange | None) -> bool:
-        """Whether the grant was made before a limit was changed, by the ledger's clock."""
+        """Return whether the grant is older than a limit change, by the ledger's clock."""
         granted_at = self.held.expires_at - timedelta(seconds=self.held.lease_seconds)
         return change is not None and granted_at <= change.changed_at
 
 
 @dataclass(slots=True)
 class PendingGrant:
-    """A grant that was asked for and is not there yet.
+    """A requested grant.
 
     Args:
-        request: carries its key; it is sent again until it is answered.
+        request: with its key; repeated until it is answered.
         steps: the plan.
-        used: how many steps of the grant before had been handed out when it was asked for.
-        asked_at: moment at which it was made.
+        used: allocated steps of the previous grant at the time of the request.
+        asked_at: time of the request.
     """
 
     request: Request

@@ -1,4 +1,4 @@
-"""From use cases without a network to methods of clients and runs: the same words, blocking or awaited."""
+"""Methods of clients and runs, blocking or awaitable, from request flows."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class Executor(Protocol):
-    """Whoever can carry a use case to the ledger and wait for its result."""
+    """Executor of request flows."""
 
     def _carry(self, talk: RequestFlow[T]) -> T: ...
 
 
 class AsyncExecutor(Protocol):
-    """The same, to be awaited."""
+    """Asynchronous executor of request flows."""
 
     def _carry(self, talk: RequestFlow[T]) -> Awaitable[T]: ...
 
@@ -31,20 +31,13 @@ class RunExecutor(Executor, Protocol):
 
 
 class AsyncRunExecutor(AsyncExecutor, Protocol):
-    """A run whose methods are awaited."""
+    """An asynchronous run."""
 
     _dialogue: RunDialogue
 
 
 def client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Executor, P], T]:
-    """Make a method of a client out of a function that prepares a request.
-
-    Args:
-        call: its docstring becomes the method's.
-
-    Returns:
-        The method.
-    """
+    """Make a client method from a function that prepares a request; it keeps the docstring."""
 
     @wraps(call)
     def method(self: Executor, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,7 +47,7 @@ def client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Executor, 
 
 
 def async_client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncExecutor, P], Awaitable[T]]:
-    """The same, to be awaited."""
+    """As `client_method`, awaitable."""
 
     @wraps(call)
     def method(self: AsyncExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
@@ -64,14 +57,7 @@ def async_client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Asyn
 
 
 def run_method(talk: Callable[Concatenate[RunDialogue, P], RequestFlow[T]]) -> Callable[Concatenate[RunExecutor, P], T]:
-    """Make a method of a run out of a use case.
-
-    Args:
-        talk: a method of `RunDialogue`; its docstring becomes the method's.
-
-    Returns:
-        The method.
-    """
+    """Make a run method from a flow of `RunDialogue`; it keeps the docstring."""
 
     @wraps(talk)
     def method(self: RunExecutor, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,7 +69,7 @@ def run_method(talk: Callable[Concatenate[RunDialogue, P], RequestFlow[T]]) -> C
 def async_run_method(
     talk: Callable[Concatenate[RunDialogue, P], RequestFlow[T]],
 ) -> Callable[Concatenate[AsyncRunExecutor, P], Awaitable[T]]:
-    """The same, to be awaited."""
+    """As `run_method`, awaitable."""
 
     @wraps(talk)
     def method(self: AsyncRunExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
@@ -96,15 +82,12 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def signed(method: M, original: Callable[..., Any], result: Any = None) -> M:  # noqa: ANN401 - a type
-    """Let `help` and editors show the arguments of the original, after `self`, and its result.
+    """Set a method's visible signature for `help` and editors.
 
     Args:
-        method: what is called.
-        original: whose arguments it takes.
-        result: what it returns; None: what the original prepares.
-
-    Returns:
-        The method.
+        method: to change and return.
+        original: its parameters are shown after `self`.
+        result: return annotation; None: the result of the original's flow.
     """
     shown = inspect.signature(original)
     named = [parameter for name, parameter in shown.parameters.items() if name != "self"]

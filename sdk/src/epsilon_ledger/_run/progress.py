@@ -1,4 +1,4 @@
-"""A progress bar for trainers, where a terminal is there, and a library that draws it."""
+"""A progress bar by rich or tqdm."""
 
 import sys
 from collections.abc import Sized
@@ -16,12 +16,12 @@ class _Bar(Protocol):
 
 
 class Progress:
-    """Steps taken and epsilon spent, drawn by rich or tqdm; without them, or without a terminal, nothing.
+    """Bar of steps and epsilon by rich or tqdm; silent without them or without a terminal.
 
     Args:
         name: of the run.
-        batches: how many there are is shown if they know it.
-        wanted: True: also without a terminal; False: never; None: if there is one.
+        batches: their number is the total, if known.
+        wanted: True: also without a terminal; False: never; None: on a terminal.
 
     Raises:
         ImportError: it is wanted, and neither library is installed.
@@ -34,22 +34,18 @@ class Progress:
             raise ImportError("A progress bar takes rich or tqdm: pip install rich.")
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the line."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()
 
     def show(self, admission: Admission) -> None:
-        """Show where the run stands.
-
-        Args:
-            admission: of the last step.
-        """
+        """Show the state after an admission."""
         if self._bar is not None:
             self._bar.show(admission)
 

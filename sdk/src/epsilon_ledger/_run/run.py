@@ -1,4 +1,4 @@
-"""A training run, as its trainer holds it."""
+"""The run for blocking programs."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,21 +26,21 @@ T = TypeVar("T")
 
 
 class Run(RunFacts):
-    """A run that asks the ledger before each noisy step; made by `LedgerClient.register_run` and its kin.
+    """A training run that authorizes each noisy step, opened by `register_run`, `get_run` or `resume_run`.
 
-    One run is used by one process: which step comes next, which one is unanswered and what was granted ahead is
-    remembered here. In distributed training one rank asks and tells the others. Threads may share it.
+    Use a run in one process: it keeps the next step, unanswered steps and grants. In distributed training one rank
+    authorizes for all. Threads may share it.
 
-    As a context manager it completes the run on a clean exit and after a refusal (a spent budget is a normal
-    end), and aborts it after any other exception, except those that say that the run is in other hands or
-    that the ledger does not answer: then the run stays as it is.
+    As a context manager it completes the run on a clean exit and after a refusal, since a spent budget is a normal end.
+    It aborts the run after any other exception, except those that say that another process has the run or that the
+    ledger does not answer: they leave the run as it is.
 
     Args:
-        transport: how to reach the ledger.
-        state: the run as the ledger described it.
-        ahead: how far to ask ahead.
-        step: how many steps of the training were taken before, in all attempts together; None: unknown.
-        with_plan: whether the run's active reservation, if any, is this trainer's own.
+        transport: to the ledger.
+        state: latest state from the ledger.
+        ahead: prefetching of grants.
+        step: training steps taken before, in all attempts; None if unknown.
+        with_plan: whether the run's active reservation belongs to this trainer.
     """
 
     def __init__(
@@ -61,27 +61,26 @@ class Run(RunFacts):
         events: Sequence[EventCount] | None = None,
         truncate: bool = False,
     ) -> Admission:
-        """Ask for the next steps, before their noise is released; they are charged when this returns.
+        """Authorize the next steps before their noise is released; they are charged on return.
 
-        After `LedgerUnavailableError` the same call asks for the same steps under the same key, so that they
-        are never charged twice.
+        After `LedgerUnavailableError` repeat the call with the same arguments: it has the same key and charges once.
 
         Args:
             count: repetitions of `event`, in [1, 1e9].
-            event: what each step does; by default that of the schedule, or with which the run was registered.
-            events: several events with their counts, at most 1,000, instead of `count` and `event`.
-            truncate: whether as many of the steps as fit are enough, from the first: release `count` of the answer.
+            event: of each step; by default the schedule's or the run's.
+            events: events with counts, at most 1,000, instead of `count` and `event`.
+            truncate: accept the first steps that fit: release the admission's `count`.
 
         Returns:
-            The permission.
+            The permission to release.
 
         Raises:
             BudgetExceededError: the steps do not fit; nothing was charged.
-            StepsAlreadyTakenError: another process was admitted for these very steps.
-            AttemptSupersededError: another process has taken the run over.
-            RequestInDoubtError: an earlier call with other arguments is still unanswered.
-            LedgerUnavailableError: no answer; whether the steps were charged is unknown.
-            LedgerError: anything else: do not release.
+            StepsAlreadyTakenError: another process was admitted for these steps.
+            AttemptSupersededError: another process has taken over the run.
+            RequestInDoubtError: an earlier call with other arguments is unanswered.
+            LedgerUnavailableError: no response; the steps may have been charged.
+            LedgerError: any other failure: do not release.
         """
         count = whole("count", count)
         with self._alone():
@@ -101,11 +100,11 @@ class Run(RunFacts):
             return admission
 
     def track(self, batches: Iterable[T], *, progress: bool | None = None) -> Iterator[T]:
-        """Ask before each batch, and hand it out when its step is admitted.
+        """Authorize a step before each batch, and yield the batch.
 
         Args:
             batches: one noisy step each.
-            progress: whether to show a bar with the epsilon; None: if there is a terminal, and rich or tqdm.
+            progress: show a bar with the epsilon; None: on a terminal with rich or tqdm.
 
         Yields:
             The batches.
@@ -132,7 +131,7 @@ class Run(RunFacts):
     refresh = run_method(RunDialogue.refresh)
 
     def __enter__(self) -> Self:
-        """Hand out the run."""
+        """Return the run."""
         return self
 
     def __exit__(
@@ -149,7 +148,7 @@ class Run(RunFacts):
             if action == "complete":
                 self.complete()
             else:
-                # What is on its way needs no waiting for: whatever it sets aside is forfeited with the rest.
+                # A grant in flight needs no waiting: it is forfeited with the rest.
                 self._flight = None
                 self.abort()
         except LedgerError as second:
@@ -158,7 +157,7 @@ class Run(RunFacts):
             note_of(error, action, self.id, second)
 
     def _granted(self, count: int, event: Event | None) -> Admission | None:
-        """Steps of a grant that is here, or on its way."""
+        """Take steps from the current grant or the one in flight."""
         if self._dialogue.asking.in_doubt:
             return None
         admission = self._dialogue.granting.granted(count, event)
@@ -168,10 +167,10 @@ class Run(RunFacts):
         return admission
 
     def _land(self) -> None:
-        """Wait for the grant that is on its way, and take it in."""
+        """Wait for the grant in flight and adopt it."""
         flight = self._flight
         assert flight is not None, "something is on its way"
-        # Whoever waits may be interrupted; what is on its way arrives all the same.
+        # The waiting thread may be interrupted; the request in flight goes on.
         wait([flight])
         self._flight = None
         try:
@@ -182,7 +181,7 @@ class Run(RunFacts):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One call after the other, of any thread."""
+        """Serialize the calls of all threads."""
         self._require_own_process()
         if self._user == get_ident() and self._lock.locked():
             raise RuntimeError(
@@ -203,13 +202,13 @@ class Run(RunFacts):
 
 
 def _sent(transport: Transport, request: Request) -> Future[Response]:
-    """Send a request in a thread of its own, which no exit of the program waits for."""
+    """Send a request in a daemon thread, which does not delay the program's exit."""
     flight: Future[Response] = Future()
 
     def send() -> None:
         try:
             flight.set_result(transport.send(request))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer is told
+        except BaseException as error:  # noqa: BLE001 - raised from the future
             flight.set_exception(error)
 
     Thread(target=send, name="epsilon-ledger", daemon=True).start()

@@ -1,4 +1,4 @@
-"""How a trainer comes by a run: it registers one, takes one up, or goes on from a checkpoint."""
+"""Opening of runs: register, get or resume."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from epsilon_ledger._wire.requests import Call, RequestFlow, post
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A run that is to be had.
+    """A run to open.
 
     Args:
-        talk: asks the ledger for it.
-        ahead: how far it asks ahead.
-        step: number of training steps taken before; None: unknown.
-        with_plan: whether its active reservation is this trainer's own.
+        talk: flow that gets it from the ledger.
+        ahead: prefetching of grants.
+        step: training steps taken before; None if unknown.
+        with_plan: whether its active reservation belongs to this trainer.
     """
 
     talk: RequestFlow[RunState]
@@ -48,33 +48,33 @@ def register_run(  # noqa: PLR0913 - the members of the request, by name
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
 ) -> Opening:
-    """Register a training run, which charges a budget, or several, and all that lies above.
+    """Register a training run, which charges one or several budgets and all accounts above.
 
     Args:
-        name: for people; it need not be unique.
+        name: for display; it need not be unique.
         budget: id or path of the budget.
-        budgets: in its place, ids or paths of several, of one or of several populations: each step is charged to all
-            of them, or to none.
-        event: what a step does unless `authorize` says otherwise.
-        limit: the run's own limit, if it has one.
-        privacy_filter: how the run's own limit is enforced.
-        planned: the workload that the run's own adaptive filter is tuned for.
-        privacy_unit: what the trainer protects; the ledger refuses the run if the population's differs.
-        neighboring_relation: what the trainer's noise is made for; as above.
-        plan: what is set aside for the run at once; if it does not fit, there is no run.
-        authorize_every: steps that are granted with one request. Those that were not used are returned when the
-            run is completed, and forfeited if it ends otherwise, or if this process dies.
-        background: whether the next grant is asked for while the steps of the last one are taken.
-        schedule: what step t of the training does, from 0, in place of `event`; a decaying noise, for instance.
-        lease_seconds: how long the trainer may be silent before what it holds is forfeited; 3,600 for a plan and
-            600 for steps that are granted ahead, if nothing is said.
+        budgets: ids or paths of several budgets instead, of one or several populations: each step is charged to all of
+            them or to none.
+        event: of a step, unless `authorize` overrides it.
+        limit: the run's own limit, if any.
+        privacy_filter: of the run's own limit.
+        planned: workload for which the run's own adaptive filter is tuned.
+        privacy_unit: that the trainer protects; the ledger refuses the run if the population's differs.
+        neighboring_relation: of the trainer's noise; checked like `privacy_unit`.
+        plan: to reserve at once; if it does not fit, no run is created.
+        authorize_every: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
+            if it ends otherwise or this process dies.
+        background: request the next grant while the last one is in use.
+        schedule: event of step t, from 0, instead of `event`; for decaying noise, for instance.
+        lease_seconds: maximum silence before reserved steps are forfeited; by default 3,600 for a plan and 600 for
+            grants.
 
     Returns:
-        The run; keep its `state_dict()` to take it up again.
+        The run; keep its `state_dict()` to resume it.
 
     Raises:
-        LedgerError: it was not registered, or no answer came.
-        ValueError: `authorize_every` and its kin do not go together.
+        LedgerError: it was not registered, or no response arrived.
+        ValueError: the arguments about grants contradict each other.
     """
     body = {
         "name": name,
@@ -103,7 +103,7 @@ def get_run(
     with_plan: bool = False,
     step: int | None = None,
 ) -> Opening:
-    """Take up a run at its first free step, in its present attempt; `resume_run` begins a new one.
+    """Get a run at its next step in its current attempt; `resume_run` starts a new one.
 
     Args:
         run_id: its id.
@@ -111,16 +111,16 @@ def get_run(
         background: as in `register_run`.
         schedule: as in `register_run`.
         lease_seconds: as in `register_run`.
-        with_plan: whether to go on with the plan that an earlier process of this job has set aside. Each of its
-            steps must have been asked for on its own: the ledger would not know of others.
-        step: number of training steps taken before, in all attempts together, which a schedule needs.
+        with_plan: continue the plan reserved by an earlier process of this job. Each of its steps must have been
+            authorized individually, or the ledger would not know them.
+        step: training steps taken before, in all attempts; required by a schedule.
 
     Returns:
         The run.
 
     Raises:
-        LedgerError: there is no such run, or no answer came.
-        ValueError: `authorize_every` and its kin do not go together, or there is a schedule and no `step`.
+        LedgerError: the run does not exist, or no response arrived.
+        ValueError: the arguments about grants contradict each other, or a schedule lacks `step`.
     """
     ahead = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
     return Opening(read_run(run_id).talk(), ahead, _known_step(step, schedule), with_plan)
@@ -136,28 +136,27 @@ def resume_run(
     lease_seconds: int | None = None,
     step: int | None = None,
 ) -> Opening:
-    """Go on from a checkpoint, in a new attempt: whatever process held the run before can charge no more.
+    """Resume a run from a checkpoint in a new attempt, which fences off earlier processes.
 
-    What was spent stays spent: steps that are repeated after the checkpoint are charged again, and what was granted
-    ahead to the process before is charged in full.
+    Spending is final: steps repeated after the checkpoint are charged again, and the earlier process's grants in full.
 
     Args:
-        state: what `run.state_dict()` returned when the checkpoint was written; or a run's id, to repeat nothing.
-        steps_executed: of a plan that the process before had set aside with `reserve`, if that is known for sure;
-            None: what is left of it is forfeited.
+        state: from `run.state_dict()` when the checkpoint was written; or a run's id, to repeat nothing.
+        steps_executed: known number of executed steps of the plan that the earlier process had reserved; None: its
+            remainder is forfeited.
         authorize_every: as in `register_run`.
         background: as in `register_run`.
         schedule: as in `register_run`.
         lease_seconds: as in `register_run`.
-        step: where `state` is an id, the number of training steps taken before, which a schedule needs.
+        step: training steps taken before, if `state` is an id; required by a schedule.
 
     Returns:
         The run.
 
     Raises:
         RunStateConflictError: the run has ended.
-        LedgerError: there is no such run, or no answer came.
-        ValueError: this is no checkpoint of a run, it says another step, or there is a schedule and no step.
+        LedgerError: the run does not exist, or no response arrived.
+        ValueError: `state` is no checkpoint of a run or has another step, or a schedule lacks `step`.
     """
     ahead = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
     run_id, kept = checked_state(state)
@@ -168,7 +167,7 @@ def resume_run(
 
 
 def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> int | None:
-    """Refuse to guess where a schedule goes on: the ledger's numbers leave out steps that were forfeited."""
+    """Require the step of a schedule, because the ledger does not number forfeited steps."""
     if step is None and schedule is not None:
         raise ValueError(
             "A schedule goes on at the step that the training has reached, which the ledger cannot know: it charges "
@@ -179,9 +178,9 @@ def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> in
 
 
 def _next_attempt(run_id: str, step: int | None, steps_executed: int | None) -> RequestFlow[RunState]:
-    """Open a new attempt after a checkpoint; whoever held the run before is fenced off."""
+    """Open a new attempt after a checkpoint, which fences off earlier processes."""
     if step is not None:
-        # Steps that were granted to a process that died were charged without being numbered.
+        # Grants of a process that died were charged without step numbers.
         step = min(step, (yield read_run(run_id).request).read(RunState).next_step)
     body = {"first_step": step, "steps_executed": steps_executed}
     return (yield post(f"{path('runs', run_id)}/attempts", body)).read(RunState)

@@ -1,4 +1,4 @@
-"""What a run tells of itself without asking anybody."""
+"""Properties of a run that need no request."""
 
 import os
 from typing import NoReturn, TypedDict
@@ -10,13 +10,13 @@ STATE_FORMAT = 1
 
 
 class RunStateDict(TypedDict):
-    """What a checkpoint keeps of a run; JSON can hold it.
+    """A run's part of a checkpoint, JSON-compatible.
 
     Args:
         format: of this dictionary.
         run: id of the run.
-        attempt: which wrote it.
-        step: number of training steps taken so far, in all attempts together; None where that is unknown.
+        attempt: that wrote it.
+        step: training steps taken so far, in all attempts; None if unknown.
     """
 
     format: int
@@ -26,39 +26,35 @@ class RunStateDict(TypedDict):
 
 
 class RunFacts:
-    """The part of a run that needs no network, the same whether it is awaited or not.
-
-    Args:
-        dialogue: with the ledger.
-    """
+    """Base of runs without I/O."""
 
     def __init__(self, dialogue: RunDialogue) -> None:
         self._dialogue = dialogue
         self._process = os.getpid()
 
     def __repr__(self) -> str:
-        """Name the run and its next step; debuggers ask also where its constructor has failed."""
+        """Show the run and its next step, even if the constructor failed."""
         if "_dialogue" not in vars(self):
             return f"<{type(self).__name__} not opened>"
         return f"<{type(self).__name__} {self.id} {self.name!r} {self.status} next_step={self.next_step}>"
 
     def __reduce__(self) -> NoReturn:
-        """A copy would hand the same steps out once more, so there is none."""
+        """Refuse copies, which would release the same steps again."""
         raise TypeError("A run cannot be copied or pickled: keep run.state_dict(), and take it up with resume_run.")
 
     @property
     def state(self) -> RunState:
-        """The run as the ledger last described it to this object."""
+        """The run's latest state from the ledger."""
         return self._dialogue.state
 
     @property
     def id(self) -> str:
-        """The id to take the run up again with: `client.get_run(id)`."""
+        """The run's id, for `client.get_run(id)`."""
         return self.state.id
 
     @property
     def name(self) -> str:
-        """The name it was registered under."""
+        """The run's name."""
         return self.state.name
 
     @property
@@ -68,30 +64,30 @@ class RunFacts:
 
     @property
     def attempt(self) -> int:
-        """Which attempt of the run this is; a later one fences it off."""
+        """The run's attempt; a later one fences it off."""
         return self.state.attempt
 
     @property
     def next_step(self) -> int:
-        """The number of the first step that has not been admitted."""
+        """Number of the first step that has not been admitted."""
         return self._dialogue.granting.next_step
 
     @property
     def step(self) -> int | None:
-        """The number of training steps taken so far, in all attempts together.
+        """Number of training steps taken so far, in all attempts.
 
-        It can be below `next_step`: steps that were charged and never released are no steps of the training. None if
-        the run was taken up by its id without a `step`.
+        It can be below `next_step`, because charged steps that were never released do not count. None if the run was
+        opened by its id without a `step`.
         """
         return self._dialogue.granting.step
 
     @property
     def epsilon(self) -> float:
-        """What the run has spent, at `state.delta`; what was granted ahead is counted as if it were all used."""
+        """Epsilon spent by the run at `state.delta`; grants count as fully used."""
         return self.state.epsilon
 
     def state_dict(self) -> RunStateDict:
-        """What a checkpoint must keep; `client.resume_run` takes the run up from it.
+        """Return the run's part of a checkpoint, for `client.resume_run`.
 
         Returns:
             Take it at the same point of the training as the model's.
@@ -112,13 +108,7 @@ class RunFacts:
 
 
 def checked_state(state: RunStateDict | str) -> tuple[str, int | None]:
-    """Read what a checkpoint kept.
-
-    Args:
-        state: of `state_dict`, or the id of a run.
-
-    Returns:
-        The run's id, and the number of training steps taken; None where that is unknown.
+    """Parse a checkpoint or a run's id; return the id and the training steps taken, or None.
 
     Raises:
         ValueError: it is neither.

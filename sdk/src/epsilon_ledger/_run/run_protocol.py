@@ -1,6 +1,6 @@
-"""What a run asks of the ledger and does with the answers. No network here.
+"""Request flows of a run, without I/O.
 
-The use cases are generators that yield requests and are sent replies; `Run` and `AsyncRun` carry them.
+The flows are generators that yield requests and receive responses; `Run` and `AsyncRun` execute them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,17 @@ from epsilon_ledger._wire.requests import RequestFlow, post
 
 
 class RunDialogue:
-    """One run, seen from its trainer.
+    """A run's protocol with the ledger.
 
     Args:
-        state: the run as the ledger described it.
-        ahead: how far to ask ahead.
-        clock: seconds of a monotonic clock.
-        step: how many steps of the training were taken before, in all attempts together; None: unknown.
-        with_plan: whether the run's active reservation, if any, is this trainer's own.
+        state: latest state from the ledger.
+        ahead: prefetching of grants.
+        clock: monotonic, in seconds.
+        step: training steps taken before, in all attempts; None if unknown.
+        with_plan: whether the run's active reservation belongs to this trainer.
 
     Raises:
-        ValueError: the run has a plan of its own and is to ask ahead as well.
+        ValueError: the run has its own plan and prefetches grants.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class RunDialogue:
 
     @property
     def state(self) -> RunState:
-        """The run as the ledger last described it."""
+        """The run's latest state from the ledger."""
         return self.asking.state
 
     def authorize(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
     ) -> RequestFlow[Admission]:
-        """Ask for the next steps, out of a grant or on their own; `Run.authorize` says more."""
+        """Authorize steps from a grant or directly; see `Run.authorize`."""
         asking, granting = self.asking, self.granting
         single = events is None and not truncate
         if not asking.in_doubt:
@@ -69,17 +69,17 @@ class RunDialogue:
         return admission
 
     def settle(self) -> RequestFlow[Admission | None]:
-        """Find out about steps that were asked for and not answered, so that others can be asked for.
+        """Settle an unanswered request for steps, so that other steps can be requested.
 
-        The request is sent again under its key. Steps that it charges stay charged. Unless they are a report, they
-        are no steps of the training: release nothing for them.
+        The request is repeated under its key. Steps that it charges stay charged. Unless they are a report, they are
+        not part of the training: release nothing for them.
 
         Returns:
-            What the ledger charged; None if nothing was pending, or if the steps were refused.
+            The charge; None if nothing was pending, or the steps were refused.
 
         Raises:
-            LedgerUnavailableError: there is still no answer; `settle` may be called again.
-            LedgerError: anything else.
+            LedgerUnavailableError: there is still no response; `settle` may be repeated.
+            LedgerError: any other failure.
         """
         settled = yield from self.asking.settle()
         if settled is None:
@@ -92,7 +92,7 @@ class RunDialogue:
     def preview(
         self, count: int = 1, *, event: Event | None = None, events: Sequence[EventCount] | None = None
     ) -> RequestFlow[Admission]:
-        """Ask what `authorize` would answer now, without charging anything. What is granted ahead is given back first.
+        """Preview `authorize` without charging; unused granted steps are returned first.
 
         Args:
             count: as in `authorize`.
@@ -100,13 +100,13 @@ class RunDialogue:
             events: as in `authorize`.
 
         Returns:
-            What would be admitted; `dry_run` is True, and nothing may be released.
+            The admission with `dry_run` True: release nothing.
 
         Raises:
             BudgetExceededError: the steps would not fit.
             StepsAlreadyTakenError: as in `authorize`.
-            RequestInDoubtError: a step is unanswered, so it is unknown which one comes next.
-            LedgerError: anything else.
+            RequestInDoubtError: a step is unanswered, so the next one is unknown.
+            LedgerError: any other failure.
         """
         self.asking.require_certainty()
         yield from self.granting.closed()
@@ -115,7 +115,7 @@ class RunDialogue:
     def report(
         self, count: int = 1, *, event: Event | None = None, events: Sequence[EventCount] | None = None
     ) -> RequestFlow[Admission]:
-        """Tell of steps that were released without having been asked for; they are charged whatever the limits say.
+        """Report steps released without authorization; they are charged regardless of limits.
 
         Args:
             count: as in `authorize`.
@@ -123,12 +123,12 @@ class RunDialogue:
             events: as in `authorize`.
 
         Returns:
-            What was recorded; `overdrawn` if it went over a limit, and then the run takes no more steps.
+            The record; if it exceeds a limit, it is `overdrawn` and the run takes no more steps.
 
         Raises:
-            RequestInDoubtError: another step is unanswered, so it is unknown which one comes next.
-            StepsAlreadyTakenError: another process has told of these very steps; `refresh` says which one comes next.
-            LedgerUnavailableError: it may be recorded, or not; the same call records it once.
+            RequestInDoubtError: another step is unanswered, so the next one is unknown.
+            StepsAlreadyTakenError: another process has reported these steps; `refresh` returns the next one.
+            LedgerUnavailableError: it may have been recorded; the same call records it once.
             LedgerError: it is not recorded.
         """
         if not self.asking.in_doubt:
@@ -138,20 +138,20 @@ class RunDialogue:
         return recorded
 
     def reserve(self, plan: Sequence[EventCount], *, lease_seconds: int = 3600) -> RequestFlow[Reservation]:
-        """Set the whole cost of a plan aside, at once or not at all; the run's steps are then taken out of it.
+        """Reserve the whole cost of a plan or nothing; the run's steps are then taken from it.
 
         Args:
             plan: events with their counts, at most 1,000.
-            lease_seconds: how long the trainer may be silent, in 1 ... 604,800; `renew` begins it anew.
+            lease_seconds: maximum silence of the trainer, in 1 ... 604,800; `renew` restarts it.
 
         Returns:
             The reservation.
 
         Raises:
-            BudgetExceededError: the plan does not fit; nothing is held.
+            BudgetExceededError: the plan does not fit; nothing is reserved.
             ReservationStateConflictError: the run has an active reservation.
-            ValueError: the run asks ahead, which makes reservations of its own.
-            LedgerError: anything else.
+            ValueError: the run prefetches grants, which are reservations themselves.
+            LedgerError: any other failure.
         """
         if self.granting.ahead.every > 1:
             raise ValueError("A run that asks ahead makes its own reservations; leave authorize_every at 1.")
@@ -162,99 +162,99 @@ class RunDialogue:
         return made
 
     def commit(self, steps_executed: int) -> RequestFlow[Reservation]:
-        """End the run's plan: what was executed is spent, the rest is given back.
+        """Commit the run's plan: executed steps are spent, the rest is returned.
 
         Args:
-            steps_executed: of the plan, those that were authorised one by one among them.
+            steps_executed: of the plan, including individually authorized ones.
 
         Returns:
-            The reservation as it ended.
+            The closed reservation.
 
         Raises:
-            ReservationClosedError: it ended in another way before.
-            LedgerError: anything else.
+            ReservationClosedError: it was already closed differently.
+            LedgerError: any other failure.
         """
         return (yield from self._end_plan("commit", {"steps_executed": whole("steps_executed", steps_executed, 0)}))
 
     def void(self) -> RequestFlow[Reservation]:
-        """Give back a plan of which nothing was used.
+        """Void an unused plan.
 
         Returns:
-            The reservation as it ended.
+            The closed reservation.
 
         Raises:
-            ReservationClosedError: it ended in another way before.
-            ReservationStateConflictError: steps were taken out of it.
-            LedgerError: anything else.
+            ReservationClosedError: it was already closed differently.
+            ReservationStateConflictError: steps were taken from it.
+            LedgerError: any other failure.
         """
         return (yield from self._end_plan("void", {}))
 
     def renew(self) -> RequestFlow[Reservation]:
-        """Begin the lease of the run's plan anew.
+        """Renew the lease of the run's plan.
 
         Returns:
-            The reservation as it is.
+            The current reservation.
 
         Raises:
-            ReservationClosedError: it has ended; if its lease ran out, what was left is forfeited.
-            LedgerError: anything else.
+            ReservationClosedError: it is closed; if its lease expired, its remainder is forfeited.
+            LedgerError: any other failure.
         """
         return (yield post(f"{path('reservations', self._own_plan())}/renew", {})).read(Reservation)
 
     def complete(self, steps_executed: int | None = None) -> RequestFlow[None]:
-        """End the run: nothing more will be released under it. Steps that were granted ahead and not used are returned.
+        """Complete the run; unused granted steps are returned.
 
         Args:
-            steps_executed: of a plan that was set aside with `reserve`, those that were authorised among them.
+            steps_executed: of a plan from `reserve`, including individually authorized ones.
 
         Raises:
             RunStateConflictError: the run was aborted.
-            AttemptSupersededError: another process has taken the run over.
+            AttemptSupersededError: another process has taken over the run.
             ReservationStateConflictError: the run has a plan, and `steps_executed` is missing.
-            LedgerError: anything else.
+            LedgerError: any other failure.
         """
-        # In a request of its own: the end of a run does not say which grant it is the end of, and may come late.
+        # A separate request, because the end of a run does not name the grant and may arrive late.
         yield from self.granting.closed()
         yield from self._tell("complete", {"steps_executed": steps_executed, "attempt": self.state.attempt})
 
     def pause(self) -> RequestFlow[None]:
-        """Stop the run from taking steps until it is resumed. Steps that were granted ahead and not used are returned.
+        """Pause the run; unused granted steps are returned.
 
         Raises:
             RunStateConflictError: the run has ended.
-            LedgerError: anything else.
+            LedgerError: any other failure.
         """
         yield from self.granting.closed()
         yield from self._tell("pause", {})
 
     def resume(self) -> RequestFlow[None]:
-        """Let a paused run take steps again.
+        """Resume a paused run.
 
         Raises:
             RunStateConflictError: the run has ended.
-            LedgerError: anything else.
+            LedgerError: any other failure.
         """
         yield from self._tell("resume", {})
 
     def abort(self) -> RequestFlow[None]:
-        """End the run as failed; what it spent stays spent, and what it holds is forfeited.
+        """Abort the run: its spending is final, and its reserved steps are forfeited.
 
         Raises:
             RunStateConflictError: the run was completed.
-            AttemptSupersededError: another process has taken the run over.
-            LedgerError: anything else.
+            AttemptSupersededError: another process has taken over the run.
+            LedgerError: any other failure.
         """
         yield from self._tell("abort", {"attempt": self.state.attempt})
         self.granting.drop()
 
     def refresh(self) -> RequestFlow[RunState]:
-        """Read the run anew.
+        """Get the run's current state.
 
         Returns:
-            The run as it is: steps that were granted ahead are in its epsilon when their grant has ended.
+            The state; granted steps are part of its epsilon once their grant has ended.
 
         Raises:
-            LedgerError: no answer came.
+            LedgerError: no response arrived.
         """
         told = (yield get_run(self.state.id).request).read(RunState)
         if self.granting.grant is None and not self.asking.in_doubt:

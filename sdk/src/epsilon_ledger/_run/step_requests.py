@@ -1,4 +1,4 @@
-"""Steps that are asked for on their own: their numbers, and what is in doubt about them. No network here."""
+"""Direct requests for steps, their numbers and doubts, without I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ from epsilon_ledger._wire.responses import Response
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A request for steps that was sent and not answered.
+    """An unanswered request for steps.
 
     Args:
-        request: carries its key.
+        request: with its key.
         first_step: number of its first step.
-        report: whether its steps were released before they were sent.
+        report: whether its steps were released before the request.
     """
 
     request: Request
@@ -36,12 +36,12 @@ class _Pending:
 
 
 class StepRequests:
-    """The steps of a run, one request at a time.
+    """Direct step requests of a run, one at a time.
 
     Args:
-        state: the run as the ledger described it.
-        plan: id of the run's active reservation if this trainer made it, or took it up; None: steps that the ledger
-            takes out of a reservation are somebody else's.
+        state: latest state from the ledger.
+        plan: id of the run's active reservation if it belongs to this trainer; steps of other reservations belong to
+            another process.
     """
 
     def __init__(self, state: RunState, plan: str | None) -> None:
@@ -52,37 +52,33 @@ class StepRequests:
 
     @property
     def path(self) -> str:
-        """Of the run under the ledger's address."""
+        """Path of the run under the ledger's address."""
         return path("runs", self.state.id)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a step was sent and not answered."""
+        """Whether a step is unanswered."""
         return self._pending is not None
 
     def require_certainty(self) -> None:
-        """Refuse to go on while a step is unanswered.
+        """Require that no step is unanswered.
 
         Raises:
-            RequestInDoubtError: one is.
+            RequestInDoubtError: a step is unanswered.
         """
         if self._pending is not None:
             raise self._doubt(self._pending.first_step)
 
     def update_state(self, told: RunState) -> None:
-        """Note where the run stands, as the ledger says; whoever made a later attempt, this trainer stays in its own.
-
-        Args:
-            told: by the ledger.
-        """
+        """Store the ledger's state; this trainer keeps its own attempt."""
         self._latest_attempt = told.attempt
         self.state = replace(told, attempt=self.state.attempt)
 
     def require_attempt(self) -> None:
-        """Leave the run to whoever has taken it over, as far as the ledger has said so.
+        """Require that no later attempt is known.
 
         Raises:
-            AttemptSupersededError: somebody has.
+            AttemptSupersededError: another process has taken over the run.
         """
         own, latest = self.state.attempt, self._latest_attempt
         if own != latest:
@@ -93,16 +89,7 @@ class StepRequests:
     def ask(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
     ) -> RequestFlow[Admission]:
-        """Ask for steps on their own.
-
-        Args:
-            count: repetitions of `event`.
-            event: what each step does; None: the run's own.
-            events: several events with their counts, instead.
-            truncate: whether as many as fit are enough.
-
-        Returns:
-            The permission.
+        """Request steps directly; see `Run.authorize`.
 
         Raises:
             LedgerError: as `Run.authorize`.
@@ -113,13 +100,13 @@ class StepRequests:
         pending = self._next(steps_body(self.state, count, event, events) | unusual)
         reply = yield from self._sent(pending)
         admission = self._checked(reply, pending.first_step, None if truncate else _steps_asked(count, events))
-        # In this order: whoever is interrupted in between asks once more, and is told the same.
+        # In this order: after an interrupt in between, the repeated request gets the same response.
         self.moved(admission)
         self._pending = None
         return admission
 
     def _require_nobody_elses_plan(self) -> RequestFlow[None]:
-        """Ask for nothing while another process may hand out the run's steps: it would be taken out of its plan."""
+        """Require that no other process's reservation is active, from which the ledger would take the steps."""
         if self.state.reservation in {None, self.plan}:
             return
         self.update_state((yield get_run(self.state.id).request).read(RunState))
@@ -127,10 +114,10 @@ class StepRequests:
             raise _foreign_plan(self.state.id, self.state.reservation, self.state.next_step)
 
     def settle(self) -> RequestFlow[tuple[Admission, bool] | None]:
-        """Send the pending request again, as `RunDialogue.settle` describes.
+        """Repeat the pending request, as `RunDialogue.settle`.
 
         Returns:
-            What was charged, and whether it is a report; None if nothing was pending or nothing was charged.
+            The charge and whether it is a report; None if nothing was pending or charged.
 
         Raises:
             LedgerError: as `RunDialogue.settle`.
@@ -148,12 +135,12 @@ class StepRequests:
         return charged, pending.report
 
     def _sent(self, pending: _Pending) -> RequestFlow[Response]:
-        """Send a request for steps; it is pending until its answer is believed, or proves that it had no effect."""
+        """Send a request for steps; it stays pending until its response is accepted or proves that it had no effect."""
         self._pending = pending
         try:
             return (yield pending.request)
         except LedgerError as error:
-            # A refusal and a conflict settle the matter: under this key nothing was and nothing will be charged.
+            # After a refusal or a conflict, nothing was or will be charged under this key.
             if isinstance(error, (BudgetExceededError, SequenceConflictError)) or not pending.request.in_doubt:
                 self._pending = None
             if isinstance(error, LedgerUnavailableError):
@@ -164,7 +151,7 @@ class StepRequests:
             raise
 
     def moved(self, admission: Admission) -> None:
-        """Note where the run stands after steps were charged."""
+        """Update the state after a charge."""
         self.state = replace(
             self.state,
             next_step=admission.next_step,
@@ -178,10 +165,10 @@ class StepRequests:
         )
 
     def _next(self, body: dict[str, object], *, report: bool = False) -> _Pending:
-        """Prepare a request for the next steps, or find it again if it is the one that is pending.
+        """Prepare a request for the next steps, or return the identical pending one.
 
         Raises:
-            RequestInDoubtError: another one is pending.
+            RequestInDoubtError: a different one is pending.
         """
         pending = self._pending
         if pending is None:
@@ -198,7 +185,7 @@ class StepRequests:
         )
 
     def _ours(self, reply: Response) -> Admission:
-        """Read an admission, and turn away one that was given to somebody else."""
+        """Parse an admission, and refuse one of another process."""
         admission = reply.read(Admission)
         if not reply.is_own:
             self._pending = None
@@ -209,7 +196,7 @@ class StepRequests:
         return admission
 
     def _checked(self, reply: Response, first_step: int, asked: int | None) -> Admission:
-        """Read an admission, and believe it only if it is ours and answers what was asked."""
+        """Parse an admission, and require that it is ours and matches the request."""
         admission = self._ours(reply)
         if (
             admission.decision != "admitted"
@@ -226,12 +213,12 @@ class StepRequests:
         return admission
 
     def preview(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> RequestFlow[Admission]:
-        """Ask what would be admitted, as `Run.preview` says."""
+        """Preview steps, as `Run.preview`."""
         body = steps_body(self.state, count, event, events)
         return self._ours((yield post(f"{self.path}/steps?dry_run=true", body)))
 
     def report(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> RequestFlow[Admission]:
-        """Tell of what was released, as `Run.report` says."""
+        """Report steps, as `Run.report`."""
         body = steps_body(self.state, count, event, events) | {"mode": "report"}
         recorded = self._recorded((yield from self._sent(self._next(body, report=True))))
         self.moved(recorded)
@@ -239,7 +226,7 @@ class StepRequests:
         return recorded
 
     def _recorded(self, reply: Response) -> Admission:
-        """Read the answer to a report, and turn away one that was given to another process."""
+        """Parse the response to a report, and refuse one of another process."""
         recorded = reply.read(Admission)
         if not reply.is_own:
             self._pending = None
@@ -250,7 +237,7 @@ class StepRequests:
 def steps_body(
     state: RunState, count: int, event: Event | None, events: Sequence[EventCount] | None
 ) -> dict[str, object]:
-    """Write the body of a step request; counts of numpy's integer types are accepted."""
+    """Build the body of a step request; numpy integers are accepted."""
     numbered: dict[str, object] = {"first_step": state.next_step, "attempt": state.attempt}
     if events is None:
         return numbered | {"count": whole("count", count), "event": event}
@@ -264,7 +251,7 @@ def _steps_asked(count: int, events: Sequence[EventCount] | None) -> int:
 
 
 def wire_events(events: Sequence[EventCount]) -> list[Mapping[str, object]]:
-    """Write events with their counts."""
+    """Serialize events with their counts."""
     return [{"event": item["event"], "count": whole("count", item["count"])} for item in events]
 
 

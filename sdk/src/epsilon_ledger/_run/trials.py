@@ -1,4 +1,4 @@
-"""The trials of a sweep that is charged at once: counted here against what was declared, asked of nobody."""
+"""Trials of a sweep that is charged as a whole, counted locally."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 class Trial:
-    """One training of a sweep; `attach` and its kin take it in the place of a run.
+    """One training of a sweep; `attach` and the other adapters accept it like a run.
 
-    The sweep is paid for as long as no trial does more than was declared, exactly as many trials are run as the ledger
-    drew, and nothing but the best of them is looked at or released (Papernot, Steinke 2022, arXiv 2110.03620).
+    The sweep's charge holds if every trial stays within its declaration, exactly the drawn number of trials is run, and
+    only the best one is looked at or released (Papernot, Steinke 2022, arXiv 2110.03620).
 
-    A trial is used by one process; threads may share it. It cannot be copied or pickled.
+    Use a trial in one process; threads may share it. It cannot be copied or pickled.
 
     Args:
-        state: the run that pays for the sweep.
+        state: of the run that pays for the sweep.
         number: of the trial, from 0.
-        events: all that it may do.
+        events: declared events of a trial.
     """
 
     def __init__(self, state: RunState, number: int, events: Sequence[EventCount]) -> None:
@@ -37,42 +37,42 @@ class Trial:
         self._lock = Lock()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to copy or pickle the trial: each copy would count the same steps once more."""
+        """Refuse copies, which would count the same steps again."""
         raise TypeError("A trial cannot be copied or pickled: its steps are counted in one process only.")
 
     def __repr__(self) -> str:
-        """Name the sweep's run and the trial."""
+        """Show the sweep's run and the trial."""
         return f"<Trial {self.id} next_step={self.next_step}>"
 
     @property
     def id(self) -> str:
-        """The id of the run that pays for the sweep, and the number of the trial."""
+        """Id of the sweep's run, and the trial's number."""
         return f"{self.state.id}/{self.number}"
 
     @property
     def next_step(self) -> int:
-        """How many steps the trial has taken."""
+        """Number of steps taken."""
         return self._taken
 
     @property
     def epsilon(self) -> float:
-        """What the whole sweep has spent, at `state.delta`."""
+        """Epsilon spent by the whole sweep, at `state.delta`."""
         return self.state.epsilon
 
     def refresh(self) -> RunState:
-        """The run that pays for the sweep, as the ledger described it before the first trial."""
+        """Return the state of the sweep's run before the first trial."""
         return self.state
 
     def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
-        """Count the next steps, before their noise is released.
+        """Count the next steps before their noise is released.
 
         Args:
-            count: how many, in [1, 1e9].
-            event: what each of them does; None: what was declared, if that is one event.
+            count: in [1, 1e9].
+            event: of each step; None: the declared one, if there is only one.
 
         Raises:
-            TrialExceededError: more than was declared; release nothing of it.
-            RuntimeError: this is not the process that the trial was made in.
+            TrialExceededError: the steps exceed the declaration; release nothing.
+            RuntimeError: the trial was created in another process.
         """
         count = whole("count", count)
         if os.getpid() != self._process:
@@ -107,7 +107,7 @@ class Trial:
             self._taken += taken
 
     def track(self, batches: Iterable[T]) -> Iterator[T]:
-        """Count a step before each batch, and hand it out.
+        """Count a step before each batch, and yield the batch.
 
         Args:
             batches: one noisy step each.
@@ -124,15 +124,15 @@ class Trial:
 
 
 def trials(run: Run, number: int, events: Sequence[EventCount]) -> Iterator[Trial]:
-    """Go through the trials of a sweep that is charged at once.
+    """Iterate over the trials of a sweep that is charged as a whole.
 
     Args:
-        run: that pays for the sweep, and is charged: `client.get_run(experiment.run)`.
-        number: how many: `experiment.trials`.
-        events: what was declared for each of them.
+        run: that pays for the sweep: `client.get_run(experiment.run)`.
+        number: of trials: `experiment.trials`.
+        events: declared events of a trial.
 
     Yields:
-        The trials, one after the other.
+        The trials in order.
 
     Raises:
         TrialExceededError: the sweep is not charged yet.

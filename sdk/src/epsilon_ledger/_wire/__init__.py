@@ -1,1 +1,1 @@
-"""What travels between a trainer and the ledger: values, events, problems, requests."""
+"""Wire format: values, events, problems and requests."""

@@ -1,4 +1,4 @@
-"""Numbers that trainers give, checked before anything is sent."""
+"""Validation of numbers before they are sent."""
 
 import math
 from operator import index
@@ -7,14 +7,7 @@ LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
 
 
 def noise(value: float, name: str = "noise_multiplier") -> float:
-    """Let a noise multiplier pass that the ledger accounts for.
-
-    Args:
-        value: noise divided by sensitivity.
-        name: for the message.
-
-    Returns:
-        The same as a float.
+    """Check a noise multiplier, noise over sensitivity; return it as a float.
 
     Raises:
         TypeError: it is not a number.
@@ -24,18 +17,15 @@ def noise(value: float, name: str = "noise_multiplier") -> float:
 
 
 def real(name: str, value: float, least: float, most: float, *, above: bool = False, below: bool = False) -> float:
-    """Let a finite number of an interval pass, also one of numpy's.
+    """Check a finite number, also of numpy, in an interval; return it as a float.
 
     Args:
         name: for the message.
         value: the number.
         least: lower end of the interval.
         most: upper end of the interval.
-        above: whether it must be larger than `least`.
-        below: whether it must be smaller than `most`.
-
-    Returns:
-        The same as a float.
+        above: exclude `least`.
+        below: exclude `most`.
 
     Raises:
         TypeError: it is not a number.
@@ -52,18 +42,10 @@ def real(name: str, value: float, least: float, most: float, *, above: bool = Fa
 
 
 def whole(name: str, value: int, least: int = 1) -> int:
-    """Let a whole number pass, also one of numpy's.
-
-    Args:
-        name: for the message.
-        value: the number.
-        least: the least that makes sense.
-
-    Returns:
-        The same as an int.
+    """Check an integer, also of numpy; return it as an int.
 
     Raises:
-        TypeError: it is not a whole number.
+        TypeError: it is not an integer.
         ValueError: it is less than `least`.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):

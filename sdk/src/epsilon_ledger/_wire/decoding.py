@@ -1,4 +1,4 @@
-"""From the ledger's JSON to typed values, by the annotations of the class that is wanted."""
+"""Decoding of JSON into typed values by class annotations."""
 
 import math
 import types
@@ -11,26 +11,19 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Two names of the wire would shadow Python's own.
+# These wire names would shadow builtins.
 _WIRE_NAMES = {"privacy_filter": "filter", "next_cursor": "next"}
 
 
 class MalformedError(Exception):
-    """What the ledger sent lacks a member, or a member has another type than was agreed."""
+    """A member of a response is missing or has the wrong type."""
 
 
 def decode(shape: type[T], data: object) -> T:
-    """Build a value of `shape` from a decoded JSON object.
-
-    Args:
-        shape: a class whose annotated members are its keyword arguments (a dataclass or a TypedDict).
-        data: the decoded JSON; members that `shape` does not know are left out: a newer ledger may add some.
-
-    Returns:
-        The value.
+    """Decode a JSON object into a dataclass or TypedDict; unknown members are ignored.
 
     Raises:
-        MalformedError: a member is missing or has another type.
+        MalformedError: a member is missing or has the wrong type.
     """
     if not isinstance(data, Mapping):
         raise MalformedError(f"expected an object for {shape.__name__}, got {type(data).__name__}")
@@ -38,17 +31,10 @@ def decode(shape: type[T], data: object) -> T:
 
 
 def members(shape: type, data: Mapping[str, object]) -> dict[str, Any]:
-    """Read every annotated member of `shape` from a decoded JSON object.
-
-    Args:
-        shape: any class with annotated members.
-        data: the decoded JSON object.
-
-    Returns:
-        Member name to typed value; an optional member that is missing is None.
+    """Decode every annotated member of a class by name; missing optional ones are None.
 
     Raises:
-        MalformedError: a member is missing or has another type.
+        MalformedError: a member is missing or has the wrong type.
     """
     found: dict[str, Any] = {}
     for name, hint in _hints(shape).items():

@@ -1,4 +1,4 @@
-"""What can be asked of the ledger besides steps: each function prepares a request and knows its answer's shape."""
+"""Requests to the ledger other than steps, with the types of their responses."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -33,24 +33,24 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
     planned: Sequence[EventCount] | None = None,
     parts: Parts | None = None,
 ) -> Call[Population]:
-    """Create the root of a budget tree; it takes an admin's key.
+    """Create a population, the root of a budget tree; needs an admin's key.
 
     Args:
         name: unique in the organisation, without "/".
-        privacy_unit: who is protected, "patient record" for instance, 1 to 100 characters.
-        neighboring_relation: which two data sets are neighbours.
-        limit: the most that all runs on these people may spend together.
+        privacy_unit: "patient record" for instance, 1 to 100 characters.
+        neighboring_relation: which data sets are neighbours.
+        limit: of all runs on the population together.
         size: number of privacy units, if known; the limit's delta must be below 1 / size.
-        privacy_filter: how the limit is enforced; the ledger's default is adaptive.
-        planned: the workload that an adaptive filter is tuned for.
-        parts: that its budgets hold disjoint parts; None: what they spend adds up.
+        privacy_filter: that enforces the limit; adaptive by default.
+        planned: workload for which an adaptive filter is tuned.
+        parts: declares its budgets as disjoint; None: their spending adds up.
 
     Returns:
         The population.
 
     Raises:
-        ApprovalRequiredError: by the organisation's policy another person opens it; it is proposed.
-        LedgerError: it was not created, or no answer came.
+        ApprovalRequiredError: the organisation's policy requires approval; a proposal was created.
+        LedgerError: it was not created, or no response arrived.
     """
     body = {
         "name": name,
@@ -77,24 +77,24 @@ def create_budget(  # noqa: PLR0913 - as above
     closes_at: datetime | None = None,
     block: Block | None = None,
 ) -> Call[Budget]:
-    """Create a budget under a population or another budget; it takes an admin's key.
+    """Create a budget under a population or another budget; needs an admin's key.
 
     Args:
         name: unique under its parent, without "/".
-        parent: id or path of the parent, "mimic" or "mimic/icu-team" for instance.
-        limit: the most that all runs under it may spend together.
-        privacy_filter: how the limit is enforced; the ledger's default is adaptive.
-        planned: the workload that an adaptive filter is tuned for.
-        parts: that the budgets beneath it hold disjoint parts; None: what they spend adds up.
-        opens_at: an aware moment; nothing is taken from the budget before.
-        closes_at: as `opens_at`; nothing is taken from it from then on.
-        block: the data that it stands for; its parent has parts.
+        parent: id or path, "mimic" or "mimic/icu-team" for instance.
+        limit: of all runs under it together.
+        privacy_filter: that enforces the limit; adaptive by default.
+        planned: workload for which an adaptive filter is tuned.
+        parts: declares the budgets under it as disjoint; None: their spending adds up.
+        opens_at: timezone-aware; the budget is closed before.
+        closes_at: timezone-aware; the budget is closed from then on.
+        block: its data, if its parent has parts.
 
     Returns:
         The budget.
 
     Raises:
-        LedgerError: it was not created, or no answer came.
+        LedgerError: it was not created, or no response arrived.
     """
     body = {
         "name": name,
@@ -124,34 +124,33 @@ def declare_experiment(  # noqa: PLR0913 - as above
     privacy_unit: str | None = None,
     neighboring_relation: NeighboringRelation | None = None,
 ) -> Call[Experiment]:
-    """Declare a sweep: many trainings of which one model is chosen.
+    """Create a sweep: many trainings of which one model is chosen.
 
-    Without `events`, its runs are registered beneath the experiment (`budget=experiment.path`) and charged one by one;
-    all of them may be looked at. With `events` and `mean`, the whole sweep is charged now, `experiment.trials` says how
-    many trials to run, and nothing but the best of them may be looked at or released; `trials` goes through them.
+    Without `events`, register its runs under the experiment (`budget=experiment.path`): each is charged, and all may be
+    looked at. With `events` and `mean`, the whole sweep is charged now. Run exactly `experiment.trials` trials (see
+    `trials`), and look at or release only the best one.
 
     Args:
-        name: of a budget or a run beneath the budget.
-        budget: id or path of the budget above.
-        budgets: in its place, several; of a sweep that is charged at once.
-        limit: of all runs together; None: that of the budget above. Of runs that are charged one by one.
-        privacy_filter: how that limit is enforced.
-        planned: the workload that an adaptive filter is tuned for.
-        events: all that one trial does to the data, whatever its hyper-parameters.
+        name: of a budget or a run under the budget.
+        budget: id or path of the parent budget.
+        budgets: several instead, for a sweep that is charged as a whole.
+        limit: of all individually charged runs together; None: the parent budget's.
+        privacy_filter: that enforces this limit.
+        planned: workload for which an adaptive filter is tuned.
+        events: events of one trial, for all hyper-parameters.
         mean: expected number of trials, in [1, 1e6].
-        shape: of the distribution of their number, in [-0.5, 1e6]: 1 is the geometric, 0 the logarithmic one; None:
-            Poisson's.
-        privacy_unit: what the trainer protects; of a sweep that is charged at once.
-        neighboring_relation: what its mechanisms are calibrated for; as above.
+        shape: of the distribution of their number, in [-0.5, 1e6]: 1 is geometric, 0 logarithmic; None: Poisson.
+        privacy_unit: that the trainer protects, for a sweep that is charged as a whole.
+        neighboring_relation: of its mechanisms, for a sweep that is charged as a whole.
 
     Returns:
-        The experiment; `status` is "pending", and `trials` None, if its charge waits for another person's approval:
-        `charge_experiment` tells the number then.
+        The experiment. While its charge awaits approval, `status` is "pending" and `trials` None; `charge_experiment`
+        then returns the number.
 
     Raises:
         BudgetExceededError: the whole sweep does not fit; nothing was charged.
-        LedgerError: it was not declared, or no answer came.
-        ValueError: `events` and `mean` do not come together.
+        LedgerError: it was not created, or no response arrived.
+        ValueError: only one of `events` and `mean` is given.
     """
     if (events is None) != (mean is None):
         raise ValueError("A sweep that is charged at once has both `events` and `mean`; one that is not, neither.")
@@ -171,7 +170,7 @@ def declare_experiment(  # noqa: PLR0913 - as above
 
 
 def charge_experiment(experiment_id: str) -> Call[Experiment]:
-    """Charge a sweep that waited for another person's approval.
+    """Charge a sweep after its approval.
 
     Args:
         experiment_id: its id.
@@ -181,13 +180,13 @@ def charge_experiment(experiment_id: str) -> Call[Experiment]:
 
     Raises:
         BudgetExceededError: the whole sweep does not fit; nothing was charged.
-        LedgerError: it waits still, or was charged before; or no answer came.
+        LedgerError: it is still pending or was already charged; or no response arrived.
     """
     return Call(post(path("experiments", experiment_id) + "/charge", {}), Experiment)
 
 
 def get_experiment(experiment_id: str) -> Call[Experiment]:
-    """Read an experiment.
+    """Get an experiment.
 
     Args:
         experiment_id: its id.
@@ -196,28 +195,18 @@ def get_experiment(experiment_id: str) -> Call[Experiment]:
         The experiment, without its number of trials.
 
     Raises:
-        LedgerError: there is no such experiment, or no answer came.
+        LedgerError: it does not exist, or no response arrived.
     """
     return Call(get(path("experiments", experiment_id)), Experiment)
 
 
 def get_run(run_id: str) -> Call[RunState]:
-    """Read a run.
-
-    Args:
-        run_id: its id.
-
-    Returns:
-        The run as it is.
-
-    Raises:
-        LedgerError: there is no such run, or no answer came.
-    """
+    """Get a run's state."""
     return Call(get(path("runs", run_id)), RunState)
 
 
 def get_budget(budget_id: str) -> Call[Budget]:
-    """Read a budget.
+    """Get a budget.
 
     Args:
         budget_id: its id.
@@ -226,13 +215,13 @@ def get_budget(budget_id: str) -> Call[Budget]:
         The budget.
 
     Raises:
-        LedgerError: there is no such budget, or no answer came.
+        LedgerError: it does not exist, or no response arrived.
     """
     return Call(get(path("budgets", budget_id)), Budget)
 
 
 def get_population(population_id: str) -> Call[Population]:
-    """Read a population.
+    """Get a population.
 
     Args:
         population_id: its id.
@@ -241,13 +230,13 @@ def get_population(population_id: str) -> Call[Population]:
         The population.
 
     Raises:
-        LedgerError: there is no such population, or no answer came.
+        LedgerError: it does not exist, or no response arrived.
     """
     return Call(get(path("populations", population_id)), Population)
 
 
 def get_reservation(reservation_id: str) -> Call[Reservation]:
-    """Read a reservation.
+    """Get a reservation.
 
     Args:
         reservation_id: its id.
@@ -256,29 +245,29 @@ def get_reservation(reservation_id: str) -> Call[Reservation]:
         The reservation.
 
     Raises:
-        LedgerError: there is no such reservation, or no answer came.
+        LedgerError: it does not exist, or no response arrived.
     """
     return Call(get(path("reservations", reservation_id)), Reservation)
 
 
 def history(run_id: str, *, max_points: int = 500, after: str | None = None) -> Call[History]:
-    """Read the decisions on a run, thinned out to a number of points.
+    """List the decisions on a run, thinned out.
 
     Args:
         run_id: its id.
-        max_points: points wanted at most, at least 2.
+        max_points: maximum number of points, at least 2.
         after: `next_cursor` of an earlier page.
 
     Returns:
         A page of points.
 
     Raises:
-        LedgerError: there is no such run, or no answer came.
+        LedgerError: the run does not exist, or no response arrived.
     """
     query = {"max_points": str(max_points)} | ({} if after is None else {"after": after})
     return Call(get(f"{path('runs', run_id)}/history?{urlencode(query)}"), History)
 
 
 def path(kind: str, name: str) -> str:
-    """Where an object is found under the ledger's address."""
+    """Build the path of an object under the ledger's address."""
     return f"v1/{kind}/{quote(name, safe='')}"

@@ -33,22 +33,22 @@ Only the return of `Run.authorize` allows a noisy release: every exception here 
 
 
 class LedgerError(Exception):
-    """The base of everything that this client raises about the ledger."""
+    """Base of all errors of this client about the ledger."""
 
 
 class ConfigurationError(LedgerError):
-    """The ledger's address or the API key is missing or cannot be used."""
+    """The ledger's address or the API key is missing or invalid."""
 
 
 class LedgerUnavailableError(LedgerError):
-    """The ledger did not answer within the tries and the time that were allowed.
+    """The ledger did not answer within the allowed attempts and time.
 
     Args:
-        message: what was tried, for a person.
-        attempts: tries made, at least 1.
-        elapsed: seconds from the first try to the end of the last.
-        retry_after: seconds that the ledger asked to wait for, or None.
-        in_doubt: True if one of the tries may have reached the ledger, whose outcome is then unknown.
+        message: for display.
+        attempts: made, at least 1.
+        elapsed: seconds since the first attempt.
+        retry_after: seconds requested by the ledger, or None.
+        in_doubt: whether an attempt may have reached the ledger, so that its effect is unknown.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class LedgerUnavailableError(LedgerError):
 
 
 class UnexpectedResponseError(LedgerError):
-    """Something answered, but not as this API answers: a proxy's page or another service, perhaps.
+    """The response is not one of this API, perhaps a proxy's or another service's.
 
     Args:
-        message: what was wrong, for a person.
-        status: HTTP status of the answer.
+        message: for display.
+        status: HTTP status.
     """
 
     def __init__(self, message: str, *, status: int = 0) -> None:
@@ -81,11 +81,11 @@ class UnexpectedResponseError(LedgerError):
 
 
 class RequestInDoubtError(LedgerError):
-    """An earlier step is still unanswered, and another one was asked for: settle the earlier one first.
+    """An earlier step is unanswered, and another one was requested: settle the earlier one first.
 
     Args:
-        message: which step, for a person.
-        first_step: number of the first step that is in doubt.
+        message: for display.
+        first_step: number of the first unanswered step.
     """
 
     def __init__(self, message: str, *, first_step: int = 0) -> None:
@@ -94,13 +94,13 @@ class RequestInDoubtError(LedgerError):
 
 
 class StepsAlreadyTakenError(LedgerError):
-    """The ledger had admitted these very steps before this process asked: their noise may be out already.
+    """The ledger had admitted these steps before this process's request: their noise may be released.
 
     Args:
-        message: which steps and what to do, for a person.
+        message: for display.
         run: id of the run.
         first_step: number of the first of these steps.
-        next_step: number of the first step that the earlier admission left free.
+        next_step: number of the first free step.
     """
 
     def __init__(self, message: str, *, run: str = "", first_step: int = 0, next_step: int = 0) -> None:
@@ -111,10 +111,10 @@ class StepsAlreadyTakenError(LedgerError):
 
 
 class ApprovalRequiredError(LedgerError):
-    """A policy of the organisation has another person approve first: nothing exists yet, and a proposal waits.
+    """A policy requires another person's approval: only a proposal was created.
 
     Args:
-        message: which proposal and what to do, for a person.
+        message: for display.
         proposal: id of the proposal.
     """
 
@@ -124,10 +124,10 @@ class ApprovalRequiredError(LedgerError):
 
 
 class TrialExceededError(LedgerError):
-    """A trial of a sweep wants to do more than was declared for it, and paid.
+    """A trial exceeds the declaration of its sweep.
 
     Args:
-        message: what and how much, for a person.
+        message: for display.
         run: id of the run that pays for the sweep.
     """
 

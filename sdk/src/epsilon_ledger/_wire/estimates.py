@@ -1,4 +1,4 @@
-"""What planning answers, as frozen values; no account was touched."""
+"""Results of planning, which touches no account."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from epsilon_ledger._wire.events import Event
 
 @dataclass(frozen=True, slots=True)
 class EpsilonEstimate:
-    """What events cost together; `epsilon` is `math.inf` where no order of the grid is finite."""
+    """Epsilon of events together; `math.inf` without a finite bound."""
 
     epsilon: float
     delta: float
@@ -17,7 +17,7 @@ class EpsilonEstimate:
 
 @dataclass(frozen=True, slots=True)
 class DeltaEstimate:
-    """The delta of a plan at an epsilon; 1 if nothing is proven there."""
+    """Delta of a plan at an epsilon; 1 without a bound."""
 
     delta: float
     epsilon: float
@@ -27,7 +27,7 @@ class DeltaEstimate:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryPoint:
-    """What a plan has cost after `step` steps."""
+    """Epsilon of a plan after `step` steps."""
 
     step: int
     epsilon: float
@@ -35,7 +35,7 @@ class TrajectoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What a plan of `steps` steps costs on its way."""
+    """Epsilon of a plan of `steps` steps by step."""
 
     points: tuple[TrajectoryPoint, ...]
     steps: int
@@ -55,21 +55,21 @@ class _Solution:
 
 @dataclass(frozen=True, slots=True)
 class NoiseMultiplierEstimate(_Solution):
-    """The least noise multiplier with which a plan fits, and the event with it; None if none is enough."""
+    """Minimum noise multiplier with which a plan fits, and its event; None if none suffices."""
 
     noise_multiplier: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingProbabilityEstimate(_Solution):
-    """The largest sampling probability with which a plan fits, and the event with it; None if none is small enough."""
+    """Maximum sampling probability with which a plan fits, and its event; None if none suffices."""
 
     sampling_probability: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class StepsEstimate:
-    """The most steps, and the most whole epochs, that do not pass an epsilon; `epsilon` is that of the steps."""
+    """Maximum steps and whole epochs within an epsilon; `epsilon` is that of the steps."""
 
     steps: int
     epochs: int | None
@@ -82,10 +82,10 @@ class StepsEstimate:
 
 @dataclass(frozen=True, slots=True)
 class LaplaceEstimate:
-    """Laplace noise of a scale: how large it is, and what it costs.
+    """Size and cost of Laplace noise.
 
-    In each coordinate it is below `bound` with `probability`. `epsilon` is that of one release, `epsilon_basic` the sum
-    over all, `epsilon_rdp` the Rényi bound at the delta that was given.
+    Each coordinate is below `bound` with `probability`. `epsilon` is of one release, `epsilon_basic` the sum over all,
+    `epsilon_rdp` the Rényi bound at the given delta.
     """
 
     scale: float

@@ -1,6 +1,6 @@
-"""One function for each type of event: it describes to the ledger what a mechanism did.
+"""Factories of events, which describe mechanisms to the ledger.
 
-Each raises ValueError for a number that no ledger accounts for, and TypeError for what is no number at all.
+Each raises ValueError for a number out of range, and TypeError for anything but a number.
 """
 
 import math
@@ -34,7 +34,7 @@ def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch
 
     Args:
         noise_multiplier: standard deviation of the noise divided by the clipping norm, in [1e-3, 1e6].
-        clipped: what has its norm clipped: one example's vector, or the mean of a micro-batch, which costs as much as
+        clipped: unit whose norm is clipped: one example's vector, or the mean of a micro-batch, which costs as much as
             half the noise.
 
     Returns:
@@ -50,7 +50,7 @@ def laplace(noise_multiplier: float) -> LaplaceEvent:
     """Describe Laplace noise on a sum.
 
     Args:
-        noise_multiplier: scale of the noise divided by the L1 norm to which each record is clipped, in [1e-3, 1e6].
+        noise_multiplier: scale of the noise divided by each record's L1 clipping norm, in [1e-3, 1e6].
 
     Returns:
         The event for the wire.
@@ -62,7 +62,7 @@ def discrete_gaussian(noise_multiplier: float) -> DiscreteGaussianEvent:
     """Describe discrete Gaussian noise on a sum of integers.
 
     Args:
-        noise_multiplier: sigma of the noise divided by the L2 norm to which each record is clipped, in [1e-3, 1e6].
+        noise_multiplier: sigma of the noise divided by each record's L2 clipping norm, in [1e-3, 1e6].
 
     Returns:
         The event for the wire.
@@ -71,10 +71,10 @@ def discrete_gaussian(noise_multiplier: float) -> DiscreteGaussianEvent:
 
 
 def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedResponseEvent:
-    """Describe answers of which some are drawn evenly.
+    """Describe randomized response.
 
     Args:
-        noise_parameter: probability with which an answer is drawn evenly from all values, in (0, 1].
+        noise_parameter: probability of a uniformly random answer, in (0, 1].
         num_buckets: number of values, at least 2.
 
     Returns:
@@ -88,7 +88,7 @@ def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedR
 
 
 def exponential(epsilon: float) -> ExponentialEvent:
-    """Describe a choice with weights exp(epsilon score / (2 sensitivity)).
+    """Describe the exponential mechanism, with weights exp(epsilon score / (2 sensitivity)).
 
     Args:
         epsilon: in (0, 1e4], under the population's neighboring relation.
@@ -104,7 +104,7 @@ def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
 
     Args:
         rho: Rényi divergence divided by the order, in (0, 1e6].
-        xi: the part of the divergence that every order has, in [0, 1e6].
+        xi: part of the divergence at every order, in [0, 1e6].
 
     Returns:
         The event for the wire.
@@ -120,7 +120,7 @@ def epsilon_delta(epsilon: float, delta: float = 0.0) -> EpsilonDeltaEvent:
 
     Args:
         epsilon: in (0, 1e4].
-        delta: in [0, 0.5); it is taken from the budget's delta.
+        delta: in [0, 0.5); subtracted from the budget's delta.
 
     Returns:
         The event for the wire.
@@ -136,14 +136,14 @@ def tree_aggregation(
 ) -> TreeAggregationEvent:
     """Describe DP-FTRL: one epoch of running sums from noisy binary trees.
 
-    A trainer that completes a tree before a restart, with virtual steps without records, releases the nodes of the
-    completed tree. Of 7 steps, a record is then in 4 nodes and not in 3: virtual steps count.
+    A trainer that completes a tree with virtual steps before a restart releases the completed tree's nodes: of 7 steps,
+    a record is then in 4 nodes instead of 3. Virtual steps count.
 
     Args:
         noise_multiplier: standard deviation of each node's noise divided by the clipping norm, in [1e-3, 1e6].
         step_counts: steps of each tree between two restarts; a record occurs in one step of one tree.
         completed: whether virtual steps complete every tree (Kairouz et al. 2021, arXiv 2103.00039, appendix D), as in
-            DP-FTRL's reference code; then each count is raised to the next power of two.
+            DP-FTRL's reference code; each count is then raised to the next power of two.
 
     Returns:
         The event for the wire.
@@ -160,7 +160,9 @@ def adaptive_clipping(
     gradient_noise_multiplier: float | None = None,
     count_noise_stddev: float | None = None,
 ) -> AdaptiveClippingEvent:
-    """Describe a clipped sum and the count of clipped examples that adapts its norm; give the first, or the other two.
+    """Describe adaptive clipping: a clipped sum, and the count that adapts its norm.
+
+    Give the first argument, or the other two.
 
     Args:
         noise_multiplier: of both together, in [1e-3, 1e6].
@@ -185,15 +187,14 @@ def adaptive_clipping(
 
 
 def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampledEvent:
-    """Describe an event on a Poisson sample: every record is drawn by its own coin.
+    """Describe an event on a Poisson sample, which includes each record independently.
 
-    A gaussian, laplace or discrete_gaussian event on a sample means the noisy sum alone. Where the server sees each
-    client's own noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
+    A gaussian, laplace or discrete_gaussian event on a sample is the noisy sum alone. If the server sees each client's
+    noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
 
     Args:
-        sampling_probability: chance of each record to be in the sample, in (0, 1]; a shuffled loader's
-            batch size over n is not this.
-        event: what is done to the sample.
+        sampling_probability: of each record, in (0, 1]; not the batch size over n of a shuffled loader.
+        event: on the sample.
 
     Returns:
         The event for the wire.
@@ -208,12 +209,12 @@ def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampled
 def sampled_without_replacement(
     source_dataset_size: int, sample_size: int, event: Event
 ) -> SampledWithoutReplacementEvent:
-    """Describe an event on a batch of fixed size, drawn anew each time; for populations under `replace_one`.
+    """Describe an event on a random batch of fixed size, for populations under `replace_one`.
 
     Args:
         source_dataset_size: number of records.
-        sample_size: how many of them are in the batch.
-        event: what is done to the batch.
+        sample_size: number of records in the batch.
+        event: on the batch.
 
     Returns:
         The event for the wire.
@@ -230,7 +231,7 @@ def composed(events: Sequence[Event]) -> ComposedEvent:
     """Describe several events on the same data.
 
     Args:
-        events: 1 to 1,000 of them.
+        events: 1 to 1,000.
 
     Returns:
         The event for the wire.
@@ -239,11 +240,11 @@ def composed(events: Sequence[Event]) -> ComposedEvent:
 
 
 def self_composed(event: Event, count: int) -> SelfComposedEvent:
-    """Describe one event several times on the same data.
+    """Describe one event repeated on the same data.
 
     Args:
-        event: what is done each time.
-        count: how often, in 1 ... 1e9.
+        event: of each repetition.
+        count: in 1 ... 1e9.
 
     Returns:
         The event for the wire.
@@ -255,10 +256,10 @@ def repeat_and_select(event: Event, mean: float, shape: float | None) -> RepeatA
     """Describe a hyper-parameter search that releases the best of a random number of runs.
 
     Args:
-        event: one run, whatever its hyper-parameters.
+        event: of one run, for all hyper-parameters.
         mean: expected number of runs, at least 1.
-        shape: of the truncated negative binomial distribution of their number, at least -0.9999: 1 is the
-            geometric and 0 the logarithmic one; None is the Poisson distribution.
+        shape: of the truncated negative binomial distribution of their number, at least -0.9999: 1 is geometric, 0
+            logarithmic; None: Poisson.
 
     Returns:
         The event for the wire.
@@ -272,11 +273,11 @@ def repeat_and_select(event: Event, mean: float, shape: float | None) -> RepeatA
 
 
 def group_privacy(group_size: int, event: Event) -> GroupPrivacyEvent:
-    """Describe an event that protects a record, where a privacy unit owns several.
+    """Describe an event that protects single records, where a privacy unit owns several.
 
     Args:
-        group_size: the most records that one unit owns.
-        event: what is done, described as if each record were a unit.
+        group_size: maximum number of records of a unit.
+        event: as if each record were a unit.
 
     Returns:
         The event for the wire.
@@ -287,14 +288,14 @@ def group_privacy(group_size: int, event: Event) -> GroupPrivacyEvent:
 def decay(
     mode: Literal["time", "step", "exp"], decay_rate: float, event: Event, *, steps: int, first_step: int = 0
 ) -> DecayEvent:
-    """Describe steps along which the noise multiplier z shrinks.
+    """Describe steps with a decaying noise multiplier z.
 
     Args:
         mode: at step t it is z / (1 + k t), z (1 - k)^t or z exp(-k t).
         decay_rate: k.
-        event: what is done at each step, with the noise multiplier of step 0.
-        steps: how many of them, in 1 ... 1e7.
-        first_step: number t of the first of them.
+        event: of a step, with the noise multiplier of step 0.
+        steps: number of steps, in 1 ... 1e7.
+        first_step: number t of the first one.
 
     Returns:
         The event for the wire.

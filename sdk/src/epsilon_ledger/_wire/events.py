@@ -1,4 +1,4 @@
-"""Events as they travel: what one noisy step did to the data."""
+"""Events in wire format: the mechanisms of noisy steps."""
 
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypeAlias, TypedDict
@@ -30,7 +30,7 @@ class DiscreteGaussianEvent(TypedDict):
 
 
 class RandomizedResponseEvent(TypedDict):
-    """Answers of which some are drawn evenly."""
+    """Randomized response."""
 
     type: Literal["randomized_response"]
     noise_parameter: float
@@ -45,7 +45,7 @@ class ExponentialEvent(TypedDict):
 
 
 class ZcdpEvent(TypedDict):
-    """Anything that is known to be zCDP."""
+    """Any mechanism with a zCDP guarantee."""
 
     type: Literal["zcdp"]
     rho: float
@@ -53,7 +53,7 @@ class ZcdpEvent(TypedDict):
 
 
 class EpsilonDeltaEvent(TypedDict):
-    """Anything that is known to be (epsilon, delta)-DP."""
+    """Any mechanism with an (epsilon, delta) guarantee."""
 
     type: Literal["epsilon_delta"]
     epsilon: float
@@ -78,7 +78,7 @@ class AdaptiveClippingEvent(TypedDict):
 
 
 class PoissonSampledEvent(TypedDict):
-    """An event that saw only a Poisson sample of the data."""
+    """An event on a Poisson sample."""
 
     type: Literal["poisson_sampled"]
     sampling_probability: float
@@ -86,7 +86,7 @@ class PoissonSampledEvent(TypedDict):
 
 
 class SampledWithoutReplacementEvent(TypedDict):
-    """An event that saw only a batch of fixed size."""
+    """An event on a batch of fixed size."""
 
     type: Literal["sampled_without_replacement"]
     source_dataset_size: int
@@ -102,7 +102,7 @@ class ComposedEvent(TypedDict):
 
 
 class SelfComposedEvent(TypedDict):
-    """One event several times."""
+    """A repeated event."""
 
     type: Literal["self_composed"]
     event: Event
@@ -119,7 +119,7 @@ class RepeatAndSelectEvent(TypedDict):
 
 
 class GroupPrivacyEvent(TypedDict):
-    """An event that protects a record, where a privacy unit owns several."""
+    """An event that protects single records, where a privacy unit owns several."""
 
     type: Literal["group_privacy"]
     group_size: int
@@ -127,7 +127,7 @@ class GroupPrivacyEvent(TypedDict):
 
 
 class DecayEvent(TypedDict):
-    """An event at each step of a schedule along which its noise shrinks."""
+    """An event at each step of a decaying noise schedule."""
 
     type: Literal["decay"]
     mode: Literal["time", "step", "exp"]
@@ -138,7 +138,7 @@ class DecayEvent(TypedDict):
 
 
 class EventCount(TypedDict):
-    """An event and how often it is repeated."""
+    """An event and its number of repetitions."""
 
     event: Event
     count: int

@@ -1,4 +1,4 @@
-"""Members of requests, written as JSON: what is of another type is named before anything is sent."""
+"""Serialization of request members, with checks of their types."""
 
 from datetime import datetime
 
@@ -6,10 +6,10 @@ from epsilon_ledger._wire.models import Block, Limit, Parts
 
 
 def wire_limit(limit: Limit | None) -> dict[str, float] | None:
-    """Write a limit; None stays None.
+    """Serialize a limit, or None.
 
     Raises:
-        TypeError: it is no limit.
+        TypeError: it has another type.
     """
     if limit is None:
         return None
@@ -18,10 +18,10 @@ def wire_limit(limit: Limit | None) -> dict[str, float] | None:
 
 
 def wire_parts(parts: Parts | None) -> dict[str, object]:
-    """Write that budgets hold disjoint parts; None is nothing.
+    """Serialize the declaration of disjoint budgets; None gives no members.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it has another type.
     """
     if parts is None:
         return {}
@@ -35,10 +35,10 @@ def wire_parts(parts: Parts | None) -> dict[str, object]:
 
 
 def wire_block(block: Block | None) -> dict[str, object] | None:
-    """Write which data a budget is for; None stays None.
+    """Serialize the data of a budget, or None.
 
     Raises:
-        TypeError: it is no block, or not of moments.
+        TypeError: it or a timestamp of it has another type.
     """
     if block is None:
         return None
@@ -51,10 +51,10 @@ def wire_block(block: Block | None) -> dict[str, object] | None:
 
 
 def wire_moment(name: str, moment: datetime | None) -> str | None:
-    """Write a moment; None stays None.
+    """Serialize a timestamp, or None.
 
     Raises:
-        TypeError: it is no datetime.
+        TypeError: it is not a datetime.
     """
     if moment is None:
         return None
@@ -63,16 +63,10 @@ def wire_moment(name: str, moment: datetime | None) -> str | None:
 
 
 def _require(name: str, value: object, kind: type, example: str) -> None:
-    """Refuse a value of another type.
-
-    Args:
-        name: of the argument.
-        value: as it was given.
-        kind: what it has to be.
-        example: of that.
+    """Require the type of an argument; `example` shows a valid value.
 
     Raises:
-        TypeError: it is of another type.
+        TypeError: it has another type.
     """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, such as {example}, not {value!r}.")

@@ -1,4 +1,4 @@
-"""What the ledger tells, as frozen values; members that a newer ledger adds are left out."""
+"""Values from the ledger, frozen; members of newer versions are ignored."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +13,7 @@ ReplacementAssumption: TypeAlias = Literal["stay_in_their_parts", "removal_is_bo
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that an account may ever spend.
+    """Privacy limit of an account.
 
     Args:
         epsilon: above 0.
@@ -26,12 +26,12 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """That the budgets beneath an account hold disjoint parts of its population: what counts is who lost most.
+    """Declaration that an account's budgets are disjoint, so that the largest loss counts.
 
     Args:
         attestation: why they are disjoint, and chosen independently of the data.
-        max_partitions_per_unit: in how many of them one privacy unit may lie.
-        replacement_assumption: what becomes of a unit that is replaced; needed under replace_one, and said there only.
+        max_partitions_per_unit: maximum number of them that contain one privacy unit.
+        replacement_assumption: assumption about a replaced unit; required under replace_one, and only there.
     """
 
     attestation: str
@@ -41,7 +41,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """What the people of a population have lost in all, whatever windows and blocks there were."""
+    """Total privacy loss of a population, over all windows and blocks."""
 
     population: str
     population_path: str
@@ -52,7 +52,7 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The data that came in some time, from the first moment of it to the first behind it."""
+    """Data of a time range, from `data_from` to before `data_to`."""
 
     data_from: datetime
     data_to: datetime
@@ -61,7 +61,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The people whose data is used, root of a budget tree; `epsilon` was spent, at the limit's delta."""
+    """A population, the root of a budget tree; `epsilon` is spent, at the limit's delta."""
 
     id: str
     name: str
@@ -83,7 +83,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A node under a population; `epsilon` is what was spent, at the limit's delta."""
+    """A budget under a population; `epsilon` is spent, at the limit's delta."""
 
     id: str
     name: str
@@ -108,7 +108,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A training run as the ledger last described it; `reservation` is the plan that its steps are taken out of."""
+    """State of a training run; its steps are taken from `reservation`, if any."""
 
     id: str
     name: str
@@ -139,9 +139,9 @@ class RunState:
 class Admission:
     """Permission for `count` steps from `first_step`: charged, unless `dry_run`.
 
-    `epsilon` is what has been spent after these steps, at `delta`, against `epsilon_limit`; if they were granted ahead,
-    after all steps of their grant. `requested_count` is larger than `count` where the request was truncated, and
-    `overdrawn` says of steps that were reported that they went over a limit.
+    `epsilon` is spent after these steps, or after all steps of their grant, at `delta`, against `epsilon_limit`.
+    `requested_count` exceeds `count` if the request was truncated. `overdrawn` is set if reported steps exceeded a
+    limit.
     """
 
     decision: str
@@ -163,7 +163,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSteps:
-    """How often an event is planned, and how many of these steps were authorised, or withdrawn by a lowered limit."""
+    """An event's planned count, and the steps authorized or removed by a lowered limit."""
 
     event: Event
     count: int
@@ -173,7 +173,7 @@ class PlannedSteps:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A plan that is set aside, or how it ended; what is left of it is forfeited at `expires_at`."""
+    """A reserved plan or its end; an active one's remainder is forfeited at `expires_at`."""
 
     id: str
     run: str
@@ -190,9 +190,9 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class HeldPlan:
-    """What the ledger says of a plan that it has just set aside.
+    """Response to a new reservation.
 
-    `epsilon` is the run's so far, `epsilon_planned` that once the plan is executed; `steps_remaining` fit besides.
+    `epsilon` is the run's so far, `epsilon_planned` after the plan; `steps_remaining` fit in addition.
     """
 
     id: str
@@ -212,11 +212,10 @@ class HeldPlan:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A sweep, and what was spent on all of it.
+    """A sweep and its total cost.
 
-    `account` is the budget beneath which its runs are registered, or the one run that pays for all trials: that is
-    `run` then, and `event` what it pays for. `trials` is how many to run, told with the charge: by
-    `declare_experiment`, or `charge_experiment` after an approval.
+    `account` is the budget of its runs, or `run`, the run that pays for all trials with `event`. `trials` is the number
+    to run, returned with the charge only: by `declare_experiment`, or by `charge_experiment` after an approval.
     """
 
     id: str
@@ -240,10 +239,9 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class RunHistoryPoint:
-    """One decision on a run, admitted or refused.
+    """One decision on a run.
 
-    `events_truncated` says whether `events` are only the first of many, as in a page of many points; a ledger of an
-    older version always gives all of them and leaves it at None.
+    `events_truncated`: `events` are only the first of many, as in a page of many points.
     """
 
     position: int
@@ -261,7 +259,7 @@ class RunHistoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A page of a run's decisions, thinned out; `decisions` counts them all, `next_cursor` leads to later ones."""
+    """A page of a run's decisions, thinned out; `decisions` is their total, `next_cursor` the next page."""
 
     run: str
     points: tuple[RunHistoryPoint, ...]

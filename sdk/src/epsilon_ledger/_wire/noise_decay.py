@@ -1,4 +1,4 @@
-"""Noise that shrinks from step to step."""
+"""Decaying noise schedules."""
 
 from math import exp
 from typing import Literal, TypeAlias
@@ -7,16 +7,9 @@ DecayMode: TypeAlias = Literal["time", "step", "exp"]
 
 
 def decayed(mode: DecayMode | None, initial: float, rate: float, step: int) -> float:
-    """Compute a noise multiplier of a schedule.
+    """Compute the noise multiplier of step `step`, from 0.
 
-    Args:
-        mode: at step t it is z / (1 + k t), z (1 - k)^t or z exp(-k t); None: always z.
-        initial: z.
-        rate: k.
-        step: t, from 0.
-
-    Returns:
-        The noise multiplier.
+    With `initial` z and `rate` k it is z / (1 + k t), z (1 - k)^t or z exp(-k t) by mode, and z without one.
     """
     if mode == "time":
         return initial / (1.0 + rate * step)

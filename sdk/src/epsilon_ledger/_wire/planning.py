@@ -1,4 +1,4 @@
-"""Planning: what would it cost, and what would fit? Each function prepares one request; no account is touched."""
+"""Requests for stateless planning."""
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -27,20 +27,20 @@ def epsilon(
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[EpsilonEstimate]:
-    """Compute what events would cost together.
+    """Compute the epsilon of events.
 
     Args:
-        events: events with their counts, fixed in advance, at most 1,000.
+        events: with their counts, fixed in advance, at most 1,000.
         delta: in [1e-30, 0.5).
-        neighboring_relation: which two data sets are neighbours; the ledger's default otherwise.
+        neighboring_relation: which data sets are neighbours; by default the ledger's.
         population_size: number of privacy units, if known; a delta of 1/size or more gets a warning.
-        batches: how they are really drawn; other than Poisson's get a warning.
+        batches: how they are drawn; others than Poisson samples get a warning.
 
     Returns:
-        The epsilon, `math.inf` if it has no finite bound, with the ledger's warnings.
+        The epsilon, `math.inf` without a finite bound, and the ledger's warnings.
 
     Raises:
-        LedgerError: the events are not supported, or no answer came.
+        LedgerError: the events are not supported, or no response arrived.
     """
     body = {"events": events, "delta": delta} | _setting(neighboring_relation, population_size, batches)
     return Call(post("v1/accounting/epsilon", body), EpsilonEstimate)
@@ -64,10 +64,10 @@ def delta(
         batches: as for `epsilon`.
 
     Returns:
-        The delta; 1 if nothing is proven at this epsilon.
+        The delta; 1 without a bound.
 
     Raises:
-        LedgerError: the events are not supported, or no answer came.
+        LedgerError: the events are not supported, or no response arrived.
     """
     body = {"events": events, "epsilon": epsilon} | _setting(neighboring_relation, population_size, batches)
     return Call(post("v1/accounting/delta", body), DeltaEstimate)
@@ -82,21 +82,21 @@ def trajectory(
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[Trajectory]:
-    """Compute what events would have cost after each of their steps.
+    """Compute the epsilon of events after each of their steps.
 
     Args:
         events: as for `epsilon`, in order.
         delta: as for `epsilon`.
-        max_points: in 1 ... 2000; the ledger's default is 200.
+        max_points: in 1 ... 2000; by default 200.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
         batches: as for `epsilon`.
 
     Returns:
-        The first step, the last, and some spread evenly between them.
+        The first step, the last, and evenly spread ones between them.
 
     Raises:
-        LedgerError: the events are not supported, or no answer came.
+        LedgerError: the events are not supported, or no response arrived.
     """
     body = {"events": events, "delta": delta, "max_points": max_points}
     return Call(
@@ -116,15 +116,15 @@ def noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[NoiseMultiplierEstimate]:
-    """Find the least noise with which a number of steps fits into an epsilon.
+    """Find the minimum noise with which steps fit into an epsilon.
 
     Args:
-        event: one step; the noise multiplier that it has does not matter.
-        count: how many of them, in 1 ... 1e9.
-        epsilon: what must not be passed, in (0, 1e4].
-        delta: at this delta, in [1e-30, 0.5).
-        other_events: what else is planned.
-        privacy_filter: by which filter; declared by default, which presumes that all is fixed in advance.
+        event: of one step; its noise multiplier is ignored.
+        count: number of steps, in 1 ... 1e9.
+        epsilon: maximum, in (0, 1e4].
+        delta: of this epsilon, in [1e-30, 0.5).
+        other_events: other planned events.
+        privacy_filter: declared by default, which assumes a plan fixed in advance.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
         batches: as for `epsilon`.
@@ -133,7 +133,7 @@ def noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
         The noise multiplier, six digits, rounded up.
 
     Raises:
-        LedgerError: the event is not supported, or no answer came.
+        LedgerError: the event is not supported, or no response arrived.
     """
     body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
     setting = _setting(neighboring_relation, population_size, batches)
@@ -154,10 +154,10 @@ def sampling_probability(  # noqa: PLR0913 - the members of the request, by name
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[SamplingProbabilityEstimate]:
-    """Find the largest sampling probability with which a number of steps fits into an epsilon.
+    """Find the maximum sampling probability with which steps fit into an epsilon.
 
     Args:
-        event: one step; the sampling probability that it has does not matter.
+        event: of one step; its sampling probability is ignored.
         count: as for `noise_multiplier`.
         epsilon: as for `noise_multiplier`.
         delta: as for `noise_multiplier`.
@@ -171,7 +171,7 @@ def sampling_probability(  # noqa: PLR0913 - the members of the request, by name
         The sampling probability, six digits, rounded down.
 
     Raises:
-        LedgerError: the event is not supported, or no answer came.
+        LedgerError: the event is not supported, or no response arrived.
     """
     body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
     setting = _setting(neighboring_relation, population_size, batches)
@@ -193,13 +193,13 @@ def steps(  # noqa: PLR0913 - the members of the request, by name
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[StepsEstimate]:
-    """Find the most steps, and the most whole epochs, that fit into an epsilon.
+    """Find the maximum number of steps and whole epochs that fit into an epsilon.
 
     Args:
-        event: one step.
+        event: of one step.
         epsilon: as for `noise_multiplier`.
         delta: as for `noise_multiplier`.
-        steps_per_epoch: how many steps an epoch has, if epochs are asked for.
+        steps_per_epoch: steps of an epoch, to get epochs.
         other_events: as for `noise_multiplier`.
         privacy_filter: as for `noise_multiplier`.
         neighboring_relation: as for `epsilon`.
@@ -207,10 +207,10 @@ def steps(  # noqa: PLR0913 - the members of the request, by name
         batches: as for `epsilon`.
 
     Returns:
-        The most that do not pass it; one more would.
+        The maximum; one more step exceeds the epsilon.
 
     Raises:
-        LedgerError: the event is not supported, or no answer came.
+        LedgerError: the event is not supported, or no response arrived.
     """
     body = {
         "event": event,
@@ -232,22 +232,21 @@ def laplace(
     releases: int | None = None,
     delta: float | None = None,
 ) -> Call[LaplaceEstimate]:
-    """Compute how large Laplace noise is and what it costs, from its scale or from a bound that it keeps.
+    """Compute the size and cost of Laplace noise from its scale or a bound.
 
     Args:
-        l1_sensitivity: how far two inputs' outputs may lie apart, summed over the coordinates: 2 for vectors of
-            probabilities, not 1.
-        scale: b, where the density falls like exp(-|x| / b); in place of `bound`.
-        bound: of the noise's absolute value in one coordinate, to be kept with `probability`.
-        probability: in (0, 1); the ledger's default is 0.9.
-        releases: about the same unit; 1 by default.
+        l1_sensitivity: maximum L1 distance between the outputs of two inputs: 2 for vectors of probabilities, not 1.
+        scale: b of the density exp(-|x| / b), instead of `bound`.
+        bound: of the absolute noise in one coordinate, kept with `probability`.
+        probability: in (0, 1); by default 0.9.
+        releases: about the same unit; by default 1.
         delta: for the Rényi bound over all releases.
 
     Returns:
         Scale, bound and epsilons.
 
     Raises:
-        LedgerError: scale and bound are both given or both missing, or no answer came.
+        LedgerError: both or neither of scale and bound are given, or no response arrived.
     """
     body = {
         "l1_sensitivity": l1_sensitivity,

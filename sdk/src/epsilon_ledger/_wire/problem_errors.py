@@ -1,4 +1,4 @@
-"""One exception for each of the ledger's other problems, and the choice among them; `errors` draws the whole tree."""
+"""Exceptions for the ledger's problems; `errors` shows the whole tree."""
 
 from dataclasses import dataclass
 
@@ -35,13 +35,13 @@ class _Closed:
 
 
 class BudgetClosedError(ProblemError):
-    """A budget is not open yet, or not any more: nothing was charged, and nothing may be released.
+    """A budget is not open yet, or no longer: nothing was charged, release nothing.
 
     Args:
-        problem: the answer.
+        problem: the response.
 
     Raises:
-        MalformedError: the answer does not say whose window it is.
+        MalformedError: the response lacks the budget or its window.
     """
 
     codes = ("budget_closed",)
@@ -50,25 +50,25 @@ class BudgetClosedError(ProblemError):
         super().__init__(problem)
         closed = _Closed(**members(_Closed, problem.members))
         self.account_path = closed.account_path
-        # Moments in ISO 8601; None where the window has no such end.
+        # ISO 8601 timestamps, or None.
         self.opens_at = closed.opens_at
         self.closes_at = closed.closes_at
 
 
 class SequenceConflictError(ProblemError):
-    """Other events were admitted under these step numbers: another process is using this run."""
+    """Other events were admitted under these step numbers: another process uses this run."""
 
     codes = ("sequence_conflict",)
 
 
 class SequenceGapError(ProblemError):
-    """Steps were skipped: the ledger expects another step next.
+    """Steps were skipped; `expected_step` is the ledger's next step.
 
     Args:
-        problem: the answer.
+        problem: the response.
 
     Raises:
-        MalformedError: the answer lacks the expected step.
+        MalformedError: the response lacks the expected step.
     """
 
     codes = ("sequence_gap",)
@@ -79,13 +79,13 @@ class SequenceGapError(ProblemError):
 
 
 class RunStateConflictError(ProblemError):
-    """The run's state does not allow this: it is paused, completed or aborted.
+    """The run's status does not allow the request.
 
     Args:
-        problem: the answer.
+        problem: the response.
 
     Raises:
-        MalformedError: the answer lacks the run's state.
+        MalformedError: the response lacks the status.
     """
 
     codes = ("run_state_conflict",)
@@ -96,13 +96,13 @@ class RunStateConflictError(ProblemError):
 
 
 class AttemptSupersededError(ProblemError):
-    """A later attempt of this run has begun: another process has taken over, this one must stop.
+    """A later attempt has started: another process has taken over the run, this one must stop.
 
     Args:
-        problem: the answer.
+        problem: the response.
 
     Raises:
-        MalformedError: the answer lacks the attempts.
+        MalformedError: the response lacks the attempts.
     """
 
     codes = ("attempt_superseded",)
@@ -115,19 +115,19 @@ class AttemptSupersededError(ProblemError):
 
 
 class ReservationStateConflictError(ProblemError):
-    """The run has another reservation, or what is asked does not go with what was used of it."""
+    """The run has another reservation, or the request contradicts the used steps."""
 
     codes = ("reservation_state_conflict",)
 
 
 class ReservationClosedError(ProblemError):
-    """The reservation has ended, and stays as it is.
+    """The reservation is closed.
 
     Args:
-        problem: the answer.
+        problem: the response.
 
     Raises:
-        MalformedError: the answer does not say how it ended.
+        MalformedError: the response lacks the reservation's status.
     """
 
     codes = ("reservation_closed",)
@@ -138,13 +138,13 @@ class ReservationClosedError(ProblemError):
 
 
 class AccountQuarantinedError(ProblemError):
-    """Verification found an account's balance wrong; nothing is charged to it until it is restored."""
+    """Verification found a discrepancy in an account: it cannot be charged until it is restored."""
 
     codes = ("account_quarantined",)
 
 
 class IdempotencyKeyReusedError(ProblemError):
-    """The ledger knows this idempotency key with another request."""
+    """The idempotency key was used for another request."""
 
     codes = ("idempotency_key_reused",)
 
@@ -156,10 +156,10 @@ class NameTakenError(ProblemError):
 
 
 class InvalidRequestError(ProblemError):
-    """The request breaks the API's rules or contradicts what the ledger knows.
+    """The request is invalid or contradicts the ledger.
 
     Args:
-        problem: the answer.
+        problem: the response.
     """
 
     codes = ("invalid_request",)
@@ -168,12 +168,12 @@ class InvalidRequestError(ProblemError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         errors = problem.members.get("errors")
-        # One object for each wrong member, with its "field" and a "message"; the detail names the first ones.
+        # One object with "field" and "message" for each invalid member.
         self.errors: tuple[object, ...] = tuple(errors) if isinstance(errors, list) else ()
 
 
 class UnsupportedEventError(InvalidRequestError):
-    """The ledger has no sound accounting for this event."""
+    """The ledger has no sound bound for this event."""
 
     codes = ("unsupported_event",)
 
@@ -186,26 +186,26 @@ class RequestTooLargeError(ProblemError):
 
 
 class AuthenticationError(ProblemError):
-    """The ledger does not know this API key."""
+    """The API key is unknown."""
 
     statuses = (401,)
 
 
 class PermissionDeniedError(ProblemError):
-    """The API key's role does not allow this."""
+    """The API key lacks the permission."""
 
     codes = ("insufficient_scope",)
     statuses = (403,)
 
 
 class PolicyViolationError(PermissionDeniedError):
-    """A policy of the organisation does not allow this; `members` name the policy, the rule and the value."""
+    """A policy of the organisation forbids the request; `members` has policy, rule and value."""
 
     codes = ("policy_violation",)
 
 
 class NotFoundError(ProblemError):
-    """There is no such object, or it belongs to another organisation."""
+    """The object does not exist, or belongs to another organisation."""
 
     codes = ("not_found",)
     statuses = (404,)
@@ -236,16 +236,10 @@ _BY_STATUS = {status: kind for kind in _KINDS for status in vars(kind).get("stat
 
 
 def problem_error(problem: Problem) -> ProblemError:
-    """Choose the exception for a problem: by its code, else by its status, else the base class.
-
-    Args:
-        problem: the ledger's answer.
-
-    Returns:
-        The exception, not raised yet.
+    """Create the exception for a problem: by code, else by status, else the base class.
 
     Raises:
-        MalformedError: the answer lacks a member that its code promises.
+        MalformedError: the response lacks a member of its code.
     """
     kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(problem.status, ProblemError)
     return kind(problem)
