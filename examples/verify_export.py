@@ -28,9 +28,9 @@ Curve = tuple[list[int], int]
 
 STEPS_TAKEN = {"admitted", "reported"}
 CHARGED = STEPS_TAKEN | {"forfeited"}
-OPENINGS = {"population.created", "budget.created", "run.created", "account.adopted"}
+OPENINGS = {"population.created", "budget.created", "run.created"}
 """Acts that open an account."""
-FORMAT = 2
+FORMAT = 1
 
 
 class BadRowError(Exception):
@@ -220,8 +220,8 @@ class Export:
         while not governing["limits"][-1] and _parents(governing):  # its own, or the nearest above its first budget
             governing = self.accounts[_parents(governing)[0]]
         self._check_limit(governing, entry, entry)
-        if entry["refusal"] is not None:
-            self._check_limit(self.accounts[entry["binding_account_id"]], entry, json.loads(entry["refusal"]))
+        if entry["refusal_details"] is not None:
+            self._check_limit(self.accounts[entry["binding_account_id"]], entry, json.loads(entry["refusal_details"]))
 
     def _check_limit(self, account: Line, entry: Line, named: Line) -> None:
         """A decision names the limit that governs its run, and a refusal the limit of the account that refused."""

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from app.accounting.errors import UnknownGridVersionError
 
-GRID_VERSION: Final = 2
-"""Version for new accounts."""
+GRID_VERSION: Final = 1
+"""Version of the grid, stored with each account."""
 
 HIGHEST: Final = 1024.0
 """The highest order at which divergences are computed."""
@@ -22,8 +22,8 @@ add up exactly. Its conversion to epsilon costs less than 1e-15. See docs/adr/00
 @lru_cache
 def orders(grid_version: int) -> NDArray[np.float64]:
     """Get the read-only, increasing orders of a grid version."""
-    if not 1 <= grid_version <= GRID_VERSION:
-        raise UnknownGridVersionError(f"The grid of orders {grid_version} is unknown; known are 1 to {GRID_VERSION}.")
+    if grid_version != GRID_VERSION:
+        raise UnknownGridVersionError(f"The grid of orders {grid_version} is unknown; known is {GRID_VERSION}.")
     # The curve of a sampled Gaussian bends upwards at one order, by a factor of up to 1/q per order, and for small
     # epsilons the best order is in that bend. If the nearest grid order is x away from it, epsilon is too large by a
     # share of about ln(1/q) x^2 / (2 (a - 1)): the spacing must grow with the root of a - 1. Steps of 1/70 in that root
@@ -33,8 +33,11 @@ def orders(grid_version: int) -> NDArray[np.float64]:
     # tail serves smaller epsilons.
     bend = 1 + np.arange(16, 1293) ** 2 / 4900
     tail = np.concatenate([np.arange(344, 512, 8), np.arange(512, 1025, 16)])
-    grid = np.unique(np.concatenate([bend, np.arange(2, 65), tail]))
-    if grid_version > 1:
-        grid = np.append(grid, PURE)
+    grid = np.append(np.unique(np.concatenate([bend, np.arange(2, 65), tail])), PURE)
     grid.flags.writeable = False
     return grid
+
+
+def finite_orders(grid_version: int) -> NDArray[np.float64]:
+    """Get the orders of a grid without `PURE`: the others bound unbounded noise, as Gaussian noise is."""
+    return orders(grid_version)[:-1]

@@ -43,11 +43,10 @@ from app.accounting.work import spend_curve
 
 __all__ = ["FORMULA_VERSION", "curve_over", "event_curve", "rdp"]
 
-FORMULA_VERSION: Final = 2
-"""Version of the pricing formulas. Version 1 used upper bounds for sampled Gaussians with noise multipliers below
-0.2; up to float rounding, version 2 never charges more."""
+FORMULA_VERSION: Final = 1
+"""Version of the pricing formulas, stored with each cost."""
 
-SELECTION_GRID: Final = 2
+SELECTION_GRID: Final = 1
 """Grid version over which selection, whose bound joins two orders, searches the second order."""
 
 

@@ -262,7 +262,7 @@ def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, gri
             delta=limit.delta,
             population_size=population_size,
         )
-    smallest = smallest_useful_epsilon(limit.delta, kind, grid_version)
+    smallest = smallest_useful_epsilon(limit.delta, kind, orders(grid_version))
     if limit.epsilon <= smallest:
         raise LimitTooSmallError(
             f"With delta {limit.delta:g} no mechanism can be admitted below epsilon {smallest:.4g}; "

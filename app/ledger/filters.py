@@ -20,11 +20,8 @@ from app.ledger.errors import InvalidInputError
 PLANNED_SHARE = 0.96
 """Share of delta for the planned order."""
 
-FILTER_RULE = 2
-"""Rule that chooses the weights of new accounts; accounts keep the weights of earlier rules."""
-
-SET_ASIDE = {1: 0.0, 2: 0.01}
-"""By rule, the minimum share of delta reserved for mechanisms with a delta of their own."""
+SET_ASIDE = 0.01
+"""Minimum share of delta reserved for mechanisms with a delta of their own."""
 
 NEIGHBOUR_FACTORS = np.geomspace(0.25, 4.0, 8)
 """The other orders: (order - 1) as a multiple of (planned order - 1)."""
@@ -90,21 +87,18 @@ class FilterWeights:
         return cls(indices, deltas, reserve if Fraction(reserve) <= left else nextafter(reserve, 0.0))
 
 
-def adaptive_weights(
-    limit: Limit, workload: RdpCurve, grid_version: int, filter_rule: int = FILTER_RULE
-) -> FilterWeights:
+def adaptive_weights(limit: Limit, workload: RdpCurve, grid_version: int) -> FilterWeights:
     """Choose the weights that fit the most repetitions of a nonzero workload.
 
-    All but the reserve and 4 % (rule 1) or 3 % (rule 2) of delta goes to the order that fits the most repetitions;
-    these 4 or 3 % are split evenly among up to 8 orders around it. Rule 1 has no reserve, rule 2 at least 1 % of delta;
-    it grows if the workload has a delta of its own, so that both run out together.
+    All but the reserve and 3 % of delta goes to the order that fits the most repetitions; these 3 % are split evenly
+    among up to 8 orders around it. The reserve is at least 1 % of delta; it grows if the workload has a delta of its
+    own, so that both run out together.
 
     Source: the filter of a single order is Feldman & Zrnic 2021 (arXiv 2008.11193), Theorem 4.3; the union over orders
     is ADR 0005.
     """
-    least = SET_ASIDE[filter_rule]
-    aside = _balanced_share(limit, workload, grid_version, least) if workload.delta else least
-    spread = limit.delta * ((1.0 - aside) / (1.0 - least))
+    aside = _balanced_share(limit, workload, grid_version) if workload.delta else SET_ASIDE
+    spread = limit.delta * ((1.0 - aside) / (1.0 - SET_ASIDE))
     grid = orders(grid_version)
     planned_delta = PLANNED_SHARE * spread
     planned = int(np.argmax(_repetitions_at_orders(limit.epsilon, planned_delta, workload, grid_version)))
@@ -115,7 +109,7 @@ def adaptive_weights(
     wished = 1.0 + centre * NEIGHBOUR_FACTORS
     nearest = {int(np.argmin(np.abs(np.log(grid - 1.0) - np.log(order - 1.0)))) for order in wished}
     around = nearest - {planned}
-    rest = (1.0 - PLANNED_SHARE - least) * spread * (1.0 - 1e-12) / len(around)
+    rest = (1.0 - PLANNED_SHARE - SET_ASIDE) * spread * (1.0 - 1e-12) / len(around)
     indices = tuple(sorted(around | {planned}))
     deltas = tuple(planned_delta if index == planned else rest for index in indices)
     return FilterWeights.of(limit.delta, indices, deltas)
@@ -128,9 +122,9 @@ def _repetitions_at_orders(epsilon: float, delta: float, workload: RdpCurve, gri
     return np.where(usable, most / np.maximum(workload.values, 1), -1.0)
 
 
-def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int, least: float) -> float:
+def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int) -> float:
     """Compute the reserve that lets own deltas and curves run out together."""
-    low, high = least, 0.99
+    low, high = SET_ASIDE, 0.99
     for _ in range(20):
         share = (low + high) / 2
         by_delta = share * limit.delta / (workload.delta * DELTA_UNIT)
@@ -140,8 +134,7 @@ def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int, least: 
     return high
 
 
-def smallest_useful_epsilon(delta: float, kind: FilterKind, grid_version: int) -> float:
-    """Compute the epsilon below which a limit with this delta admits nothing."""
+def smallest_useful_epsilon(delta: float, kind: FilterKind, grid: NDArray[np.float64]) -> float:
+    """Compute the epsilon below which a limit with this delta admits nothing at the orders of a grid."""
     share = delta if kind is FilterKind.DECLARED else PLANNED_SHARE * delta
-    grid = orders(grid_version)
     return max(0.0, float(np.min(epsilon_at_orders(grid, np.zeros(grid.shape), share))))

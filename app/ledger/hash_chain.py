@@ -47,7 +47,7 @@ class DecisionEntry:
         epsilon: of the run, afterwards, at `delta`.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
         refusal_details: of a refusal, as stored text.
-        actor: the author of the request; None if it was not recorded.
+        actor: the author of the request.
     """
 
     organisation_id: str
@@ -69,7 +69,7 @@ class DecisionEntry:
     binding_account_id: str
     refusal_details: str | None
     created_at: datetime
-    actor: str | None = None
+    actor: str
     request_id: str | None = None
 
 
@@ -82,22 +82,20 @@ def genesis(organisation_id: str, run_id: str) -> bytes:
 def canonical_entry(entry: DecisionEntry) -> str:
     """Serialize an entry to its unique JSON: sorted keys, no spaces, ASCII.
 
-    Floats are the shortest that round-trip, an infinite epsilon is null, and times are UTC with microseconds. A missing
-    actor or request ID is omitted.
+    Floats are the shortest that round-trip, an infinite epsilon is null, and times are UTC with microseconds.
     """
     # Hot path: the json encoder takes four times as long.
     items = ",".join([f"[{_text(event)},{count}]" for event, count in entry.items])
-    actor = "" if entry.actor is None else f'"actor":{_text(entry.actor)},'
-    request = "" if entry.request_id is None else f'"request_id":{_text(entry.request_id)},'
     return (
-        f'{{{actor}"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
+        f'{{"actor":{_text(entry.actor)},"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
         f'"created_at":"{entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")}",'
         f'"delta":{float(entry.delta)!r},"epsilon":{_NULL if isinf(entry.epsilon) else repr(float(entry.epsilon))},'
         f'"epsilon_limit":{float(entry.epsilon_limit)!r},"first_step":{entry.first_step},'
         f'"idempotency_key":{_text_or_null(entry.idempotency_key)},"items":[{items}],'
         f'"organisation_id":{_text(entry.organisation_id)},"outcome":{_text(entry.outcome)},'
-        f'"position":{entry.position},"refusal":{_text_or_null(entry.refusal_details)},'
-        f'"request_fingerprint":{_text(entry.request_fingerprint)},{request}"requested_count":{entry.requested_count},'
+        f'"position":{entry.position},"refusal_details":{_text_or_null(entry.refusal_details)},'
+        f'"request_fingerprint":{_text(entry.request_fingerprint)},"request_id":{_text_or_null(entry.request_id)},'
+        f'"requested_count":{entry.requested_count},'
         f'"reservation_id":{_text_or_null(entry.reservation_id)},"run_id":{_text(entry.run_id)},'
         f'"step_count":{entry.step_count},'
         f'"steps_remaining":{_NULL if entry.steps_remaining is None else entry.steps_remaining}}}'

@@ -20,9 +20,9 @@ from app.accounting.formulas.amplification import (
 )
 from app.accounting.formulas.mechanisms import gaussian_rdp, laplace_rdp, pure_dp_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from app.accounting.orders import orders
+from app.accounting.orders import finite_orders
 
-GRID = orders(1)
+GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 11.75, 60.5, 1024.0])
 PROBABILITIES = (1e-9, 1e-3, 0.3, 0.99)
 TOLERANCE = 2e-13

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from app.accounting.formulas.mechanisms import gaussian_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.formulas.without_replacement import MIN_INTEGRATED_NOISE, without_replacement_gaussian_rdp
-from app.accounting.orders import orders
+from app.accounting.orders import finite_orders
 
-GRID = orders(1)
+GRID = finite_orders(1)
 LOW_ORDERS = np.array([1.25, 1.5, 2.0, 2.5, 3.0, 6.0])
 TOLERANCE = 1e-11
 

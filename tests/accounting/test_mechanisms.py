@@ -19,9 +19,9 @@ from app.accounting.formulas.mechanisms import (
     randomized_response_rdp,
     tree_aggregation_rdp,
 )
-from app.accounting.orders import orders
+from app.accounting.orders import finite_orders
 
-GRID = orders(1)
+GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 11.75, 60.5, 1024.0])
 TOLERANCE = 1e-13
 NOISES = (1e-3, 0.05, 0.9, 7.0, 1e3, 1e6)

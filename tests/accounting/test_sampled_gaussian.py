@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from app.accounting.curves import UNIT
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.formulas.sampled_gaussian import FLAT_NOISE, LEAST, sampled_gaussian_rdp
-from app.accounting.orders import orders
+from app.accounting.orders import finite_orders
 from app.accounting.rdp import event_curve
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
-GRID = orders(1)
+GRID = finite_orders(1)
 
 # Forty times the measured error and a five-hundredth of the promised one.
 TOLERANCE = 2e-13

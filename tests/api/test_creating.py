@@ -3,13 +3,10 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
+from app.accounting.orders import GRID_VERSION, finite_orders
 from app.ledger.accounts import MAX_DEPTH
 from app.ledger.filters import FilterKind, smallest_useful_epsilon
-from app.persistence.database import ALL_TENANTS
-from app.persistence.tables import accounts
-from app.service.verification import verify
 from tests.api.conftest import House
 from tests.conftest import SAMPLED, Ledger
 
@@ -186,7 +183,7 @@ def test_a_run_does_not_lie_directly_beneath_a_population(house: House, by: str)
 @pytest.mark.parametrize("path", CREATES)
 def test_a_limit_that_only_bounded_losses_fit_is_warned_of(house: House, path: str, kind: FilterKind) -> None:
     delta = 1e-30
-    smallest = smallest_useful_epsilon(delta, kind, 1)
+    smallest = smallest_useful_epsilon(delta, kind, finite_orders(GRID_VERSION))
     assert smallest > 0
     body = _bodies(f"small-{kind}")[path] | {"filter": str(kind)}
     small = house.ledger.post(path, body | {"limit": {"epsilon": smallest, "delta": delta}})
@@ -197,17 +194,3 @@ def test_a_limit_that_only_bounded_losses_fit_is_warned_of(house: House, path: s
     assert house.ledger.post(path, large).json()["warnings"] == []
     vacuous = body | {"name": f"vacuous-{kind}", "limit": {"epsilon": 21.0, "delta": 1e-9}}
     assert "vacuous" in house.ledger.post(path, vacuous).json()["warnings"][0]
-
-
-def test_beneath_a_population_of_the_first_grid_such_a_limit_is_refused(ledger: Ledger) -> None:
-    ledger.population()
-    with ledger.database.write(ALL_TENANTS) as tx:
-        tx.execute(update(accounts).values(grid_version=1, filter_weights=None))
-    body = {"name": "small", "parent": "mimic", "limit": {"epsilon": 0.003, "delta": 1e-5}}
-    reply = ledger.post("/v1/budgets", body)
-    assert (reply.status_code, reply.json()["code"]) == (422, "limit_too_small")
-    assert reply.json()["smallest_epsilon"] > 0.003
-    assert ledger.post("/v1/budgets", body | {"limit": {"epsilon": 0.01, "delta": 1e-5}}).status_code == 201
-    [problem] = verify(ledger.database).problems
-    assert problem.startswith("mimic (")
-    assert "it is not as it was opened: grid_version" in problem

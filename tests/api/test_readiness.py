@@ -90,7 +90,7 @@ def test_work_beside_the_requests_that_ended_is_told(alone: House) -> None:
 def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
     with open_ledger(tmp_path) as ledger:
         with tampering(ledger.database) as tx:
-            tx.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+            tx.exec_driver_sql("UPDATE alembic_version SET version_num = '0000'")
         reply = ledger.http.get("/readyz")
         assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
         assert "epsilon-ledger migrate" in reply.json()["detail"]

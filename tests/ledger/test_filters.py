@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, orders
+from app.accounting.orders import GRID_VERSION, finite_orders, orders
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import check_limit
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
@@ -102,7 +102,7 @@ def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite(kind: Filte
 @pytest.mark.parametrize("kind", FilterKind)
 @pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-12])
 def test_the_smallest_useful_epsilon_is_where_something_begins_to_fit(kind: FilterKind, delta: float) -> None:
-    smallest = smallest_useful_epsilon(delta, kind, 1)  # at the order that stands for infinity noise proves nothing
+    smallest = smallest_useful_epsilon(delta, kind, finite_orders(GRID_VERSION))
     # Faint, and yet more than what delta covers by itself.
     faint = event_curve(PoissonSampled(1e-9, Gaussian(1e6)), NeighboringRelation.ADD_OR_REMOVE_ONE).times(10**6)
     above, below = Limit(smallest * 1.001, delta), Limit(smallest * 0.999, delta)
@@ -114,7 +114,7 @@ def test_the_smallest_useful_epsilon_is_where_something_begins_to_fit(kind: Filt
 
 def test_a_limit_that_admits_nothing_is_refused() -> None:
     with pytest.raises(LimitTooSmallError, match="Choose a larger epsilon"):
-        check_limit(Limit(0.001, 1e-5), FilterKind.ADAPTIVE, None, 1)
+        check_limit(Limit(1e-18, 1e-30), FilterKind.ADAPTIVE, None)
     check_limit(Limit(0.001, 1e-5), FilterKind.ADAPTIVE, None)  # mechanisms with a bounded loss fit
 
 

@@ -14,8 +14,7 @@ from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import Admission, Refusal, admit, repetitions_left
-from app.ledger.filter_bounds import bounds_of
-from app.ledger.filters import FILTER_RULE, FilterKind, Limit, adaptive_weights
+from app.ledger.filters import FilterKind, Limit, adaptive_weights
 
 from .conftest import AccountMaker
 
@@ -115,15 +114,3 @@ def test_the_odometer_counts_own_deltas(account: AccountMaker) -> None:
     assert half.epsilon() > without.epsilon()
     assert half.epsilon_declared(1e-5) > without.epsilon_declared(1e-5)
     assert half.epsilon_declared(4e-6) == np.inf
-
-
-def test_weights_of_the_first_rule_still_decide(account: AccountMaker) -> None:
-    limit = Limit(3.0, 1e-5)
-    old = adaptive_weights(limit, NOISY, GRID_VERSION, 1)
-    new = adaptive_weights(limit, NOISY, GRID_VERSION, FILTER_RULE)
-    assert old != new
-    assert max(old.deltas) == max(new.deltas)
-    assert bounds_of(limit, FilterKind.ADAPTIVE, old, GRID_VERSION).room <= 2
-    opened = replace(account(epsilon=3.0, delta=1e-5), weights=old)
-    assert isinstance(admit([opened], [priced(0.0)]), Admission)
-    assert isinstance(admit([opened], [priced(1e-9)]), Refusal)

@@ -10,6 +10,7 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import admit, reading_of
+from app.ledger.hash_chain import SERVICE
 from app.ledger.plans import plan_of
 from app.ledger.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall, remaining_items, take
 from app.ledger.runs import Run
@@ -164,6 +165,7 @@ class Reserver:
             idempotency_key=None,
             reservation_id=reservation_id,
             created_at=NOW,
+            asker=SERVICE,
             opens_attempt=run.next_step == run.attempt_first_step,
         )
         whole = sealed(self.organisation_id, decision, run.chain_head)

@@ -68,7 +68,7 @@ def test_who_waits_for_a_task_gets_it_when_it_comes() -> None:
 
 
 def test_another_process_answers_as_this_one_does() -> None:
-    answer = WorkerPool().submit("lane", Job(price_events, ([SAMPLED], ADD, 2))).result(30)
+    answer = WorkerPool().submit("lane", Job(price_events, ([SAMPLED], ADD, 1))).result(30)
     assert np.array_equal(answer[0].values, event_curve(SAMPLED, ADD).values)
     assert not answer[0].values.flags.writeable
     assert WorkerPool().submit("lane", Job(os.getpid, ())).result(30) != os.getpid()
@@ -77,7 +77,7 @@ def test_another_process_answers_as_this_one_does() -> None:
 def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
     own = WorkerPool()
     before = own.submit("lane", Job(os.getpid, ())).result(30)
-    unsound = Job(price_events, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 2))
+    unsound = Job(price_events, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 1))
     with pytest.raises(UnsupportedEventError, match="does not amplify"):
         own.submit("lane", unsound).result(30)
     assert own.submit("lane", Job(os.getpid, ())).result(30) == before
@@ -85,7 +85,7 @@ def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
 
 def test_too_much_work_is_stopped_there() -> None:
     with pytest.raises(PlanTooExpensiveError):
-        WorkerPool().submit("lane", Job(price_events, (DEAR, ADD, 2))).result(30)
+        WorkerPool().submit("lane", Job(price_events, (DEAR, ADD, 1))).result(30)
 
 
 def test_a_process_that_dies_fails_one_task_and_the_next_gets_another_one() -> None:
@@ -149,7 +149,7 @@ def test_the_second_process_is_started_before_it_is_needed_and_gives_way_to_the_
 
 
 def test_prices_of_many_events_are_computed_in_parts_that_another_organisation_can_pass() -> None:
-    account = cast("Account", SimpleNamespace(relation=ADD, grid_version=2))
+    account = cast("Account", SimpleNamespace(relation=ADD, grid_version=1))
     ready = PrecomputedCosts()
     parts = 0
     while True:

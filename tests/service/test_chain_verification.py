@@ -55,7 +55,7 @@ CHANGES: dict[str, tuple[int, dict[str, object]]] = {
     "a delta": (2, {"delta": 1e-6}),
     "an epsilon's limit": (1, {"epsilon_limit": 2.0}),
     "steps left": (3, {"steps_remaining": 1}),
-    "a refusal": (1, {"refusal": "{}"}),
+    "a refusal": (1, {"refusal_details": "{}"}),
     "a hash": (2, {"entry_hash": bytes(32)}),
 }
 
@@ -138,7 +138,7 @@ def test_a_chain_is_not_another_runs(chained: Ledger) -> None:
         for table in (decisions, decision_events):
             tx.execute(update(table).where(table.c.run_id == run).values(run_id=other))
         whole = tx.execute(select(runs).where(runs.c.account_id == run)).mappings().one()
-        names = ("next_step", "decisions", "chain_head")
+        names = ("next_step", "decision_count", "chain_head")
         tx.execute(update(runs).where(runs.c.account_id == other).values({name: whole[name] for name in names}))
     named = {fault.account_id: fault.position for fault in reversed(verify(chained.database).faults)}
     assert named[other] == 0

@@ -187,7 +187,7 @@ def _first_act_alone(lines: list[Line]) -> None:
 CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
     "a charge's count": (_enter(2, items=[["0" * 64, 1]]), "decision 2: it is not the one that was made"),
     "an epsilon": (_enter(0, epsilon=0.0), "decision 0: it is not the one that was made"),
-    "a refusal": (_enter(1, refusal="{}"), "decision 1: it is not the one that was made"),
+    "a refusal": (_enter(1, refusal_details="{}"), "decision 1: it is not the one that was made"),
     "a hash": (_change("decision", 2, hash="0" * 64), "decision 2: it is not the one that was made"),
     "a decision left out": (_drop("decision", 1), "decision 1 is missing"),
     "the last decision left out": (_drop("decision", -1), "decision 0: it is missing"),
@@ -225,7 +225,7 @@ CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
     "every act left out but the first": (_first_act_alone, "its limits are not those that the organisation's acts"),
     "the end left out": (lambda lines: lines.remove(lines[-1]), "before its end"),
     "lines left out": (lambda lines: lines.remove(lines[1]), " lines; "),
-    "another format": (_change("header", 0, format=1), "this script reads format 2"),
+    "another format": (_change("header", 0, format=2), "this script reads format 1"),
     "another organisation": (_change("header", 0, organisation="org_x"), "act 0 is missing, or is not the one"),
 }
 

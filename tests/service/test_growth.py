@@ -16,7 +16,7 @@ BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 
 def grown(children: int, moments: int) -> SpendSeries:
     """Runs of so many children that are charged one unit at each order, one after the other."""
-    size = orders(2).size
+    size = orders(1).size
     times = [BEGAN + timedelta(minutes=at) for at in range(moments)]
     samples = [
         Sample(f"run-{at}", 0, 1, charged=True, reached=1, steps=1, at=times[at % moments]) for at in range(children)
@@ -40,7 +40,7 @@ def test_children_add_up_or_those_count_that_have_lost_most(most: int | None, co
 
 @pytest.mark.parametrize("most", [None, 4])
 def test_what_is_stretched_ends_with_what_is_spent(most: int | None) -> None:
-    end = RdpCurve(np.full(orders(2).size, 60, dtype=np.int64), 24)
+    end = RdpCurve(np.full(orders(1).size, 60, dtype=np.int64), 24)
     found = grown(10, 20).scaled(end, most)
     assert found.ends_with(end, most)
     assert found.through("run-0", 7)[-1] == 60 / (most or 10)
@@ -50,7 +50,7 @@ def test_a_thousand_children_do_not_take_a_thousand_times_the_memory() -> None:
     tracemalloc.start()
     try:
         found = grown(1000, 200)
-        found.scaled(RdpCurve(np.full(orders(2).size, 5000, dtype=np.int64), 3000), None).total(None)
+        found.scaled(RdpCurve(np.full(orders(1).size, 5000, dtype=np.int64), 3000), None).total(None)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

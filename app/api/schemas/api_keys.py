@@ -80,7 +80,7 @@ class ApiKey(Output):
     name: str | None
     role: Role
     scope: str | None = Field(description="The account on and beneath which it holds; null: the whole organisation.")
-    created_by: str | None
+    created_by: str
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

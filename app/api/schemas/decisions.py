@@ -60,7 +60,7 @@ class Decision(Output):
         description="Of a refusal: `detail`, a sentence, and the numbers that the trainer was told; else null."
     )
     reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
-    actor: str | None = Field(description="Who asked; null for a decision of a version that did not keep it.")
+    actor: str = Field(description="Who asked.")
     request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
     created_at: datetime
@@ -85,8 +85,8 @@ class Decision(Output):
             binding_account_path=decision.binding_account_path,
             refusal=_refusal(decided),
             reservation=decision.reservation_id,
-            actor=decision.asker.actor if decision.asker else None,
-            request_id=decision.asker.request_id if decision.asker else None,
+            actor=decision.asker.actor,
+            request_id=decision.asker.request_id,
             hash=decision.entry_hash.hex(),
             created_at=decision.created_at,
         )

@@ -40,7 +40,7 @@ class RunHistoryPoint(Output):
     accounts: list[str] = Field(description="What the charge touched, or would have touched, root first.")
     binding_account: str
     reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
-    actor: str | None = Field(description="Who asked; null for a decision of a version that did not keep it.")
+    actor: str = Field(description="Who asked.")
     request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
     created_at: datetime
@@ -112,8 +112,8 @@ def _point(decision: Decision, accounts: list[str]) -> RunHistoryPoint:
         accounts=accounts,
         binding_account=decision.binding_account_id,
         reservation=decision.reservation_id,
-        actor=decision.asker.actor if decision.asker else None,
-        request_id=decision.asker.request_id if decision.asker else None,
+        actor=decision.asker.actor,
+        request_id=decision.asker.request_id,
         hash=decision.entry_hash.hex(),
         created_at=decision.created_at,
     )

@@ -24,7 +24,7 @@ class KeyRecord:
     role: str
     scope: str | None
     secret_hash: bytes
-    created_by: str | None
+    created_by: str
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None

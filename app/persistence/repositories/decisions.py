@@ -38,7 +38,7 @@ class Decision:
         refusal_details: JSON of a refusal; None if admitted.
         reservation_id: the source of the steps; None: the accounts.
         opens_attempt: whether these are the attempt's first steps.
-        asker: the author and id of the request, if recorded.
+        asker: the author and id of the request.
         entry_hash: link of the run's chain; empty until the decision is recorded.
     """
 
@@ -59,8 +59,8 @@ class Decision:
     idempotency_key: str | None
     reservation_id: str | None
     created_at: datetime
+    asker: Actor
     opens_attempt: bool = False
-    asker: Actor | None = None
     entry_hash: bytes = b""
 
     @property
@@ -96,8 +96,8 @@ def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
         binding_account_id=decision.binding_account_id,
         refusal_details=decision.refusal_details,
         created_at=decision.created_at,
-        actor=decision.asker.actor if decision.asker else None,
-        request_id=decision.asker.request_id if decision.asker else None,
+        actor=decision.asker.actor,
+        request_id=decision.asker.request_id,
     )
     return replace(decision, entry_hash=entry_hash(head, entry))
 
@@ -159,8 +159,8 @@ def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
         "reservation_id": decision.reservation_id,
         "entry_hash": decision.entry_hash,
         "created_at": decision.created_at,
-        "actor": decision.asker.actor if decision.asker else None,
-        "request_id": decision.asker.request_id if decision.asker else None,
+        "actor": decision.asker.actor,
+        "request_id": decision.asker.request_id,
     }
 
 
@@ -255,6 +255,6 @@ def read_decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         reservation_id=row.reservation_id,
         created_at=row.created_at,
         opens_attempt=row.opens_step is not None,
-        asker=None if row.actor is None else Actor(row.actor, row.request_id),
+        asker=Actor(row.actor, row.request_id),
         entry_hash=row.entry_hash,
     )

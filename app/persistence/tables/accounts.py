@@ -49,7 +49,7 @@ api_keys = Table(
     Column("role", String(16), nullable=False),
     id_column("scope_id", nullable=True),
     Column("secret_hash", LargeBinary(32), nullable=False),
-    Column("created_by", String(ACTOR_LENGTH)),
+    Column("created_by", String(ACTOR_LENGTH), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),

@@ -180,7 +180,7 @@ decisions = Table(
     Column("refusal_details", Text),
     Column("entry_hash", LargeBinary(32), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("actor", String(ACTOR_LENGTH)),
+    Column("actor", String(ACTOR_LENGTH), nullable=False),
     Column("request_id", String(REQUEST_ID_LENGTH)),
     PrimaryKeyConstraint("organisation_id", "run_id", "position"),
     UniqueConstraint("organisation_id", "idempotency_key"),

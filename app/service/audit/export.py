@@ -24,7 +24,7 @@ from app.service.verification.audit_replay import AuditState, Terms, read_acts
 Damaged = Mapping[object, DamagedCell]
 """Cells of accounts that cannot be read, by the account's id and by its path."""
 
-FORMAT: Final = 2
+FORMAT: Final = 1
 """Counts the changes of the lines' form; docs/reference/export-format.md describes it."""
 
 

@@ -9,17 +9,13 @@ from math import inf
 from app.accounting.conversion import EpsilonAtOrder
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
+from app.accounting.orders import GRID_VERSION, HIGHEST, finite_orders, orders
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent, zero_curve
 from app.ledger.filters import FilterKind, Limit, smallest_useful_epsilon
 
 VACUOUS_EPSILON = 20.0
 """Epsilon above which the guarantee is vacuous: e^epsilon is over 4.8e8."""
-
-
-ORDERS_OF_NOISE = 1
-"""Grid without the infinite order, at which Gaussian noise has no bound."""
 
 
 class Batches(StrEnum):
@@ -111,7 +107,7 @@ def about_loss(epsilon: float, limit: float) -> list[str]:
 
 def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
     """List warnings about the limit of an account with a filter."""
-    smallest = smallest_useful_epsilon(limit.delta, kind, ORDERS_OF_NOISE)
+    smallest = smallest_useful_epsilon(limit.delta, kind, finite_orders(GRID_VERSION))
     if limit.epsilon > smallest:
         return about_size(limit.epsilon)
     warning = (

@@ -43,7 +43,7 @@ class RunDetail:
         refusals: the latest ones.
         attempts: the newest first.
         reservations: the newest first.
-        registered_by: who registered it; None: a version that did not keep it.
+        registered_by: who registered it; None: its audit entry is missing.
         governing: the account whose limit governs it: its own, or the nearest above.
         projected: steps from now on, and the run's epsilon after so many more of its default event; empty without one.
     """

@@ -8,7 +8,7 @@ from app.accounting.curves import RdpCurve
 from app.accounting.errors import AccountingError
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, AccountKind, total_cost
-from app.ledger.filters import SET_ASIDE, FilterKind, adaptive_weights
+from app.ledger.filters import FilterKind, adaptive_weights
 from app.ledger.limit_changes import rescale_weights
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.raw_rows import Key
@@ -131,9 +131,8 @@ def _are_due(audit: VerificationContext, key: Key, account: Account, before: Acc
         if rescale_weights(before.weights, before.limit, account.limit) == account.weights:
             return True
     return any(
-        adaptive_weights(account.limit, workload, account.grid_version, rule) == account.weights
+        adaptive_weights(account.limit, workload, account.grid_version) == account.weights
         for workload in _workloads(audit, key, audit.balances[key])
-        for rule in SET_ASIDE
     )
 
 

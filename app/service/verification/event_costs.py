@@ -43,9 +43,9 @@ def price_problem(stored: StoredCost) -> str | None:
         stored: as it is kept.
 
     Returns:
-        A clause for a person; None if the price is what the event costs, or was by an earlier, looser formula.
+        A clause for a person; None if the price is what the event costs.
     """
-    if not 1 <= stored.formula_version <= FORMULA_VERSION:
+    if stored.formula_version != FORMULA_VERSION:
         return f"its price is of the formulas {stored.formula_version}, of which this version knows nothing."
     relation, grid_version = stored.prices.relation, stored.prices.grid_version
     try:
@@ -54,15 +54,14 @@ def price_problem(stored: StoredCost) -> str | None:
         return f"under {relation} and grid {grid_version} it cannot be priced: {error}"
     same_grid = fresh.values.shape == stored.curve.values.shape
     if same_grid and all(
-        _agree(now, kept, exactly=stored.formula_version == FORMULA_VERSION)
-        for now, kept in ((fresh.values, stored.curve.values), (fresh.delta, stored.curve.delta))
+        _agree(now, kept) for now, kept in ((fresh.values, stored.curve.values), (fresh.delta, stored.curve.delta))
     ):
         return None
     return f"its price under {relation} and grid {grid_version} is not what {stored.canonical_json.decode()} costs."
 
 
-def _agree(fresh: ArrayLike, stored: ArrayLike, *, exactly: bool) -> bool:
-    """Whether a stored price is the one computed now; by an earlier, looser formula it may be higher."""
+def _agree(fresh: ArrayLike, stored: ArrayLike) -> bool:
+    """Check whether a stored price is the one computed now."""
     now, kept = np.asarray(fresh, float), np.asarray(stored, float)
     slack = TOLERANCE * now + 2
-    return bool((kept >= now - slack).all() and (not exactly or (kept <= now + slack).all()))
+    return bool((np.abs(kept - now) <= slack).all())
