@@ -9,6 +9,7 @@ from starlette.datastructures import State
 
 from app.api import problems, request_metrics, security_headers
 from app.api.fast_path import StepFastPathMiddleware
+from app.api.head_requests import HeadRequests
 from app.api.openapi import describe
 from app.api.request_ids import RequestIds
 from app.api.routers import (
@@ -150,6 +151,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
     install_error_pages(app)
+    app.add_middleware(HeadRequests)
     app.add_middleware(StepFastPathMiddleware, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
     app.state.session_hours = settings.session_hours

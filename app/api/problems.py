@@ -280,7 +280,7 @@ def _methods(request: Request) -> set[str]:
     described = request.app.openapi()["paths"]
     for path, operations in described.items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path):
-            return {method.upper() for method in operations}
+            return {method.upper() for method in operations} | ({"HEAD"} if "get" in operations else set())
     return set()
 
 

@@ -107,3 +107,16 @@ def test_nothing_that_is_refused_carries_a_tag(house: House) -> None:
         reply = house.ledger.get(path, If_None_Match="*")
         assert reply.status_code in {404, 422}
         assert "etag" not in reply.headers
+
+
+@each_read
+def test_head_answers_as_get_but_for_the_body(house: House, operation: Operation) -> None:
+    path, headers = operation.at(**house.ids()), house.ledger.headers("admin") | {"X-Request-Id": "mine"}
+    whole, head = (house.ledger.http.request(method, path, headers=headers) for method in ("GET", "HEAD"))
+    assert (whole.status_code, head.status_code, head.content) == (200, 200, b"")
+    assert head.headers == whole.headers
+
+
+def test_head_is_not_for_what_only_writes(house: House) -> None:
+    reply = house.ledger.http.head(f"/v1/runs/{house.run}/steps", headers=house.ledger.headers("admin"))
+    assert (reply.status_code, reply.headers["allow"], reply.content) == (405, "POST", b"")
