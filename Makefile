@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run compose test torture fuzz mutations audit check format openapi docs bench lock clean torch screenshots
+.PHONY: help setup demo run compose test soak fuzz mutations audit check format openapi docs bench lock clean torch screenshots
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -58,8 +58,8 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 test: $(TORCH) ## run every test
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-torture: $(TORCH) ## run the reliability tests and the adapters' long (EPSILON_LEDGER_TORTURE rounds, default 50)
-	@EPSILON_LEDGER_TORTURE=$${EPSILON_LEDGER_TORTURE:-50} $(BIN)/python -m pytest -x \
+soak: $(TORCH) ## run the reliability tests and the adapters' long (RELIABILITY_ROUNDS rounds, default 50)
+	@RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
 		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py
 
 fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)

@@ -139,7 +139,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.rates = request_limits(
         settings.rate_limit_per_second,
         settings.rate_limit_burst,
-        settings.rate_limit_failures_per_second,
+        settings.rate_limit_anonymous_per_second,
         settings.rate_limit_sign_ins_per_minute,
     )
     app.state.background = TaskRegistry()
@@ -155,7 +155,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(StepFastPathMiddleware, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.add_middleware(RequestIds)
     app.state.session_hours = settings.session_hours
-    app.state.openid_session_minutes = settings.openid_session_minutes
+    app.state.oidc_session_minutes = settings.oidc_session_minutes
     app.state.public_url = settings.public_url
     app.state.oidc_client = settings.oidc_client()
     app.state.standings = AccountStatusCache()

@@ -35,7 +35,7 @@ def _placements(given: object) -> object:
 
 
 PREFIX: Final = "EPSILON_LEDGER_"
-OTHERS: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TORTURE", "FAULTS"))
+OTHERS: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "FAULTS"))
 """Variables of the client and of this project's tests, which are not settings of the service."""
 
 MIN_TOKEN_LENGTH: Final = 16
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
             (PGPASSWORD, PGPASSFILE).
         rate_limit_per_second: requests for each key in a worker process; 0: unlimited.
         rate_limit_burst: requests at once for each key.
-        rate_limit_failures_per_second: requests without a valid key for each address, ten times as many at once;
+        rate_limit_anonymous_per_second: requests without a valid key for each address, ten times as many at once;
             0: unlimited.
         rate_limit_sign_ins_per_minute: browser sign-ins for each key or person; ten times as many at once, and ten
             times as many for an address; 0: unlimited.
@@ -78,18 +78,18 @@ class Settings(BaseSettings):
         metrics_token: bearer token for /metrics; None: public, without the names of accounts.
         metrics_token_file: file with that token.
         metrics_top_accounts: number of populations, and of budgets, that metrics list by utilisation.
-        openid_issuer: OpenID Connect issuer of accepted tokens; None: tokens are not accepted.
-        openid_audience: required audience of tokens.
-        openid_jwks_url: key set; None: from /.well-known/openid-configuration.
-        openid_organisation: id or name of the organisation of all users; or instead
-        openid_organisation_claim: the claim with it.
-        openid_roles: JSON object from a group to a role and optionally the scope of an account.
-        openid_groups_claim: claim with the user's groups.
-        openid_subject_claim: claim with the user's unique, never reused id.
-        openid_client_id: this service's client id, which enables browser login; None: disabled.
-        openid_client_secret_file: file with the client secret; empty: a public client.
-        openid_scopes: requested scopes, such that tokens include the groups.
-        openid_session_minutes: time until a browser session is checked with the provider again.
+        oidc_issuer: OpenID Connect issuer of accepted tokens; None: tokens are not accepted.
+        oidc_audience: required audience of tokens.
+        oidc_jwks_url: key set; None: from /.well-known/openid-configuration.
+        oidc_organisation: id or name of the organisation of all users; or instead
+        oidc_organisation_claim: the claim with it.
+        oidc_roles: JSON object from a group to a role and optionally the scope of an account.
+        oidc_groups_claim: claim with the user's groups.
+        oidc_subject_claim: claim with the user's unique, never reused id.
+        oidc_client_id: this service's client id, which enables browser login; None: disabled.
+        oidc_client_secret_file: file with the client secret; empty: a public client.
+        oidc_scopes: requested scopes, such that tokens include the groups.
+        oidc_session_minutes: time until a browser session is checked with the provider again.
         public_url: public origin of the service, as https://HOST; None: from the request.
     """
 
@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     database_password_file: str = ""
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
     rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
-    rate_limit_failures_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
+    rate_limit_anonymous_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
     rate_limit_sign_ins_per_minute: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     request_head_seconds: Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)] = 10
@@ -121,41 +121,41 @@ class Settings(BaseSettings):
     metrics_token: Annotated[MetricsToken | None, Field(repr=False)] = None
     metrics_token_file: str = ""
     metrics_top_accounts: Annotated[int, Field(ge=0, le=1000)] = 100
-    openid_issuer: Annotated[str, AfterValidator(check_issuer)] | None = None
-    openid_audience: Claim | None = None
-    openid_jwks_url: str | None = None
-    openid_organisation: Claim | None = None
-    openid_organisation_claim: Claim | None = None
-    openid_roles: Annotated[dict[str, RoleMapping], NoDecode, BeforeValidator(read_roles), Field(default_factory=dict)]
-    openid_groups_claim: Claim = "groups"
-    openid_subject_claim: Claim = "sub"
-    openid_client_id: Claim | None = None
-    openid_client_secret_file: str = ""
-    openid_scopes: Annotated[str, Field(pattern=r"^(?:[!#-\[\]-~]+ )*openid(?: [!#-\[\]-~]+)*$", max_length=1000)] = (
+    oidc_issuer: Annotated[str, AfterValidator(check_issuer)] | None = None
+    oidc_audience: Claim | None = None
+    oidc_jwks_url: str | None = None
+    oidc_organisation: Claim | None = None
+    oidc_organisation_claim: Claim | None = None
+    oidc_roles: Annotated[dict[str, RoleMapping], NoDecode, BeforeValidator(read_roles), Field(default_factory=dict)]
+    oidc_groups_claim: Claim = "groups"
+    oidc_subject_claim: Claim = "sub"
+    oidc_client_id: Claim | None = None
+    oidc_client_secret_file: str = ""
+    oidc_scopes: Annotated[str, Field(pattern=r"^(?:[!#-\[\]-~]+ )*openid(?: [!#-\[\]-~]+)*$", max_length=1000)] = (
         "openid"
     )
-    openid_session_minutes: Annotated[float, Field(ge=1, le=1440, allow_inf_nan=False)] = 60
+    oidc_session_minutes: Annotated[float, Field(ge=1, le=1440, allow_inf_nan=False)] = 60
     public_url: Annotated[str, AfterValidator(check_origin)] | None = None
 
     @model_validator(mode="after")
-    def _openid_is_whole(self) -> Self:
+    def _oidc_is_whole(self) -> Self:
         """Refuse an incomplete OpenID Connect configuration."""
-        given = [name for name in self.model_fields_set if name.startswith("openid_") and getattr(self, name)]
+        given = [name for name in self.model_fields_set if name.startswith("oidc_") and getattr(self, name)]
         if not given:
             return self
-        for name in ("openid_issuer", "openid_audience", "openid_roles"):
+        for name in ("oidc_issuer", "oidc_audience", "oidc_roles"):
             if name not in given:
                 raise ValueError(f"{_variable(min(given))} is set, but {_variable(name)} is not")
-        if bool(self.openid_organisation) == bool(self.openid_organisation_claim):
+        if bool(self.oidc_organisation) == bool(self.oidc_organisation_claim):
             raise ValueError(
-                f"set either {_variable('openid_organisation')} or {_variable('openid_organisation_claim')}, "
+                f"set either {_variable('oidc_organisation')} or {_variable('oidc_organisation_claim')}, "
                 "so that it is plain whose people the provider knows"
             )
-        if self.openid_jwks_url is not None and self.openid is not None:
+        if self.oidc_jwks_url is not None and self.openid is not None:
             try:
-                check_url(self.openid_jwks_url, by_http=self.openid.by_http)
+                check_url(self.oidc_jwks_url, by_http=self.openid.by_http)
             except ValueError as error:
-                raise ValueError(f"{_variable('openid_jwks_url')} is not right: {error}") from None
+                raise ValueError(f"{_variable('oidc_jwks_url')} is not right: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -183,17 +183,17 @@ class Settings(BaseSettings):
     @property
     def openid(self) -> OidcConfig | None:
         """OpenID Connect configuration, or None for API keys alone."""
-        if self.openid_issuer is None or self.openid_audience is None:
+        if self.oidc_issuer is None or self.oidc_audience is None:
             return None
         return OidcConfig(
-            issuer=self.openid_issuer,
-            audience=self.openid_audience,
-            organisation=self.openid_organisation,
-            organisation_claim=self.openid_organisation_claim,
-            roles=self.openid_roles,
-            jwks_url=self.openid_jwks_url,
-            groups_claim=self.openid_groups_claim,
-            subject_claim=self.openid_subject_claim,
+            issuer=self.oidc_issuer,
+            audience=self.oidc_audience,
+            organisation=self.oidc_organisation,
+            organisation_claim=self.oidc_organisation_claim,
+            roles=self.oidc_roles,
+            jwks_url=self.oidc_jwks_url,
+            groups_claim=self.oidc_groups_claim,
+            subject_claim=self.oidc_subject_claim,
         )
 
     def oidc_client(self) -> OidcClient | None:
@@ -202,10 +202,10 @@ class Settings(BaseSettings):
         Raises:
             InvalidInputError: the file with the client secret cannot be read.
         """
-        if self.openid is None or self.openid_client_id is None:
+        if self.openid is None or self.oidc_client_id is None:
             return None
-        secret = secret_in(self.openid_client_secret_file) if self.openid_client_secret_file else None
-        return OidcClient(self.openid, OidcClientConfig(self.openid_client_id, secret, self.openid_scopes))
+        secret = secret_in(self.oidc_client_secret_file) if self.oidc_client_secret_file else None
+        return OidcClient(self.openid, OidcClientConfig(self.oidc_client_id, secret, self.oidc_scopes))
 
     @property
     def database_urls(self) -> dict[str, str]:

@@ -180,10 +180,10 @@ class IdentityProvider:
         """The service's settings for it."""
         roles = {"officers": {"role": "privacy_officer"}, "planners": {"role": "planner"}}
         chosen: dict[str, Any] = {
-            "openid_issuer": self.issuer,
-            "openid_audience": AUDIENCE,
-            "openid_organisation": "hospital",
-            "openid_roles": json.dumps(roles),
+            "oidc_issuer": self.issuer,
+            "oidc_audience": AUDIENCE,
+            "oidc_organisation": "hospital",
+            "oidc_roles": json.dumps(roles),
         }
         return chosen | changed
 

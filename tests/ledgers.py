@@ -107,7 +107,7 @@ def _quiet() -> Settings:
 
 
 def _quietly() -> dict[str, Any]:
-    silent = {"rate_limit_failures_per_second": 0, "rate_limit_sign_ins_per_minute": 0}
+    silent = {"rate_limit_anonymous_per_second": 0, "rate_limit_sign_ins_per_minute": 0}
     return silent | {"signing_key_file": str(signing_key()[0]), "checkpoint_seconds": 0}
 
 

@@ -91,7 +91,7 @@ async def _signed_in(request: Request, flow: LoginState | None) -> Response:
     # The token itself is for the moment of the sign-in, and lives minutes: the session has an end of its own.
     open_session = partial(
         sessions.open_session,
-        lasting=timedelta(minutes=request.app.state.openid_session_minutes),
+        lasting=timedelta(minutes=request.app.state.oidc_session_minutes),
         request_id=request_id_of(request.scope),
         thumbprint=person.thumbprint,
     )

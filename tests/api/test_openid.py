@@ -38,7 +38,7 @@ def provider() -> Iterator[IdentityProvider]:
 
 @pytest.fixture(scope="module")
 def house(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    settings = provider.settings(openid_roles=json.dumps(ROLES))
+    settings = provider.settings(oidc_roles=json.dumps(ROLES))
     with open_ledger(tmp_path_factory.mktemp("house"), **settings) as ledger:
         provider.wait_for(ledger)
         yield furnish(ledger)
@@ -284,7 +284,7 @@ def test_a_person_who_asks_too_often_is_held_up_whatever_token_they_send(
 
 
 def test_a_claim_may_name_the_organisation(provider: IdentityProvider, tmp_path: Path) -> None:
-    settings = provider.settings(openid_organisation=None, openid_organisation_claim="tenant")
+    settings = provider.settings(oidc_organisation=None, oidc_organisation_claim="tenant")
     with open_ledger(tmp_path, **settings) as ledger:
         provider.wait_for(ledger)
         furnished = furnish(ledger)

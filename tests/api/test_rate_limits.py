@@ -48,7 +48,7 @@ def _knock(ledger: Ledger, key: str) -> httpx2.Response:
 def test_strangers_are_held_up_and_whoever_was_known_here_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_ledger(tmp_path, rate_limit_failures_per_second=0.2) as ledger:  # two at once
+    with open_ledger(tmp_path, rate_limit_anonymous_per_second=0.2) as ledger:  # two at once
         known, new = (ledger.keys["hospital", role] for role in ("viewer", "trainer"))
         assert _knock(ledger, known).status_code == 200
         statuses = [_knock(ledger, f"key_{number}.secret").status_code for number in range(4)]
@@ -65,5 +65,5 @@ def _check_stranger(reply: httpx2.Response) -> None:
 
 
 def test_a_key_that_is_found_costs_no_token_of_its_address(tmp_path: Path) -> None:
-    with open_ledger(tmp_path, rate_limit_failures_per_second=0.1) as ledger:
+    with open_ledger(tmp_path, rate_limit_anonymous_per_second=0.1) as ledger:
         assert {_knock(ledger, key).status_code for key in ledger.keys.values()} == {200}

@@ -70,7 +70,7 @@ def loud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         server = LiveServer(tmp_path_factory.mktemp("loud"), module="tests.api.loud_server")
         server.key("admin")
         patch.setenv("EPSILON_LEDGER_PLACEMENTS", json.dumps({"eu-2": url}))
-        patch.setenv("EPSILON_LEDGER_RATE_LIMIT_FAILURES_PER_SECOND", "0")
+        patch.setenv("EPSILON_LEDGER_RATE_LIMIT_ANONYMOUS_PER_SECOND", "0")
         server.start()
         yield server
         server.stop()
@@ -143,7 +143,7 @@ def test_neither_a_persons_token_nor_what_it_says_is_logged(tmp_path_factory: py
         server.key("admin")
         for name, value in provider.settings().items():
             patch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
-        patch.setenv("EPSILON_LEDGER_RATE_LIMIT_FAILURES_PER_SECOND", "0")
+        patch.setenv("EPSILON_LEDGER_RATE_LIMIT_ANONYMOUS_PER_SECOND", "0")
         server.start()
         tokens = [provider.token(), provider.token(exp=1), provider.token("ES256", iss="https://other.example")]
         tokens += [provider.token(header={"kid": "unknown"}), provider.token(groups=["strangers-of-the-house"])]

@@ -55,7 +55,7 @@ def way_of(ledger: Ledger, provider: IdentityProvider) -> Way:
 
 def settings_of(provider: IdentityProvider, **more: object) -> dict[str, Any]:
     """What a service is told of the provider, at which its pages are a client."""
-    return provider.settings(openid_client_id=CLIENT, **more)
+    return provider.settings(oidc_client_id=CLIENT, **more)
 
 
 def _is_signed_in(way: Way) -> bool:

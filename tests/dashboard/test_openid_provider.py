@@ -35,7 +35,7 @@ def test_the_service_proves_itself_by_its_secret(
     provider.configured = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
     file = tmp_path / "secret"
     file.write_text("s3cret:&%\n")
-    with open_ledger(tmp_path, **settings_of(provider, openid_client_secret_file=str(file))) as ledger:
+    with open_ledger(tmp_path, **settings_of(provider, oidc_client_secret_file=str(file))) as ledger:
         way = way_of(ledger, provider)
         assert way.come_back().status_code == 303
         assert ("client_secret" in provider.redeemed[-1]) is (methods == ["client_secret_post"])
@@ -44,8 +44,8 @@ def test_the_service_proves_itself_by_its_secret(
 def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Path, provider: IdentityProvider) -> None:
     (tmp_path / "empty").write_text("\n")
     for name in ("empty", "nowhere"):
-        settings = Settings(**settings_of(provider, openid_client_secret_file=str(tmp_path / name)))
-        with pytest.raises(InvalidInputError, match="EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE"):
+        settings = Settings(**settings_of(provider, oidc_client_secret_file=str(tmp_path / name)))
+        with pytest.raises(InvalidInputError, match="EPSILON_LEDGER_OIDC_CLIENT_SECRET_FILE"):
             settings.oidc_client()
 
 
@@ -65,9 +65,9 @@ def test_an_address_that_is_none_is_a_mistake(url: str) -> None:
 
 @pytest.mark.parametrize("scopes", ["", "profile", "openid ", 'openid "x"', "openid\nprofile"])
 def test_openid_is_always_asked_for(provider: IdentityProvider, scopes: str) -> None:
-    with pytest.raises(ValueError, match="openid_scopes"):
-        Settings(**settings_of(provider, openid_scopes=scopes))
-    assert Settings(**settings_of(provider, openid_scopes="openid groups")).openid_scopes == "openid groups"
+    with pytest.raises(ValueError, match="oidc_scopes"):
+        Settings(**settings_of(provider, oidc_scopes=scopes))
+    assert Settings(**settings_of(provider, oidc_scopes="openid groups")).oidc_scopes == "openid groups"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_without_a_provider_nobody_is_sent_anywhere(tmp_path: Path, provider: Id
 
 
 def test_strangers_make_the_service_ask_the_provider_only_so_often(tmp_path: Path, provider: IdentityProvider) -> None:
-    with open_ledger(tmp_path, **settings_of(provider), rate_limit_failures_per_second=0.1) as ledger:
+    with open_ledger(tmp_path, **settings_of(provider), rate_limit_anonymous_per_second=0.1) as ledger:
         way = way_of(ledger, provider)
         statuses = [way.come_back(code="made-up").status_code for _ in range(3)]
     assert statuses[0] == 401

@@ -17,7 +17,7 @@ KINDS = ("sqlite", "postgresql")
 ENVIRONMENT = {
     "EPSILON_LEDGER_SIGNING_KEY_FILE": str(signing_key()[0]),
     "EPSILON_LEDGER_RATE_LIMIT_PER_SECOND": "0",
-    "EPSILON_LEDGER_RATE_LIMIT_FAILURES_PER_SECOND": "0",
+    "EPSILON_LEDGER_RATE_LIMIT_ANONYMOUS_PER_SECOND": "0",
     "EPSILON_LEDGER_WEBHOOKS_ALLOW_PRIVATE": "true",
 }
 """A fuzz asks faster than one may, and is told so by no limit; its webhooks lead to closed ports of this machine."""

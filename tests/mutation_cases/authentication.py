@@ -112,20 +112,20 @@ CASES = (
         "app/service/auth/oidc/authorization_code.py",
         "if flow is None or not compare_digest(flow.state.encode(), state.encode()):",
         "if flow is None:",
-        ("tests/dashboard/test_oidc_client.py",),
+        ("tests/dashboard/test_openid_sign_in.py",),
     ),
     Mutation(
         "an identity provider's token for another sign-in signs in",
         "app/service/auth/oidc/tokens.py",
         "if not isinstance(told, str) or not compare_digest(told.encode(), nonce.encode()):",
         "if False:",
-        ("tests/dashboard/test_oidc_client.py",),
+        ("tests/dashboard/test_openid_sign_in.py",),
     ),
     Mutation(
         "an identity provider's answer is taken twice",
         "app/dashboard/oidc_login.py",
         '    keep_cookie(request, reply, FLOW_COOKIE, "", seconds=0)  # an answer is taken once\n',
         "",
-        ("tests/dashboard/test_oidc_client.py",),
+        ("tests/dashboard/test_openid_sign_in.py",),
     ),
 )

@@ -20,7 +20,7 @@ from tests.reliability.clients import PATIENCE_SECONDS, Trainer, open_budget
 from tests.reliability.failing_server import FAULTS
 from tests.reliability.history import Journal, check
 
-ROUNDS = int(os.environ.get("EPSILON_LEDGER_TORTURE", "1"))
+ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 """How long the tests run; one round in `make test`."""
 
 REPLICAS = 2

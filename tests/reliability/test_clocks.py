@@ -20,7 +20,7 @@ pytestmark = pytest.mark.postgresql
 
 HOUR = 3600
 MANY = 6 if ROUNDS == 1 else 20 * ROUNDS
-"""Leases, windows and keys; 1,000 in `make torture`."""
+"""Leases, windows and keys; 1,000 in `make soak`."""
 
 SOON_SECONDS = 12.0
 """After which a window closes and a key expires; each of them is made a moment before."""
@@ -78,7 +78,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
         for name, ahead in CLOCKS.items():
             folder = tmp_path_factory.mktemp(name)
             module, wrong = wrong_by(ahead, folder) if ahead else ("app", {})
-            unhindered = {"EPSILON_LEDGER_RATE_LIMIT_FAILURES_PER_SECOND": "0"}
+            unhindered = {"EPSILON_LEDGER_RATE_LIMIT_ANONYMOUS_PER_SECOND": "0"}
             servers[name] = LiveServer(folder, url, module=module, environment=wrong | unhindered)
         try:
             for server in servers.values():

@@ -24,7 +24,7 @@ STEPS = 40
 EXAMPLES = {"sqlite": 12 * ROUNDS, "postgresql": 4 * ROUNDS}
 DEEPEST = 4
 PHASES = (Phase.reuse, Phase.generate, *([Phase.shrink] if ROUNDS > 1 else []))
-"""To look for a shorter example takes minutes: `make torture` does."""
+"""To look for a shorter example takes minutes: `make soak` does."""
 
 NOISES = [10.0, 30.0]
 LIMITS = [0.5, 1.0, 2.0]

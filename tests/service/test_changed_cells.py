@@ -31,7 +31,7 @@ from tests.service.tampering import EVERY_CHECK
 
 DOCUMENT = Path(__file__).parents[2] / "docs/explanation/verification.md"
 DELETED = "a deleted row"
-THOROUGH = "EPSILON_LEDGER_TORTURE" in os.environ
+THOROUGH = "RELIABILITY_ROUNDS" in os.environ
 """Whether each change is made by itself, too, and all of them on PostgreSQL."""
 
 

@@ -92,7 +92,7 @@ def test_a_service_that_stops_does_not_wait_for_a_provider(tmp_path: Path, monke
             "ROLES": json.dumps({"officers": {"role": "viewer"}}),
         }
         for name, value in settings.items():
-            monkeypatch.setenv(f"EPSILON_LEDGER_OPENID_{name}", value)
+            monkeypatch.setenv(f"EPSILON_LEDGER_OIDC_{name}", value)
         server = LiveServer(tmp_path)
         server.start()
         assert drip.asked.wait(20)

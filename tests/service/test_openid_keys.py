@@ -139,7 +139,7 @@ def test_nobody_waits_for_a_fetch_of_another_one(provider: IdentityProvider) -> 
 def test_an_answer_that_is_no_key_set_leaves_the_keys_as_they_were(
     provider: IdentityProvider, later: Later, content: bytes
 ) -> None:
-    keys = _keys(provider, openid_jwks_url=provider.jwks_url)
+    keys = _keys(provider, oidc_jwks_url=provider.jwks_url)
     assert keys.find("RS256-0")
     provider.content = content
     later(RENEWED_SECONDS)

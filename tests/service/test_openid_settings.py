@@ -14,10 +14,10 @@ from tests.service.commands import commands
 
 ROLES = {"officers": {"role": "privacy_officer"}, "icu": {"role": "trainer", "scope": "mimic/icu-team"}}
 GOOD: dict[str, Any] = {
-    "openid_issuer": "https://login.example/realms/hospital",
-    "openid_audience": "ledger",
-    "openid_organisation": "hospital",
-    "openid_roles": json.dumps(ROLES),
+    "oidc_issuer": "https://login.example/realms/hospital",
+    "oidc_audience": "ledger",
+    "oidc_organisation": "hospital",
+    "oidc_roles": json.dumps(ROLES),
 }
 
 
@@ -35,36 +35,36 @@ def test_what_is_agreed() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"openid_issuer": None}, "EPSILON_LEDGER_OPENID_ISSUER is not"),
-        ({"openid_audience": None}, "EPSILON_LEDGER_OPENID_AUDIENCE is not"),
-        ({"openid_roles": None}, "EPSILON_LEDGER_OPENID_ROLES is not"),
-        ({"openid_organisation": None}, "set either EPSILON_LEDGER_OPENID_ORGANISATION or"),
-        ({"openid_organisation_claim": "tenant"}, "set either EPSILON_LEDGER_OPENID_ORGANISATION or"),
-        ({"openid_issuer": "http://login.example"}, "https://HOST"),
-        ({"openid_issuer": "login.example"}, "https://HOST"),
-        ({"openid_issuer": "https://"}, "https://HOST"),
-        ({"openid_issuer": "https://[::1"}, "no URL"),
-        ({"openid_issuer": "https://login.example:port"}, "no URL"),
-        ({"openid_issuer": "https://login.example?a=b"}, "no query"),
-        ({"openid_issuer": "https://user:word@login.example"}, "no user, password"),
-        ({"openid_issuer": "https://login.example#a"}, "no user, password or fragment"),
-        ({"openid_jwks_url": "http://login.example/keys"}, "EPSILON_LEDGER_OPENID_JWKS_URL is not right"),
-        ({"openid_jwks_url": "http://localhost/keys"}, "EPSILON_LEDGER_OPENID_JWKS_URL is not right"),
-        ({"openid_jwks_url": "file:///etc/passwd"}, "EPSILON_LEDGER_OPENID_JWKS_URL is not right"),
-        ({"openid_roles": "officers"}, "no JSON"),
-        ({"openid_roles": "[]"}, "no JSON object"),
-        ({"openid_roles": "{}"}, "no JSON object"),
-        ({"openid_roles": "[" * 100_000}, "too deep"),
-        ({"openid_roles": '{"a": {"role": "viewer"}, "a": {"role": "admin"}}'}, "'a' stands there twice"),
-        ({"openid_roles": '{"a": {"role": "viewer", "role": "admin"}}'}, "'role' stands there twice"),
-        ({"openid_roles": '{"a": "viewer"}'}, "needs a role"),
-        ({"openid_roles": '{"a": {"scope": "mimic"}}'}, "needs a role"),
-        ({"openid_roles": '{"a": {"role": "viewer", "scpoe": "mimic"}}'}, "has nothing else"),
-        ({"openid_roles": '{"a": {"role": "owner"}}'}, "there are viewer, trainer"),
-        ({"openid_roles": '{"a": {"role": ["viewer"]}}'}, "there are viewer, trainer"),
-        ({"openid_roles": '{"a": {"role": "viewer", "scope": 7}}'}, "path of an account"),
-        ({"openid_roles": '{"a": {"role": "viewer", "scope": ""}}'}, "path of an account"),
-        ({"openid_subject_claim": ""}, "at least 1 character"),
+        ({"oidc_issuer": None}, "EPSILON_LEDGER_OIDC_ISSUER is not"),
+        ({"oidc_audience": None}, "EPSILON_LEDGER_OIDC_AUDIENCE is not"),
+        ({"oidc_roles": None}, "EPSILON_LEDGER_OIDC_ROLES is not"),
+        ({"oidc_organisation": None}, "set either EPSILON_LEDGER_OIDC_ORGANISATION or"),
+        ({"oidc_organisation_claim": "tenant"}, "set either EPSILON_LEDGER_OIDC_ORGANISATION or"),
+        ({"oidc_issuer": "http://login.example"}, "https://HOST"),
+        ({"oidc_issuer": "login.example"}, "https://HOST"),
+        ({"oidc_issuer": "https://"}, "https://HOST"),
+        ({"oidc_issuer": "https://[::1"}, "no URL"),
+        ({"oidc_issuer": "https://login.example:port"}, "no URL"),
+        ({"oidc_issuer": "https://login.example?a=b"}, "no query"),
+        ({"oidc_issuer": "https://user:word@login.example"}, "no user, password"),
+        ({"oidc_issuer": "https://login.example#a"}, "no user, password or fragment"),
+        ({"oidc_jwks_url": "http://login.example/keys"}, "EPSILON_LEDGER_OIDC_JWKS_URL is not right"),
+        ({"oidc_jwks_url": "http://localhost/keys"}, "EPSILON_LEDGER_OIDC_JWKS_URL is not right"),
+        ({"oidc_jwks_url": "file:///etc/passwd"}, "EPSILON_LEDGER_OIDC_JWKS_URL is not right"),
+        ({"oidc_roles": "officers"}, "no JSON"),
+        ({"oidc_roles": "[]"}, "no JSON object"),
+        ({"oidc_roles": "{}"}, "no JSON object"),
+        ({"oidc_roles": "[" * 100_000}, "too deep"),
+        ({"oidc_roles": '{"a": {"role": "viewer"}, "a": {"role": "admin"}}'}, "'a' stands there twice"),
+        ({"oidc_roles": '{"a": {"role": "viewer", "role": "admin"}}'}, "'role' stands there twice"),
+        ({"oidc_roles": '{"a": "viewer"}'}, "needs a role"),
+        ({"oidc_roles": '{"a": {"scope": "mimic"}}'}, "needs a role"),
+        ({"oidc_roles": '{"a": {"role": "viewer", "scpoe": "mimic"}}'}, "has nothing else"),
+        ({"oidc_roles": '{"a": {"role": "owner"}}'}, "there are viewer, trainer"),
+        ({"oidc_roles": '{"a": {"role": ["viewer"]}}'}, "there are viewer, trainer"),
+        ({"oidc_roles": '{"a": {"role": "viewer", "scope": 7}}'}, "path of an account"),
+        ({"oidc_roles": '{"a": {"role": "viewer", "scope": ""}}'}, "path of an account"),
+        ({"oidc_subject_claim": ""}, "at least 1 character"),
     ],
     ids=str,
 )
@@ -77,7 +77,7 @@ def test_a_mistake_is_named(changed: dict[str, Any], told: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:80"])
 def test_a_provider_on_this_machine_needs_no_tls(host: str) -> None:
-    given = GOOD | {"openid_issuer": f"http://{host}/realms/a", "openid_jwks_url": f"http://{host}/keys"}
+    given = GOOD | {"oidc_issuer": f"http://{host}/realms/a", "oidc_jwks_url": f"http://{host}/keys"}
     assert Settings(**given).openid is not None
 
 
@@ -86,12 +86,12 @@ def test_the_command_line_says_it_in_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = commands(monkeypatch, capsys, "sqlite:///ledger.db")
-    monkeypatch.setenv(f"{PREFIX}OPENID_AUDIENCE", "ledger")
+    monkeypatch.setenv(f"{PREFIX}OIDC_AUDIENCE", "ledger")
     said = run("migrate")
     assert said.status == 2
-    assert said.err == "EPSILON_LEDGER_OPENID_AUDIENCE is set, but EPSILON_LEDGER_OPENID_ISSUER is not.\n"
-    monkeypatch.setenv(f"{PREFIX}OPENID_ISSUER", "http://login.example")
-    assert run("migrate").err.startswith("EPSILON_LEDGER_OPENID_ISSUER is not right: it must begin with https://HOST")
+    assert said.err == "EPSILON_LEDGER_OIDC_AUDIENCE is set, but EPSILON_LEDGER_OIDC_ISSUER is not.\n"
+    monkeypatch.setenv(f"{PREFIX}OIDC_ISSUER", "http://login.example")
+    assert run("migrate").err.startswith("EPSILON_LEDGER_OIDC_ISSUER is not right: it must begin with https://HOST")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_who_is_in_several_groups_has_one_role(groups: list[str], expected: Role
         "d": {"role": "planner"},
         "e": {"role": "auditor"},
     }
-    terms = Settings(**GOOD | {"openid_roles": json.dumps(roles)}).openid
+    terms = Settings(**GOOD | {"oidc_roles": json.dumps(roles)}).openid
     assert terms is not None
     assert granted(terms, groups) == expected
     assert granted(terms, groups[::-1]) == expected

@@ -1,6 +1,6 @@
 """Random interleavings of all that a training loop does and suffers: releases, draws and charges stay equal.
 
-`make torture` runs them long: 50 rounds are 2,000 interleavings in one process, 300 of two processes, and 150 fits.
+`make soak` runs them long: 50 rounds are 2,000 interleavings in one process, 300 of two processes, and 150 fits.
 """
 
 import json
@@ -26,7 +26,7 @@ from tests.sdk.ecosystems.conftest import HOOKS_WARN
 from tests.sdk.ecosystems.interleavings import ACTIONS, discard, interleave
 from tests.sdk.ecosystems.test_lightning import trainer_of
 
-ROUNDS = int(os.environ.get("EPSILON_LEDGER_TORTURE", "1"))
+ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 INTERLEAVINGS = 40
 DISTRIBUTED = 6
 FITS = 3

@@ -118,9 +118,9 @@ def secret_in(file: str) -> str:
     try:
         secret = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE cannot be read: {error}") from None
+        raise InvalidInputError(f"EPSILON_LEDGER_OIDC_CLIENT_SECRET_FILE cannot be read: {error}") from None
     if not secret:
-        raise InvalidInputError("The file that EPSILON_LEDGER_OPENID_CLIENT_SECRET_FILE names is empty.")
+        raise InvalidInputError("The file that EPSILON_LEDGER_OIDC_CLIENT_SECRET_FILE names is empty.")
     return secret
 
 

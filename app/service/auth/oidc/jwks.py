@@ -153,7 +153,7 @@ def configuration_of(terms: OidcConfig) -> dict[str, object]:
     """
     told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
     if told.get("issuer") != terms.issuer:
-        raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OPENID_ISSUER")
+        raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OIDC_ISSUER")
     return told
 
 
