@@ -153,7 +153,7 @@ CASES = (
     Mutation(
         "what a plan held beyond a lowered limit is not returned with the refusal",
         "app/service/charging/decision.py",
-        "and is_withdrawn(reservation, steps[0]) and command.end_plan is not None:",
+        "and is_withdrawn(reservation, steps[0]) and command.ends_plan:",
         "and False:",
         (LOWERED,),
         "refused_from_the_moment and not postgresql",

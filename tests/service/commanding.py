@@ -96,7 +96,7 @@ class Office:
                 command.ready.require(account, events)
             except CostNotReadyError as missing:
                 missing.compute(self.organisation_id)
-        command.ask_for_path()
+        command.needs_path = True
         command.ready.searches = 10**6  # a refusal goes without the noise that fits
 
 

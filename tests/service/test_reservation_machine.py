@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +24,8 @@ from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.auth import authentication
 from app.service.charging.close import end_withdrawn
-from app.service.charging.requests import StepResult
+from app.service.charging.group import CommandResult, NotReady
+from app.service.charging.requests import PlanWithdrawnError, StepCommand, StepResult
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
 from app.service.governance.api_keys import create_key
@@ -148,6 +148,18 @@ class Reserving(RuleBasedStateMachine):
             if run.further_reports():
                 run.overdrawn = run.overdrawn or not fits(self.offices[0].path(run.id), Counter())
 
+    def decided(self, office: Office, command: StepCommand) -> CommandResult:
+        [outcome] = office.once(command)
+        while isinstance(outcome, NotReady):
+            if isinstance(outcome, CostNotReadyError):
+                outcome.compute(command.organisation_id)
+            elif isinstance(outcome, PlanWithdrawnError):
+                end_withdrawn(self.ledger.database, command.call, command.request.run_id, outcome.reservation_id)
+            else:
+                command.needs_path = True
+            [outcome] = office.once(command)
+        return outcome
+
     def steps(self, place: int, asked: list[tuple[DpEvent, int]], mode: str, share: int, *, number: bool) -> None:
         run = self.runs[place % len(self.runs)]
         if share and run.active is not None and run.active.left:  # a part of what is planned
@@ -168,11 +180,8 @@ class Reserving(RuleBasedStateMachine):
             request(run.id, *asked, first=run.next_step if number else None, attempt=run.attempt, mode=mode)
         )
         command.call = office.call(self.now)
-        command.end_plan = partial(end_withdrawn, self.ledger.database, command.call, run.id)
-        [outcome] = office.once(command)
-        while isinstance(outcome, CostNotReadyError):
-            outcome.compute(command.organisation_id)
-            [outcome] = office.once(command)
+        command.ends_plan = True
+        outcome = self.decided(office, command)
         if frozen:
             assert isinstance(outcome, LedgerError)
             return

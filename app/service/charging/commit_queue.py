@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
 from app.service.charging.close import end_withdrawn
 from app.service.charging.group import CommandResult, commit_group, preview
-from app.service.charging.requests import StepCommand, StepRequest, StepResult
+from app.service.charging.requests import PathNotLockedError, PlanWithdrawnError, StepCommand, StepRequest, StepResult
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 from app.service.metrics import counters
 from app.service.metrics.tracing import TRACES
@@ -87,17 +87,11 @@ class CommitQueue:
             SQLAlchemyError: the database failed; it is safe to ask again.
         """
         command = _command(call, request)
-        command.end_plan = partial(end_withdrawn, self.db, call, request.run_id)
+        command.ends_plan = True
         asked_at = perf_counter()
-        while True:
-            with TRACES.span("admission"):
-                outcome = await self._submit(command)
-            if isinstance(outcome, StepResult):
-                counters.observe_admission(perf_counter() - asked_at)
-                return outcome
-            if not isinstance(outcome, CostNotReadyError):
-                raise outcome
-            await outcome.computed(call.organisation_id)
+        result = await self._repeated(command, self._admit)
+        counters.observe_admission(perf_counter() - asked_at)
+        return result
 
     async def preview(self, call: RequestContext, request: StepRequest) -> StepResult:
         """Decide as `authorize_steps` would, and record nothing.
@@ -114,12 +108,7 @@ class CommitQueue:
             AccountingError: as `decide`.
             SQLAlchemyError: the database failed.
         """
-        command = _command(call, request)
-        while True:
-            try:
-                return await asyncio.to_thread(preview, self.db, self.memory, command)
-            except CostNotReadyError as missing:
-                await missing.computed(call.organisation_id)
+        return await self._repeated(_command(call, request), self._preview)
 
     @property
     def waiting(self) -> int:
@@ -130,6 +119,30 @@ class CommitQueue:
         """Write what still waits, and end."""
         await asyncio.gather(*self._writers.values())
         self._threads.shutdown()
+
+    async def _repeated(
+        self, command: StepCommand, attempt: "Callable[[StepCommand], Awaitable[CommandResult | Exception]]"
+    ) -> StepResult:
+        """Try a command until it lacks nothing; between two attempts, what it lacks is done without a lock."""
+        while True:
+            match await attempt(command):
+                case StepResult() as result:
+                    return result
+                case CostNotReadyError() as missing:
+                    await missing.computed(command.organisation_id)
+                case PathNotLockedError():
+                    command.needs_path = True
+                case PlanWithdrawnError(reservation_id=ended):
+                    await asyncio.to_thread(end_withdrawn, self.db, command.call, command.request.run_id, ended)
+                case error:
+                    raise error
+
+    async def _preview(self, command: StepCommand) -> CommandResult:
+        return await asyncio.to_thread(preview, self.db, self.memory, command)
+
+    async def _admit(self, command: StepCommand) -> CommandResult | Exception:
+        with TRACES.span("admission"):
+            return await self._submit(command)
 
     async def _submit(self, command: StepCommand) -> CommandResult | Exception:
         # SQLite has one writer. PostgreSQL has many: an organisation whose rows are locked delays no other one.

@@ -23,12 +23,17 @@ from app.ledger.windows import require_open
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.alerts.alert_factory import exhausted, overdrawn
 from app.service.charging.refusing import refusal_details, with_limit_change
-from app.service.charging.requests import Mode, OnExceed, StepCommand, StepResult
+from app.service.charging.requests import (
+    Mode,
+    OnExceed,
+    PathNotLockedError,
+    PlanWithdrawnError,
+    StepCommand,
+    StepResult,
+)
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.charging.watching import require_allowed, require_no_sweep, with_deviations
-from app.service.costing import CostNotReadyError
 from app.service.idempotency import key_reused_error
-from app.service.worker_pool.pool import Job
 
 
 def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
@@ -54,7 +59,9 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         BudgetClosedError: an account of the path is not open.
         AccountQuarantinedError: verification found an account of the path wrong.
         PolicyViolationError: a policy of the path does not allow it.
-        UnpreparedError: something is to be done before the command is decided.
+        CostNotReadyError: a cost is to be computed first.
+        PathNotLockedError: the accounts above the run are to be locked first.
+        PlanWithdrawnError: the run's reservation is to be ended first.
     """
     request = command.request
     run = work.run(command.organisation_id, request.run_id)
@@ -77,7 +84,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     if taken is not None:
         decision = _under_reservation(work, command, run, taken, covered, asked)
     elif path is None:
-        raise CostNotReadyError(Job(command.ask_for_path, ()))
+        raise PathNotLockedError
     else:
         decision = _by_the_accounts(work, command, run, path, steps, asked)
     return StepResult(decision, replayed=False)
@@ -123,14 +130,14 @@ def _taken(
     """The run's reservation with these steps taken out of its plan, if it covers all of them; and the steps.
 
     Raises:
-        UnpreparedError: a lowered limit has withdrawn them, and the plan is to be ended first.
+        PlanWithdrawnError: a lowered limit has withdrawn them, and the plan is to be ended first.
     """
     reservation = _usable(work, command)
     taken = None if reservation is None else take(reservation, steps, command.call.lapsed_by)
     if isinstance(taken, Shortfall) and reservation is not None and reservation.steps_withdrawn:
         covered = first_covered(reservation, steps)
-        if not covered and is_withdrawn(reservation, steps[0]) and command.end_plan is not None:
-            raise CostNotReadyError(Job(command.end_plan, (reservation.id,)))
+        if not covered and is_withdrawn(reservation, steps[0]) and command.ends_plan:
+            raise PlanWithdrawnError(reservation.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
             steps = _first(steps, covered)
             taken = take(reservation, steps, command.call.lapsed_by)

@@ -16,13 +16,16 @@ from app.persistence.database import ALL_TENANTS, Database, Whose
 from app.service.charging.cache import LedgerCache
 from app.service.charging.decision import decide
 from app.service.charging.loading import load
-from app.service.charging.requests import StepCommand, StepResult
+from app.service.charging.requests import PathNotLockedError, PlanWithdrawnError, StepCommand, StepResult
 from app.service.charging.saving import remember, save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError
 
-CommandResult = StepResult | LedgerError | AccountingError | CostNotReadyError
-"""An answer, a rule that says no, or what is to be computed before the command may come again."""
+NotReady = CostNotReadyError | PathNotLockedError | PlanWithdrawnError
+"""What is to be done before a command may come again."""
+
+CommandResult = StepResult | LedgerError | AccountingError | NotReady
+"""An answer, a rule that says no, or what the command lacks."""
 
 
 def commit_group(
@@ -52,7 +55,7 @@ def commit_group(
     return outcomes
 
 
-def preview(db: Database, memory: LedgerCache, command: StepCommand) -> StepResult:
+def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandResult:
     """Decide about a command as it would be decided now, and write nothing.
 
     Args:
@@ -61,15 +64,10 @@ def preview(db: Database, memory: LedgerCache, command: StepCommand) -> StepResu
         command: what is asked.
 
     Returns:
-        The answer.
-
-    Raises:
-        LedgerError: as `decide`.
-        AccountingError: as `decide`.
-        UnpreparedError: something is to be computed first.
+        The outcome.
     """
     with db.read(command.organisation_id) as tx:
-        return decide(load(tx, memory, [command.wanted]), command)
+        return _outcome(load(tx, memory, [command.wanted]), command)
 
 
 def _whose(commands: Sequence[StepCommand]) -> Whose:
@@ -81,5 +79,5 @@ def _whose(commands: Sequence[StepCommand]) -> Whose:
 def _outcome(work: UnitOfWork, command: StepCommand) -> CommandResult:
     try:
         return decide(work, command)
-    except (LedgerError, AccountingError, CostNotReadyError) as reason:
+    except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanWithdrawnError) as reason:
         return reason

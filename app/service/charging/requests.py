@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -86,8 +85,8 @@ class StepCommand:
         request: what is asked.
         ready: what was computed for it outside the transaction.
         needs_path: whether the accounts above the run must be locked although a reservation is believed to cover it.
-        end_plan: ends a reservation whose next steps were withdrawn, by its id, so that the rest of it is returned
-            before the steps are decided; None: nothing is to be changed.
+        ends_plan: whether a reservation whose next steps were withdrawn is ended before the steps are decided, so that
+            the rest of it is returned.
         charges_sweep: whether it is the one charge of a sweep.
     """
 
@@ -95,7 +94,7 @@ class StepCommand:
     request: StepRequest
     ready: PrecomputedCosts
     needs_path: bool = False
-    end_plan: Callable[[str], None] | None = None
+    ends_plan: bool = False
     charges_sweep: bool = False
 
     @property
@@ -113,9 +112,21 @@ class StepCommand:
         """What the command needs of the ledger."""
         return LoadRequest(self.organisation_id, self.request.run_id, self.request.idempotency_key, self.needs_path)
 
-    def ask_for_path(self) -> None:
-        """Have the accounts above the run locked when the command comes again."""
-        self.needs_path = True
+
+class PathNotLockedError(Exception):
+    """A command needs the accounts above its run, and only the run's own account was locked."""
+
+
+class PlanWithdrawnError(Exception):
+    """A reservation whose next steps a lowered limit has withdrawn is to be ended before a command is decided.
+
+    Args:
+        reservation_id: which.
+    """
+
+    def __init__(self, reservation_id: str) -> None:
+        super().__init__("a reservation must be ended first")
+        self.reservation_id = reservation_id
 
 
 @dataclass(frozen=True, slots=True)

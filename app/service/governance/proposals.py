@@ -116,8 +116,10 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
     """
     call.require_permission(Permission.PROPOSAL_APPROVE)
 
-    def work(tx: Connection, proposal: Proposal, ready: PrecomputedCosts) -> None:
+    def require_allowed(tx: Connection, proposal: Proposal) -> None:
         _require_decidable(tx, call, proposal)
+
+    def work(tx: Connection, proposal: Proposal, ready: PrecomputedCosts) -> None:
         _EFFECTS[proposal.kind].approve(tx, call, proposal, ready)
 
     with call.db.read(call.organisation_id) as tx:
@@ -126,7 +128,7 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
         if around is not None:
             _require_decidable(tx, call, proposal)
     with nullcontext() if around is None else around(call, proposal):
-        return _decide(call, proposal_id, ProposalStatus.APPROVED, reason, work)
+        return _decide(call, proposal_id, _Change(ProposalStatus.APPROVED, require_allowed, work), reason)
 
 
 def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
@@ -147,23 +149,34 @@ def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Propos
     """
     call.require_permission(Permission.LEDGER_READ)
 
-    def work(tx: Connection, proposal: Proposal, _: PrecomputedCosts) -> None:
+    def require_allowed(_: Connection, proposal: Proposal) -> None:
         if proposal.proposed_by != call.principal.actor:
             call.require_permission(Permission.PROPOSAL_APPROVE)
+
+    def work(tx: Connection, proposal: Proposal, _: PrecomputedCosts) -> None:
         end = _EFFECTS[proposal.kind].reject
         if end is not None:
             end(tx, call, proposal)
 
-    return _decide(call, proposal_id, ProposalStatus.REJECTED, reason, work)
+    return _decide(call, proposal_id, _Change(ProposalStatus.REJECTED, require_allowed, work), reason)
 
 
-def _decide(
-    call: RequestContext,
-    proposal_id: str,
-    status: ProposalStatus,
-    reason: str | None,
-    work: Callable[[Connection, Proposal, PrecomputedCosts], None],
-) -> Proposal:
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What becomes of a proposal.
+
+    Args:
+        status: that it reaches.
+        require_allowed: refuses a caller who may not decide; it is called before anything is written.
+        work: what the decision does besides being written.
+    """
+
+    status: ProposalStatus
+    require_allowed: Callable[[Connection, Proposal], None]
+    work: Callable[[Connection, Proposal, PrecomputedCosts], None]
+
+
+def _decide(call: RequestContext, proposal_id: str, change: _Change, reason: str | None) -> Proposal:
     def decide(ready: PrecomputedCosts) -> Proposal:
         with call.db.write(call.organisation_id) as tx:
             organisations.lock(tx, call.organisation_id)
@@ -173,15 +186,16 @@ def _decide(
                     f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
                     proposal_status=str(proposal.status),
                 )
-            own = status is ProposalStatus.REJECTED and proposal.proposed_by == call.principal.actor
-            reached = ProposalStatus.WITHDRAWN if own else status
+            change.require_allowed(tx, proposal)
+            own = change.status is ProposalStatus.REJECTED and proposal.proposed_by == call.principal.actor
+            reached = ProposalStatus.WITHDRAWN if own else change.status
             decided = replace(
                 proposal, status=reached, decided_by=call.principal.actor, decided_at=call.now, decision_reason=reason
             )
             proposals.decide(tx, call.organisation_id, decided)
             before, after = ({"status": str(each.status)} for each in (proposal, decided))
             call.record(tx, AuditEvent(AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason))
-            work(tx, proposal, ready)
+            change.work(tx, proposal, ready)
             return decided
 
     return run_with_costs(call.organisation_id, lambda ready: call.db.retried(lambda: decide(ready)))
