@@ -1,1 +1,1 @@
-"""Who asks: keys and people, what they may do, how often."""
+"""Authenticate callers, authorize them and limit their rate."""

@@ -1,4 +1,4 @@
-"""Organisations, and who asks."""
+"""Create organisations and authenticate API keys."""
 
 import hashlib
 import hmac
@@ -20,23 +20,23 @@ from app.service.audit_log import AuditEvent, record_event
 from app.service.ids import new_id
 
 DEFAULT_PLACEMENT = "default"
-"""The name of the one database that every service has."""
+"""The placement of the one database that every service has."""
 
 CLI_ACTOR = Actor("cli")
-"""Whoever may run commands on the machine; which person that was, the machine knows."""
+"""The actor of commands; the operating system knows which person ran them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks.
+    """An authenticated caller.
 
     Args:
-        organisation_id: whose ledger.
-        actor: the key's id, or "oidc:" and a person's subject.
-        role: what they may do.
-        placement: on which database the organisation is.
-        scope: the account on or beneath which they may; None: everywhere in the organisation.
-        expires_at: from when on they may nothing; None: never.
+        organisation_id: the organisation whose ledger the caller may use.
+        actor: the id of the API key, or "oidc:" and a person's subject.
+        role: the caller's permissions.
+        placement: the database that has the organisation.
+        scope: the account to which the role is bound, with its descendants; None: the whole organisation.
+        expires_at: end of the key or token; None: never.
     """
 
     organisation_id: str
@@ -48,19 +48,16 @@ class Principal:
 
 
 def create_organisation(db: Database, name: str, now: datetime, everywhere: Collection[Database] = ()) -> str:
-    """Found an organisation.
+    """Create an organisation and return its id.
 
     Args:
-        db: the database on which it will live.
+        db: the database that is to have the organisation.
         name: unique, 1 to 100 characters.
         now: in UTC.
-        everywhere: the databases of all placements, if there are several, the default one first.
-
-    Returns:
-        Its id.
+        everywhere: the databases of all placements, the default one first, if there are several.
 
     Raises:
-        InvalidInputError: the name cannot be read.
+        InvalidInputError: the name is not valid.
         NameTakenError: another organisation has this name.
     """
     check_name(name)
@@ -77,7 +74,7 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
 
     def create() -> str:
         organisation_id = new_id("org", now)
-        # Whoever founds an organisation, wherever it will live, holds the gate: two cannot take one name at once.
+        # The default database's lock serializes creation on all placements, so that names stay unique.
         with gate.write(ALL_TENANTS) as tx:
             organisations.lock_names(tx)
             require_free(tx)
@@ -95,16 +92,10 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
 
 
 def credentials(authorization: str | None) -> tuple[str, str]:
-    """The id and the secret that a header holds.
-
-    Args:
-        authorization: the header's value.
-
-    Returns:
-        Both, as they were sent.
+    """Split an Authorization header into the id and the secret of an API key.
 
     Raises:
-        AuthenticationError: it holds no key.
+        AuthenticationError: the header has no API key.
     """
     scheme, _, key = (authorization or "").partition(" ")
     key_id, _, secret = key.strip().partition(".")
@@ -116,7 +107,7 @@ def credentials(authorization: str | None) -> tuple[str, str]:
 
 
 class KeyRefusedError(AuthenticationError):
-    """A key of this ledger, or something that pretends to be it, opens nothing.
+    """Refusal of a stored key: revoked, expired, or sent with a wrong secret.
 
     Args:
         key: as it is stored.
@@ -133,20 +124,11 @@ class KeyRefusedError(AuthenticationError):
 def authenticate(
     db: Database, authorization: str | None, now: datetime, placement: str = DEFAULT_PLACEMENT
 ) -> Principal:
-    """Find out who asks.
-
-    Args:
-        db: a ledger's database.
-        authorization: the header's value.
-        now: in UTC.
-        placement: the database's name.
-
-    Returns:
-        The caller.
+    """Authenticate an API key.
 
     Raises:
-        AuthenticationError: no key, or none that this database knows.
-        KeyRefusedError: a key that it knows, and that opens nothing; only who has the secret is told why.
+        AuthenticationError: the header has no key, or one that this database does not have.
+        KeyRefusedError: the key is refused; only a caller with the right secret learns the reason.
     """
     key_id, secret = credentials(authorization)
     with db.read(ALL_TENANTS) as tx:
@@ -164,11 +146,11 @@ def authenticate(
 
 
 def principal_of(record: KeyRecord, placement: str) -> Principal:
-    """Who asks with a key."""
+    """Build the principal of an API key."""
     return Principal(record.organisation_id, record.id, Role(record.role), placement, record.scope, record.expires_at)
 
 
 def secret_hash(secret: str) -> bytes:
-    """What is stored of a secret."""
-    # A fast hash is right here: the secret has 256 random bits, so there is nothing to guess.
+    """Hash a secret for storage."""
+    # A fast hash is enough: the secret has 256 random bits.
     return hashlib.sha256(secret.encode()).digest()

@@ -1,4 +1,4 @@
-"""The ways to the databases, past those that do not answer."""
+"""Circuit breakers of the databases."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +14,10 @@ from app.persistence.database import Database
 
 @dataclass
 class CircuitBreaker:
-    """The way to one database: while it does not answer, one caller at a time tries, and the others are told at once.
+    """Circuit breaker of one database.
 
-    So those who wait for a database that is gone do not take all threads from those who need another one.
+    While the database does not answer, one caller at a time tries it and the others fail at once. So callers that wait
+    for it never take all threads from the callers of other databases.
     """
 
     db: Database
@@ -25,7 +26,11 @@ class CircuitBreaker:
 
     @contextmanager
     def passed(self) -> Iterator[Database]:
-        """The database, and a note of whether it answered."""
+        """Yield the database and record whether it answered.
+
+        Raises:
+            LedgerUnavailableError: the circuit is open, and another caller tries the database.
+        """
         knocks = self.shut
         if knocks and not self._knocking.acquire(blocking=False):
             raise LedgerUnavailableError("The database does not answer. Repeat the request in a moment.")
@@ -34,7 +39,7 @@ class CircuitBreaker:
         except (SQLAlchemyError, LedgerUnavailableError):
             self.shut = True
             raise
-        except AuthenticationError:  # an answer as well
+        except AuthenticationError:  # the database answered
             self.shut = False
             raise
         else:
@@ -45,7 +50,7 @@ class CircuitBreaker:
 
 
 class CircuitBreakers:
-    """The way to every database, by the name of its placement.
+    """Circuit breakers of all databases, by placement.
 
     Args:
         databases: the default one first.
@@ -55,27 +60,27 @@ class CircuitBreakers:
         self._doors = {placement: CircuitBreaker(db) for placement, db in databases.items()}
 
     def now(self) -> datetime:
-        """What time it is by the first of the databases whose clock is known; tokens go by that.
+        """Get the time of the first database whose clock is known; tokens are checked against it.
 
         Raises:
-            SQLAlchemyError: none is known, and the default one does not answer.
+            SQLAlchemyError: no clock is known, and the default database does not answer.
         """
         doors = list(self)
         return next((door for door in doors if door.db.clock.known), doors[0]).db.clock.now()
 
     def __getitem__(self, placement: str) -> CircuitBreaker:
-        """The way to the database of a placement."""
+        """Get the circuit breaker of a placement."""
         return self._doors[placement]
 
     def __iter__(self) -> Iterator[CircuitBreaker]:
-        """The ways to all of them, the default one first."""
+        """Iterate over the circuit breakers, the default one first."""
         return iter(self._doors.values())
 
     def in_order(self, last: str | None = None) -> list[str]:
-        """Where to look for somebody: where they were found the last time, then where one is answered.
+        """List the placements in order of search: `last` first, then those that answer, then the others.
 
         Args:
-            last: the placement where they were found; None: nowhere yet.
+            last: the placement that had the caller before; None: unknown.
         """
         doors = self._doors
         return sorted(doors, key=lambda placement: (placement != last, doors[placement].shut))

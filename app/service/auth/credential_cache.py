@@ -1,4 +1,4 @@
-"""Who was authenticated a moment ago, and on which database: the way of every request, past the database."""
+"""Cache authenticated callers, so that most requests need no query."""
 
 import asyncio
 import hashlib
@@ -28,35 +28,34 @@ from app.service.background import apart
 from app.service.metrics import counters
 
 BELIEVED_SECONDS = 1.0
-"""For how long a caller is believed to be who the database said: so long a withdrawn key may still open."""
+"""Lifetime of a cached caller: a revoked key can work for this long."""
 
 LOOK_SECONDS = 0.4
-"""How often those who ask are looked up anew, beside their requests, so that none of these has to wait for it."""
+"""Interval of the background refresh, which keeps active callers from waiting for a query."""
 
 IDLE_SECONDS = 5.0
-"""Who has not asked for so long is looked up again when they ask."""
+"""Callers that sent no request for this long leave the cache."""
 
 USE_WRITTEN_SECONDS = 60.0
-"""How often it is written when keys were used last."""
+"""Interval at which the last use of keys is written."""
 
 MOST_CALLERS = 10_000
-"""How many are remembered."""
+"""Size of the cache."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Known:
-    """A caller; all moments by the monotonic clock.
+    """A cached caller; all times are of the monotonic clock.
 
     Args:
-        caller: as the database, or the identity provider, said.
-        seen_at: before it was asked.
+        seen_at: before the query that found the caller.
         used_at: of the last request.
-        written_at: when the use was written; that of tokens is not.
-        person: who has a token; None: it is a key, or a session.
-        session: the row that the session's secret has opened; None: there is none.
-        thumbprint: of the provider's key that vouched for whose session it is; None: it is a key's, or there is none.
+        written_at: when the last use was written; never for tokens.
+        person: set for a bearer token.
+        session: the row that the session's secret matched; set for a session.
+        thumbprint: of the provider's key that signed the token of a person's session.
     """
 
     caller: Principal
@@ -69,16 +68,16 @@ class _Known:
 
     @property
     def of_key(self) -> bool:
-        """Whether a key of this ledger is used, if by way of a session."""
+        """Whether an API key of this ledger is used, directly or by a session."""
         return self.person is None and self.thumbprint is None
 
 
 class Authenticator:
-    """Callers who were authenticated a moment ago.
+    """Authenticate callers and cache them.
 
     Args:
-        databases: by the name of their placement, the default one first.
-        openid: what is agreed with an identity provider; None: there is none.
+        databases: by placement, the default one first.
+        openid: the OpenID Connect provider; None: not configured.
     """
 
     def __init__(self, databases: Mapping[str, Database], openid: OidcConfig | None = None) -> None:
@@ -89,7 +88,7 @@ class Authenticator:
         self._people = None if openid is None else OidcAuthenticator(openid, self._doors, self._failures)
 
     def find(self, authorization: str | None) -> Principal | None:
-        """The caller, if this header was authenticated a moment ago."""
+        """Get the cached caller of a header; None: not in the cache."""
         known = self._known.get(_fingerprint(authorization))
         now = monotonic()
         if known is None or now - known.seen_at >= BELIEVED_SECONDS:
@@ -101,27 +100,23 @@ class Authenticator:
         return known.caller
 
     def was_known(self, authorization: str | None) -> bool:
-        """Whether this header was ever authenticated here, as far as one remembers."""
+        """Whether this process has authenticated the header before, as far as the cache goes back."""
         return self._ever.get(_fingerprint(authorization)) is not None
 
     def authenticate(self, authorization: str | None, request_id: str | None = None) -> Principal:
-        """Find out who asks, and remember it for a moment.
+        """Authenticate a caller and cache the result.
 
-        A key or a session is looked up where it was found the last time, then on the default placement, then on the
-        others; on those that did not answer only when the rest does not know it.
+        Keys and sessions are searched where they were found before, then on the default placement, then on the others.
+        Placements that do not answer come last.
 
         Args:
-            authorization: the header's value, or a session's cookie behind its scheme.
-            request_id: of the HTTP request, for the record of a key that opens nothing.
-
-        Returns:
-            The caller.
+            authorization: the header's value, or a session cookie after its scheme.
+            request_id: of the HTTP request, for the audit log.
 
         Raises:
-            AuthenticationError: no key or token, or one that opens nothing.
-            LedgerUnavailableError: a database does not answer, and no other one knows the key; or the identity provider
-                does not.
-            SQLAlchemyError: as before.
+            AuthenticationError: the credential is missing, unknown or refused.
+            LedgerUnavailableError, SQLAlchemyError: a database or the provider does not answer, and no other database
+                knows the credential.
         """
         header = _fingerprint(authorization)
         token = token_in(authorization)
@@ -144,7 +139,7 @@ class Authenticator:
             except AuthenticationError as error:
                 failure = failure or error
             except (SQLAlchemyError, LedgerUnavailableError) as error:
-                failure = error  # that database may know the key
+                failure = error  # that database may have the key
             else:
                 self._remember(header, known)
                 return known.caller
@@ -152,30 +147,29 @@ class Authenticator:
         raise failure
 
     def sign_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
-        """Find out who has signed in at the identity provider.
+        """Authenticate a person by the ID token of an OpenID Connect login.
 
         Args:
-            token: the ID token that it answered with.
-            client_id: as it knows this service.
-            nonce: that this sign-in sent.
+            token: the ID token.
+            client_id: of this service at the provider.
+            nonce: that this login sent.
             request_id: of the HTTP request.
 
         Raises:
-            AuthenticationError: the token opens nothing.
-            LedgerUnavailableError: the provider, or a database, does not answer.
-            SQLAlchemyError: as before.
+            AuthenticationError: the token is refused.
+            LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
         """
         assert self._people is not None, "nobody is sent to a provider that is not configured"
         return self._people.signed_in(token, client_id, nonce, request_id)
 
     async def keep_fresh(self, placement: str) -> None:
-        """Look up anew whoever asks of a database, until cancelled; who is not found any more is forgotten."""
+        """Refresh the cached callers of a placement until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await asyncio.to_thread(self.refresh, placement)
                 counters.background_done("keys")
-            except (SQLAlchemyError, LedgerError) as error:  # they are believed no longer, and look themselves up
+            except (SQLAlchemyError, LedgerError) as error:  # entries expire, and requests look the callers up
                 _logger.warning(
                     "The keys of the placement %s could not be looked up: %s", placement, error_summary(error)
                 )
@@ -183,18 +177,18 @@ class Authenticator:
                 _logger.exception("The keys of the placement %s could not be looked up", placement)
 
     async def keep_provider_fresh(self) -> None:
-        """Fetch the keys of the identity provider now and then, until cancelled."""
+        """Refresh the provider's signing keys until cancelled."""
         while self._people is not None:
             try:
                 await apart(self._people.renew)
-            except LedgerUnavailableError:  # a request does so already
+            except LedgerUnavailableError:  # a request fetches them already
                 pass
             except Exception:
                 _logger.exception("The keys of the identity provider could not be fetched")
             await asyncio.sleep(RETRIED_SECONDS)
 
     def refresh(self, placement: str) -> None:
-        """Look up anew whoever has asked of a database lately, and write when their keys were used."""
+        """Look up the cached callers of a placement again, and write the last use of their keys."""
         asked = monotonic()
         here = [(header, known) for header, known in list(self._known.items()) if known.caller.placement == placement]
         for header, known in here:
@@ -218,11 +212,11 @@ class Authenticator:
         self._write_use(db, [known for _, known in here if known.of_key], asked, now)
 
     def evict(self, authorization: str) -> None:
-        """Believe a credential no longer, from now on, in this process."""
+        """Remove a credential from the cache of this process."""
         self._forget(_fingerprint(authorization))
 
     def close(self) -> None:
-        """Note what was gathered of keys and tokens that opened nothing."""
+        """Write the failed attempts that are not written yet."""
         for door in self._doors:
             self._failures.flush(door.db, all_of_them=True)
 
@@ -239,7 +233,7 @@ class Authenticator:
         return person.caller
 
     def _refresh_people(self, here: list[tuple[bytes, _Known]], asked: float) -> list[tuple[bytes, _Known]]:
-        """Look whether tokens still hold, without asking anybody; the rest, which are keys."""
+        """Recheck cached tokens without network or database; return the entries of keys and sessions."""
         for header, known in here:
             if known.person is not None and self._people is not None:
                 if self._people.still_known(known.person):
@@ -251,11 +245,11 @@ class Authenticator:
     def _refresh_sessions(
         self, here: list[tuple[bytes, _Known]], signed_in: Mapping[str, sessions.SignedInSession], asked: float
     ) -> list[tuple[bytes, _Known]]:
-        """Note which sessions still hold; the rest, which are keys."""
+        """Update the entries of sessions; return those of keys."""
         for header, known in here:
             if known.session is not None:
                 found = signed_in.get(known.session.id)
-                # Nobody shows the secret now: only the very row that it opened is believed further.
+                # The secret is not at hand here, so the row must be identical to the one that it matched.
                 if found is None or found.session != known.session or not self._vouched_for(known.thumbprint):
                     self._forget(header)
                 else:
@@ -263,13 +257,9 @@ class Authenticator:
         return [(header, known) for header, known in here if known.session is None]
 
     def _look_up(self, db: Database, credential: str | None, placement: str, asked: float) -> _Known:
-        """Who asks, as a database says.
-
-        Raises:
-            AuthenticationError: it does not know the key or the session, or that opens nothing.
-        """
+        """Authenticate a key or session in a database."""
         if "\0" in (credential or ""):
-            raise AuthenticationError("No key and no session holds the character NUL.")  # PostgreSQL would not take it
+            raise AuthenticationError("No key and no session holds the character NUL.")  # PostgreSQL refuses it
         now = db.clock.now()
         cookie = sessions.cookie_in(credential)
         if cookie is None:
@@ -282,14 +272,14 @@ class Authenticator:
         return known
 
     def _vouched_for(self, thumbprint: str | None) -> bool:
-        """Whether the provider still publishes the key by which it vouched for somebody; asks nobody."""
+        """Whether the provider still publishes the key that signed a person's token, by the cached key set."""
         return thumbprint is None or (self._people is not None and self._people.publishes(thumbprint))
 
     def _remember(self, header: bytes, known: _Known) -> None:
         if len(self._known) >= MOST_CALLERS:
             self._known = {}
         self._known[header] = known
-        self._ever.put(header, True)  # noqa: FBT003 - that it is there says it
+        self._ever.put(header, True)  # noqa: FBT003 - a set of keys
 
     def _forget(self, header: bytes) -> None:
         self._known.pop(header, None)

@@ -1,4 +1,4 @@
-"""Keys and tokens that were tried and opened nothing: noted in their organisation's chain, a flood as a number."""
+"""Record failed authentications in the audit log, and repeated ones as counts."""
 
 import logging
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from app.persistence.database import Database, error_summary
 from app.service.audit_log import AuditEvent, record_event
 
 GATHERED_SECONDS = 60.0
-"""After the first failure of a key or a person, how long further ones are counted before they are noted together."""
+"""First interval over which further failures of a key or person are counted into one audit event."""
 
 MOST_GATHERED_SECONDS = 3600.0
-"""While they go on they are counted for twice as long each time, and for no longer than this; after so long without
-any, the next one is noted at once again. A chain is for ever, and who only knows a key's id may fail without end."""
+"""Upper bound of the interval, which doubles while failures continue. After this long without a failure, the next one
+is recorded at once. The audit log is never deleted, and anyone who knows a key's id can fail without end."""
 
 NOBODY = "unauthenticated"
 
@@ -30,13 +30,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """What was tried.
+    """A refused key or token.
 
     Args:
-        action: AuditAction.API_KEY_AUTHENTICATION_FAILED or AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED.
-        organisation_id: in whose chain that is noted.
-        subject: the key, or the person.
-        facts: what else is kept of it.
+        action: `API_KEY_AUTHENTICATION_FAILED` or `OIDC_TOKEN_AUTHENTICATION_FAILED`.
+        subject: the key's id, or the person's actor.
+        facts: more details for the audit event.
     """
 
     action: AuditAction
@@ -47,15 +46,13 @@ class FailedAttempt:
 
 @dataclass
 class _Further:
-    """Failures after one that was noted.
+    """Counted failures after a recorded one.
 
     Args:
-        tried: what.
-        db: where.
-        until: when they are noted, by the monotonic clock.
-        seconds: for how long they are gathered.
-        last_at: of the last failure, by the same clock.
-        why: how often, by what was wrong.
+        until: when they are recorded, by the monotonic clock.
+        seconds: the length of the interval.
+        last_at: of the last failure, by the monotonic clock.
+        why: count per reason.
     """
 
     tried: FailedAttempt
@@ -67,19 +64,19 @@ class _Further:
 
 
 class FailedAttemptLog:
-    """What is to be noted of keys and tokens that opened nothing."""
+    """Failed attempts that wait to be recorded; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._further: dict[FailedAttempt, _Further] = {}
         self._lock = Lock()
 
     def note(self, db: Database, tried: FailedAttempt, why: str, request_id: str | None) -> None:
-        """Note a failure: at once if it is the first of its key or person for a while, else together with others.
+        """Record the first failure of a key or person at once, and count later ones.
 
         Args:
-            db: where the organisation lives.
-            tried: what opened nothing.
-            why: in a word.
+            db: the database of the organisation.
+            tried: the refused key or token.
+            why: the reason, in one word.
             request_id: of the HTTP request.
         """
         with self._lock:
@@ -92,7 +89,7 @@ class FailedAttemptLog:
         self._write(db, tried, {why: 1}, request_id)
 
     def flush(self, db: Database, *, all_of_them: bool = False) -> None:
-        """Note what was gathered for long enough, on one database."""
+        """Record the counted failures of one database whose interval is over."""
         with self._lock:
             now = monotonic()
             due = [each for each in self._further.values() if each.db is db and (all_of_them or now >= each.until)]
@@ -114,5 +111,5 @@ class FailedAttemptLog:
 
         try:
             db.retried(partial(write, db.clock.now()))
-        except (SQLAlchemyError, LedgerError) as error:  # who tried is told that it opens nothing all the same
+        except (SQLAlchemyError, LedgerError) as error:  # the caller is refused all the same
             _logger.warning("A %s could not be noted (%s): %s", tried.action, why, error_summary(error))

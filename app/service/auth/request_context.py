@@ -1,4 +1,4 @@
-"""What every use case is given."""
+"""The request context that use cases receive."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,14 +16,11 @@ from app.service.auth.authentication import CLI_ACTOR, Principal
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, of which ledger, and when.
+    """The caller, the ledger and the time of a request.
 
     Args:
-        db: the ledger's database.
-        principal: an authenticated key, or person.
-        now: in UTC, by the database's clock, and the latest that it may be; the only clock that a use case knows.
-        request_id: of the HTTP request.
-        earliest: that it may be; None: as `now`.
+        now: in UTC, the latest time that the database's clock may show; use cases know no other clock.
+        earliest: the earliest time that it may show; None: same as `now`.
     """
 
     db: Database
@@ -34,28 +31,28 @@ class RequestContext:
 
     @property
     def lapsed_by(self) -> datetime:
-        """Leases that end by this moment have run out, whatever the error of the clock."""
+        """Leases that end by this time have expired, whatever the error of the clock."""
         return self.earliest or self.now
 
     @property
     def organisation_id(self) -> str:
-        """Whose ledger."""
+        """The caller's organisation."""
         return self.principal.organisation_id
 
     @property
     def actor(self) -> Actor:
-        """Who asks, and in which request, as chains keep it."""
+        """The caller and the request, as the audit log records them."""
         return Actor(self.principal.actor, self.request_id)
 
     def record(self, tx: Connection, act: AuditEvent) -> None:
-        """Append to the organisation's chain what the caller does, in the transaction that does it."""
+        """Append an audit event of the caller, in the transaction of the change."""
         record_event(tx, self.organisation_id, self.actor, act, self.now)
 
     def require_permission(self, needed: Permission) -> None:
-        """Let only those pass who may.
+        """Require a permission of the caller's role.
 
         Raises:
-            InsufficientScopeError: the caller's role does not allow it.
+            InsufficientScopeError: the role lacks the permission.
         """
         role = self.principal.role
         if needed not in PERMISSIONS[role]:
@@ -67,10 +64,10 @@ class RequestContext:
             )
 
     def require_organisation_scope(self, needed: Permission) -> None:
-        """Let only those pass who may, and in the whole organisation.
+        """Require a permission for the whole organisation.
 
         Raises:
-            InsufficientScopeError: the caller's role does not allow it, or holds beneath one account only.
+            InsufficientScopeError: the role lacks the permission, or is bound to an account.
         """
         self.require_permission(needed)
         if self.principal.scope is not None:
@@ -81,13 +78,13 @@ class RequestContext:
             )
 
     def require_scope(self, path: Collection[str]) -> None:
-        """Let a caller that is bound to an account pass to what lies on or beneath it.
+        """Require that the caller's role covers an account.
 
         Args:
-            path: the ids of what is asked for and of all accounts above it.
+            path: the ids of the account and all its ancestors.
 
         Raises:
-            InsufficientScopeError: it lies elsewhere.
+            InsufficientScopeError: the role is bound to an account that is not in the path.
         """
         if self.principal.scope is not None and self.principal.scope not in path:
             raise InsufficientScopeError(
@@ -97,11 +94,5 @@ class RequestContext:
 
 
 def cli_context(db: Database, organisation_id: str, now: datetime) -> RequestContext:
-    """A call of whoever may run commands on the machine: nothing is kept from them.
-
-    Args:
-        db: the database on which the organisation lives.
-        organisation_id: whose ledger.
-        now: in UTC.
-    """
+    """Build the context of a command, which has all permissions."""
     return RequestContext(db, Principal(organisation_id, CLI_ACTOR.actor, Role.ADMIN), now)

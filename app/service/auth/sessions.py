@@ -1,9 +1,8 @@
-"""People who are signed in with a browser.
+"""Browser sessions.
 
-The cookie is a credential like a key: an id and a random secret. What a session of a key may do is looked up with the
-key each time, so a withdrawn key ends its sessions. A person's role and scope are those that the identity provider
-vouched for, until the session ends. The database keeps a hash of the secret together with all of this: a row of which
-anything was changed opens nothing.
+A session cookie is a credential like a key: an id and a random secret. The permissions of a key's session are looked up
+with the key each time, so revoking the key ends its sessions. A person's session keeps the role and scope of the ID
+token until it ends. The stored hash binds the secret to the row: a row that was changed authenticates no one.
 """
 
 import hashlib
@@ -29,22 +28,21 @@ from app.service.auth.authentication import Principal, principal_of, secret_hash
 from app.service.ids import new_id
 
 SCHEME: Final = "\N{LOCK}Session"
-"""Before a cookie's value, where credentials of all kinds are handled alike. No header of a request holds it, for they
-are Latin-1: so a session is shown by its cookie alone, with all that keeps other sites from using it."""
+"""Scheme before a cookie's value where all credentials are handled alike. Headers are Latin-1 and cannot contain it, so
+a session can only be sent as a cookie, with its cross-site protection."""
 
 MOST_SESSIONS: Final = 200
-"""Of one key or person at a time; who signs in once more is signed out where they have signed in first."""
+"""Sessions of one key or person; one more ends the oldest."""
 
 ENDED: Final = "You are not signed in any more; sign in again."
 
 
 @dataclass(frozen=True, slots=True)
 class SignedInSession:
-    """Who is signed in.
+    """A valid session.
 
     Args:
-        session: as it is stored.
-        caller: who asks, until the session or the key ends.
+        caller: valid until the session or the key ends.
     """
 
     session: SessionRecord
@@ -60,18 +58,18 @@ def open_session(
     request_id: str | None = None,
     thumbprint: str | None = None,
 ) -> str:
-    """Sign somebody in who has just shown who they are.
+    """Create a session for an authenticated caller.
 
     Args:
         db: of the caller's placement.
-        caller: with a key, or a person.
+        caller: a key or a person.
         now: in UTC.
-        lasting: how long at the most.
+        lasting: the longest lifetime.
         request_id: of the HTTP request.
-        thumbprint: of the provider's key that vouched for a person; None: it is a key.
+        thumbprint: of the provider's key that signed a person's token; None: the caller is a key.
 
     Returns:
-        The cookie's value; it is known nowhere else.
+        The cookie's value, which is stored nowhere else.
     """
     ends = now + lasting if caller.expires_at is None else min(now + lasting, caller.expires_at)
     secret = secrets.token_urlsafe(32)
@@ -103,15 +101,7 @@ def open_session(
 
 
 def end_session(db: Database, cookie: str, caller: Principal, now: datetime, request_id: str | None = None) -> None:
-    """Sign somebody out; on other replicas they are so within a second.
-
-    Args:
-        db: of the caller's placement.
-        cookie: its value.
-        caller: whose session it is.
-        now: in UTC.
-        request_id: of the HTTP request.
-    """
+    """End a session; other replicas notice within a second."""
     session_id, _, _ = cookie.partition(".")
 
     def write() -> None:
@@ -122,14 +112,7 @@ def end_session(db: Database, cookie: str, caller: Principal, now: datetime, req
 
 
 def end_every_session(db: Database, caller: Principal, now: datetime, request_id: str | None = None) -> None:
-    """Sign a key or a person out wherever they have signed in; on other replicas they are so within a second.
-
-    Args:
-        db: of the caller's placement.
-        caller: whose sessions they are.
-        now: in UTC.
-        request_id: of the HTTP request.
-    """
+    """End all sessions of a key or person; other replicas notice within a second."""
 
     def write() -> None:
         with db.write(caller.organisation_id) as tx:
@@ -140,31 +123,21 @@ def end_every_session(db: Database, caller: Principal, now: datetime, request_id
 
 
 def cookie_in(credential: str | None) -> str | None:
-    """The cookie's value that a credential holds; None: it is a key, a token, or nothing."""
+    """Get the session cookie of a credential; None: a key, a token or nothing."""
     scheme, _, cookie = (credential or "").partition(" ")
     return cookie if scheme == SCHEME and cookie else None
 
 
 def csrf_token(cookie: str) -> str:
-    """What only pages of this service know of a session: a request that changes something has to show it.
-
-    Args:
-        cookie: its value.
-    """
+    """Derive the CSRF token of a session; requests that change something must send it."""
     return hashlib.sha256(f"csrf {cookie}".encode()).hexdigest()
 
 
 def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> SignedInSession:
-    """Find out who is signed in.
-
-    Args:
-        db: a ledger's database.
-        cookie: its value.
-        now: in UTC.
-        placement: the database's name.
+    """Authenticate a session cookie.
 
     Raises:
-        AuthenticationError: the session is not known here, or has ended, or its key opens nothing any more.
+        AuthenticationError: the session is unknown or has ended, or its key is no longer valid.
     """
     session_id, _, secret = cookie.partition(".")
     with db.read(ALL_TENANTS) as tx:
@@ -175,11 +148,11 @@ def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> Si
 
 
 def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetime) -> Mapping[str, SignedInSession]:
-    """Those of some sessions that hold, by id.
+    """Get the sessions that are valid, by id.
 
     Args:
         tx: a transaction that sees every organisation.
-        session_ids: of sessions of any organisations.
+        session_ids: of any organisations.
         placement: the database's name.
         now: in UTC.
     """
@@ -197,7 +170,7 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
 
 
 def _bound_hash(secret: str, session: SessionRecord) -> bytes:
-    """The hash of a cookie's secret together with whom and what it opens: no change of a row opens anything else."""
+    """Hash a cookie's secret with the row's contents, so that a changed row matches no secret."""
     bound = (
         session.id,
         session.organisation_id,
@@ -211,7 +184,7 @@ def _bound_hash(secret: str, session: SessionRecord) -> bytes:
 
 
 def _facts(session: SessionRecord) -> dict[str, object]:
-    """What the chain keeps of a session; who opened it is the entry's actor."""
+    """Describe a session for the audit event; its actor is the caller."""
     return {
         "role": session.role,
         "scope": session.scope,

@@ -1,1 +1,1 @@
-"""People who sign in at an OpenID Connect provider: their tokens, the provider's keys, and who they are here."""
+"""Authenticate people by an OpenID Connect provider."""

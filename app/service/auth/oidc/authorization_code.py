@@ -1,4 +1,4 @@
-"""Signing in at an OpenID Connect provider: authorization code and PKCE (OpenID Connect Core, 3.1; RFC 7636, 9700)."""
+"""Log in by authorization code and PKCE (OpenID Connect Core, 3.1; RFC 7636, 9700)."""
 
 import base64
 import hashlib
@@ -23,13 +23,13 @@ from app.service.auth.oidc.jwks import configuration_of
 from app.service.foreign_json import read_object
 
 CONFIGURED_SECONDS: Final = 3600.0
-"""How long it is believed where the provider says that people sign in."""
+"""Lifetime of the provider's cached configuration."""
 
 MOST_AT_ONCE: Final = 8
-"""Requests to the provider: one that is silent must not take every thread."""
+"""Concurrent token requests: a silent provider must not take every thread."""
 
 MOST_CHARACTERS: Final = 4000
-"""Of what a browser or a provider hands over."""
+"""Length limit of input from a browser or a provider."""
 
 _DOWN: Final = "The identity provider does not answer. Try again in a moment, or sign in with a key."
 _logger = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoginState:
-    """One sign-in under way; the browser that began it keeps this, and nobody else has it.
+    """State of a login in progress; only the browser that began it has this.
 
     Args:
-        state: comes back with the answer: so it is known to be that of this browser.
-        nonce: comes back in the token: so it is known to be made for this sign-in.
-        verifier: proves to the provider that the code was asked for by whoever redeems it.
-        target: the page to which it leads.
-        silent: whether the provider was asked to show nothing.
+        state: returned with the code, and binds the response to this browser.
+        nonce: returned in the ID token, and binds it to this login.
+        verifier: the PKCE code verifier.
+        target: the page to open after the login.
+        silent: whether the login sends `prompt=none`.
     """
 
     state: str
@@ -54,18 +54,17 @@ class LoginState:
     silent: bool
 
     def written(self) -> str:
-        """As a cookie keeps it."""
+        """Serialize for a cookie."""
         return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode().rstrip("=")
 
 
 @dataclass(frozen=True, slots=True)
 class OidcClientConfig:
-    """This service, as a provider knows it.
+    """Registration of this service at the provider.
 
     Args:
-        id: by which it is registered.
-        secret: by which it proves that it is; None: it has none.
-        scopes: what it asks for.
+        secret: None: a public client.
+        scopes: space-separated.
     """
 
     id: str
@@ -83,18 +82,18 @@ class _Endpoints:
 
 
 def new_login_state(target: str, *, silent: bool) -> LoginState:
-    """A sign-in that begins.
+    """Begin a login.
 
     Args:
         target: a page of this service.
-        silent: whether the provider is to show nothing.
+        silent: whether the provider must not show a page.
     """
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     return LoginState(state, nonce, verifier, target, silent)
 
 
 def read_login_state(cookie: str | None) -> LoginState | None:
-    """The sign-in that a browser has begun; None: none that could be read."""
+    """Parse the login state of a cookie; None: missing or malformed."""
     if not cookie or len(cookie) > MOST_CHARACTERS:
         return None
     try:
@@ -110,10 +109,10 @@ def read_login_state(cookie: str | None) -> LoginState | None:
 
 
 def secret_in(file: str) -> str:
-    """The secret that a file holds, without white space around it.
+    """Read the client secret from a file, without white space around it.
 
     Raises:
-        InvalidInputError: the file cannot be read, or holds nothing.
+        InvalidInputError: the file cannot be read, or is empty.
     """
     try:
         secret = Path(file).read_text(encoding="utf-8").strip()
@@ -125,12 +124,7 @@ def secret_in(file: str) -> str:
 
 
 class OidcClient:
-    """The way of people to the provider and back; any thread may ask that may wait for a network.
-
-    Args:
-        terms: what is agreed with the provider.
-        client: what it knows of this service.
-    """
+    """OpenID Connect client; safe to use from any thread that may wait for a network."""
 
     def __init__(self, terms: OidcConfig, client: OidcClientConfig) -> None:
         self.issuer: Final = terms.issuer
@@ -142,14 +136,14 @@ class OidcClient:
         self._asking = BoundedSemaphore(MOST_AT_ONCE)
 
     def address(self, flow: LoginState, return_to: str) -> str:
-        """Where a browser is sent to sign in.
+        """Build the URL of the provider's login page.
 
         Args:
-            flow: which begins.
-            return_to: where the provider sends it back.
+            flow: the login in progress.
+            return_to: the redirect URI.
 
         Raises:
-            LedgerUnavailableError: the provider does not say where.
+            LedgerUnavailableError: the provider's configuration cannot be read.
         """
         challenge = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).decode().rstrip("=")
         asked = {
@@ -168,15 +162,15 @@ class OidcClient:
         return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}"
 
     def require_ours(self, flow: LoginState | None, answer: Mapping[str, str]) -> LoginState:
-        """Take only the provider's answer to what this very browser has asked.
+        """Check that an authorization response belongs to this browser's login.
 
         Args:
-            flow: that the browser has begun; None: it has not.
-            answer: the parameters with which it comes back.
+            flow: the login state of the browser; None: it has none.
+            answer: the query parameters of the response.
 
         Raises:
-            AuthenticationError: it is another answer, or from another provider (RFC 9207).
-            LedgerUnavailableError: the provider does not say whether it names itself.
+            AuthenticationError: it belongs to another login, or to another issuer (RFC 9207).
+            LedgerUnavailableError: the provider's configuration cannot be read.
         """
         state = answer.get("state", "")
         if flow is None or not compare_digest(flow.state.encode(), state.encode()):
@@ -187,19 +181,16 @@ class OidcClient:
         return flow
 
     def redeem(self, code: str, flow: LoginState, return_to: str) -> str:
-        """Get the token for a code.
+        """Exchange a code for an ID token, which is not yet verified.
 
         Args:
-            code: that the browser came back with.
-            flow: that it has begun.
-            return_to: where the provider has sent it.
-
-        Returns:
-            The ID token, not yet looked at.
+            code: of the authorization response.
+            flow: the login in progress.
+            return_to: the redirect URI of the login.
 
         Raises:
-            AuthenticationError: the provider does not take the code.
-            LedgerUnavailableError: it does not answer as it should.
+            AuthenticationError: the provider refuses the code.
+            LedgerUnavailableError: the provider does not answer properly.
         """
         endpoints = self._read()
         fields = {
@@ -239,7 +230,7 @@ class OidcClient:
             self._asking.release()
 
     def _read(self) -> _Endpoints:
-        """Where the provider is asked; one request at a time looks, and the others do not wait."""
+        """Get the provider's endpoints; one thread at a time fetches them, and the others do not wait."""
         current = self._endpoints
         if current is not None and monotonic() - current.read_at < CONFIGURED_SECONDS:
             return current

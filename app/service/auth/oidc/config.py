@@ -1,4 +1,4 @@
-"""What is agreed with an OpenID Connect provider: whom it vouches for, and what its groups may do here."""
+"""Configuration of an OpenID Connect provider, and the roles of its groups."""
 
 import json
 from collections import Counter
@@ -16,11 +16,10 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class RoleMapping:
-    """What the members of a group may do.
+    """Role of a group's members.
 
     Args:
-        role: what.
-        scope: the account (id, or path of names) on or beneath which; None: everywhere in the organisation.
+        scope: id or path of the account that bounds the role; None: the whole organisation.
     """
 
     role: Role
@@ -29,17 +28,17 @@ class RoleMapping:
 
 @dataclass(frozen=True, slots=True)
 class OidcConfig:
-    """What is agreed with a provider.
+    """Configuration of a provider.
 
     Args:
-        issuer: its URL, exactly as tokens name it.
-        audience: what tokens for this service are made out to.
-        organisation: id or name of the one whose people it knows; None: a claim names it.
-        organisation_claim: which claim; None: there is but one organisation.
+        issuer: its URL, exactly as in tokens.
+        audience: required in tokens for this service.
+        organisation: id or name of the one organisation; None: `organisation_claim` has it.
+        organisation_claim: None: there is one organisation only.
         roles: by group, in the order of configuration.
-        jwks_url: where its keys are; None: where its configuration says.
+        jwks_url: None: taken from the provider's configuration.
         groups_claim: the claim that lists a person's groups.
-        subject_claim: the claim that names a person, and never another one.
+        subject_claim: the claim that identifies a person, never reused for another one.
     """
 
     issuer: str
@@ -53,19 +52,15 @@ class OidcConfig:
 
     @property
     def by_http(self) -> bool:
-        """Whether the provider may be asked without TLS: it is on this machine, for a try."""
+        """Whether plain HTTP is allowed: only for a provider on this machine."""
         return urlsplit(self.issuer).hostname in _LOCAL
 
 
 def granted(terms: OidcConfig, groups: list[str]) -> RoleMapping | None:
-    """What somebody may do who is in these groups.
+    """Choose the role of a person by their groups; None: no group has a role.
 
-    Of the roles for the whole organisation the one with most permissions; if there is none, the first of the others.
-    Among equals the first by the order of configuration counts.
-
-    Args:
-        terms: what each group may do.
-        groups: in any order.
+    The organisation-wide role with the most permissions wins. Without one, the first mapping with a scope does. The
+    order of configuration decides between equals.
     """
     member = set(groups)
     held = [grant for group, grant in terms.roles.items() if group in member]
@@ -76,17 +71,14 @@ def granted(terms: OidcConfig, groups: list[str]) -> RoleMapping | None:
 
 
 def check_url(url: str, *, by_http: bool) -> str:
-    """Refuse an address that one should not ask for keys.
+    """Check an address before it is fetched, and return it.
 
     Args:
         url: as given.
-        by_http: whether it may be without TLS.
-
-    Returns:
-        The same address.
+        by_http: whether plain HTTP is allowed.
 
     Raises:
-        ValueError: it is no https address of a host, or holds a password or a fragment.
+        ValueError: it is no https URL with a host, or has credentials or a fragment.
     """
     try:
         parts = urlsplit(url)
@@ -103,10 +95,10 @@ def check_url(url: str, *, by_http: bool) -> str:
 
 
 def check_issuer(url: str) -> str:
-    """Refuse an issuer that could not be one.
+    """Check the URL of an issuer, and return it.
 
     Raises:
-        ValueError: it is no https address (on this machine also http), or holds more than an address.
+        ValueError: it is no https URL (http on this machine), or has a query, credentials or a fragment.
     """
     check_url(url, by_http=_host(url) in _LOCAL)
     if urlsplit(url).query:
@@ -115,13 +107,10 @@ def check_issuer(url: str) -> str:
 
 
 def check_origin(url: str) -> str:
-    """Refuse what is no address of a whole host.
-
-    Returns:
-        The same, without a slash at its end.
+    """Check the URL of an origin, and return it without a trailing slash.
 
     Raises:
-        ValueError: it is no https address (on this machine also http), or holds more than a host and a port.
+        ValueError: it is no https URL (http on this machine), or has more than a host and a port.
     """
     check_url(url, by_http=_host(url) in _LOCAL)
     parts = urlsplit(url)
@@ -131,13 +120,13 @@ def check_origin(url: str) -> str:
 
 
 def read_roles(given: object) -> object:
-    """The roles of groups, out of a JSON object in which every name stands once.
+    """Parse role mappings from a JSON object with unique names.
 
     Args:
-        given: text as configured; anything else is left as it is.
+        given: text as configured; other values are returned unchanged.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: the text is not such an object.
     """
     if not isinstance(given, str):
         return given

@@ -1,4 +1,4 @@
-"""What is asked of an identity provider: bounded in time and length, without redirects, and answered with JSON."""
+"""Fetch JSON from an identity provider with limits on time and size, without redirects."""
 
 import socket
 import ssl
@@ -13,30 +13,26 @@ from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Reque
 from app.service.foreign_json import read_object
 
 FETCH_SECONDS: Final = 10.0
-"""How long a provider may take for an answer: to be found, to take the request, and to say all of it."""
+"""Time limit of a request, from name resolution to the last byte."""
 
 MOST_BYTES: Final = 1 << 20
-"""How long its answer may be."""
+"""Size limit of a response."""
 
 FAILURES: Final = (OSError, HTTPException, ValueError)
-"""What a provider that is down, or answers something else, leads to."""
+"""Exceptions of a provider that is down or answers with something else."""
 
 _PIECE: Final = 65_536
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """The address is configured: whoever sends us elsewhere is not asked further."""
+    """Refuse redirects, because the address is configured."""
 
     def redirect_request(self, *_: object) -> None:
-        """Follow nothing; the answer stays an error."""
+        """Follow no redirect; the response stays an error."""
 
 
 class _Fetch:
-    """One request, in a thread of its own: the time of a socket begins anew with each byte, and this one's does not.
-
-    Args:
-        request: what is asked.
-    """
+    """One request in its own thread: a socket's timeout restarts with each byte, and this one does not."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -47,11 +43,11 @@ class _Fetch:
         self._failure: Exception | None = None
 
     def content(self) -> bytes:
-        """The answer's body.
+        """Get the response body.
 
         Raises:
-            HTTPError: the status is none of success.
-            OSError, HTTPException, ValueError: there is no such answer in time.
+            HTTPError: the status is not 2xx.
+            OSError, HTTPException, ValueError: no valid response in time.
         """
         thread = Thread(target=self._run, name="openid-fetch", daemon=True)
         thread.start()
@@ -64,10 +60,10 @@ class _Fetch:
         return bytes(self._content)
 
     def connected(self, connection: socket.socket) -> None:
-        """Note what is to be cut off if it takes too long.
+        """Register the socket, so that it can be shut down at the time limit.
 
         Raises:
-            TimeoutError: it has.
+            TimeoutError: the limit has passed.
         """
         with self._lock:
             if self._given_up:
@@ -78,13 +74,13 @@ class _Fetch:
         with self._lock:
             self._given_up = True
             if self._open is not None:
-                with suppress(OSError):  # it has ended by itself
-                    self._open.shutdown(socket.SHUT_RDWR)  # whoever reads from it reads its end
+                with suppress(OSError):  # already closed
+                    self._open.shutdown(socket.SHUT_RDWR)  # a blocked read returns
 
     def _run(self) -> None:
         try:
             self._read()
-        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
             self._failure = error
 
     def _read(self) -> None:
@@ -98,7 +94,7 @@ class _Fetch:
 
 @cache
 def _trusting() -> ssl.SSLContext:
-    """Get what the machine trusts, or SSL_CERT_FILE names; to read it takes longer than to ask."""
+    """Load the trusted certificates once (the system's, or SSL_CERT_FILE); loading is slower than a request."""
     return ssl.create_default_context()
 
 
@@ -141,29 +137,25 @@ class _Https(HTTPSHandler):
 
 
 def fetched(request: Request) -> dict[str, object]:
-    """The JSON object that a request is answered with.
+    """Fetch the JSON object that answers a request.
 
     Args:
-        request: to an address that was checked: https, or http on this machine.
+        request: to a checked address: https, or http on this machine.
 
     Raises:
-        HTTPError: the status is none of success.
-        OSError, HTTPException, ValueError: there is no such answer in time.
+        HTTPError: the status is not 2xx.
+        OSError, HTTPException, ValueError: no valid response in time.
     """
     return read_object(_Fetch(request).content())
 
 
 def fetched_from(url: str) -> dict[str, object]:
-    """The JSON object at an address that was checked.
-
-    Raises:
-        HTTPError, OSError, HTTPException, ValueError: as of `fetched`.
-    """
+    """Fetch the JSON object at a checked address; raises as `fetched` does."""
     return fetched(Request(url, headers={"Accept": "application/json"}))  # noqa: S310 - it was checked
 
 
 def said(error: Exception) -> str:
-    """What went wrong, in short, for the log."""
+    """Summarize an error for the log."""
     if isinstance(error, HTTPError):
         error.close()
         return f"HTTP status {error.code}"

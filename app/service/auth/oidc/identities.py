@@ -1,4 +1,4 @@
-"""Who a person with a token is here: in which organisation, with which role, and where."""
+"""Map people with a token to an organisation, a role and a scope."""
 
 import logging
 from collections.abc import Mapping
@@ -24,11 +24,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OidcIdentity:
-    """Somebody whom the provider vouches for.
+    """A person that the provider has authenticated.
 
     Args:
-        caller: who they are here.
-        thumbprint: of the key that signed their token.
+        thumbprint: of the key that signed the token.
     """
 
     caller: Principal
@@ -42,12 +41,12 @@ class _Home:
 
 
 class OidcAuthenticator:
-    """Who is known by a token.
+    """Authenticate people by tokens.
 
     Args:
-        terms: what is agreed with the provider.
-        doors: the ways to the databases.
-        failures: where it is noted that a token opened nothing.
+        terms: the provider's configuration.
+        doors: circuit breakers of the databases.
+        failures: where refused tokens are recorded.
     """
 
     def __init__(self, terms: OidcConfig, doors: CircuitBreakers, failures: FailedAttemptLog) -> None:
@@ -57,16 +56,15 @@ class OidcAuthenticator:
         self._provider = JwksCache(terms)
 
     def authenticate(self, token: str, request_id: str | None = None) -> OidcIdentity:
-        """Find out who asks; it may take a look at the provider, and one into a database.
+        """Authenticate a bearer token; may call the provider and read a database.
 
         Args:
             token: as it was sent.
-            request_id: of the HTTP request, for the record of a token that opens nothing.
+            request_id: of the HTTP request, for the audit log.
 
         Raises:
-            AuthenticationError: the token opens nothing.
-            LedgerUnavailableError: the provider, or a database, does not answer.
-            SQLAlchemyError: as before.
+            AuthenticationError: the token is refused.
+            LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
         """
         found = tokens.verify_token(token, self._provider)
         try:
@@ -76,18 +74,17 @@ class OidcAuthenticator:
             raise
 
     def signed_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
-        """Find out who has signed in; it may take a look at the provider, and one into a database.
+        """Authenticate the ID token of a login; may call the provider and read a database.
 
         Args:
-            token: the ID token that the provider answered with.
-            client_id: as the provider knows this service.
-            nonce: that this sign-in sent.
-            request_id: of the HTTP request.
+            token: the ID token.
+            client_id: of this service at the provider.
+            nonce: that this login sent.
+            request_id: of the HTTP request, for the audit log.
 
         Raises:
-            AuthenticationError: the token opens nothing.
-            LedgerUnavailableError: the provider, or a database, does not answer.
-            SQLAlchemyError: as before.
+            AuthenticationError: the token is refused.
+            LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
         """
         found = tokens.verify_token(token, self._provider, tokens.ID_TYPES)
         terms = replace(self._terms, audience=client_id)
@@ -100,16 +97,16 @@ class OidcAuthenticator:
         return OidcIdentity(caller, found.thumbprint)
 
     def still_known(self, person: OidcIdentity) -> bool:
-        """Whether a token holds that was found good before; asks nobody."""
+        """Whether an accepted token is still valid, by the cached key set."""
         ends = person.caller.expires_at
         return self._provider.publishes(person.thumbprint) and (ends is None or self._doors.now() < ends)
 
     def publishes(self, thumbprint: str) -> bool:
-        """Whether the provider publishes a key, as far as is known; asks nobody."""
+        """Whether the provider publishes a key, by the cached key set."""
         return self._provider.publishes(thumbprint)
 
     def renew(self) -> None:
-        """Fetch the provider's keys if it is time to."""
+        """Fetch the provider's keys if they are due."""
         self._provider.renew()
 
     def _caller(self, claims: Mapping[str, object], now: datetime, terms: OidcConfig) -> Principal:
@@ -132,10 +129,10 @@ class OidcAuthenticator:
         return Principal(home.organisation_id, actor, grant.role, home.placement, scope, ends)
 
     def _home(self, claims: Mapping[str, object]) -> _Home | None:
-        """Where the organisation is of which a token is."""
+        """Find the organisation of a token and its placement; None: unknown."""
         terms = self._terms
         named = terms.organisation if terms.organisation_claim is None else claims.get(terms.organisation_claim)
-        # No id and no name holds what is not printable, and PostgreSQL takes no NUL.
+        # Ids and names are printable, and PostgreSQL refuses NUL.
         if not isinstance(named, str) or not named or not named.isprintable():
             return None
         failure: Exception | None = None
@@ -144,7 +141,7 @@ class OidcAuthenticator:
                 with self._doors[placement].passed() as db, db.read(ALL_TENANTS) as tx:
                     organisation_id = organisations.find_organisation(tx, named)
             except (SQLAlchemyError, LedgerUnavailableError) as error:
-                failure = error  # it may be there
+                failure = error  # that database may have the organisation
                 continue
             if organisation_id is not None:
                 return _Home(placement, organisation_id)
@@ -153,7 +150,7 @@ class OidcAuthenticator:
         return None
 
     def _scope(self, home: _Home, grant: RoleMapping, claims: Mapping[str, object]) -> str | None:
-        """The id of the account to which a role is bound; None: to none."""
+        """Get the id of the account to which a role is bound; None: not bound."""
         if grant.scope is None:
             return None
         with self._doors[home.placement].passed() as db, db.read(home.organisation_id) as tx:
@@ -167,7 +164,7 @@ class OidcAuthenticator:
         return found.account.id
 
     def _note(self, error: TokenRefusedError, request_id: str | None) -> None:
-        """Note that a token opened nothing; the provider signed it, so only whom it knows can fill the chain."""
+        """Record a refused token; only tokens that the provider signed reach the audit log."""
         try:
             home = self._home(error.claims)
         except (SQLAlchemyError, LedgerError) as failure:
@@ -187,7 +184,7 @@ class OidcAuthenticator:
 
 
 def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
-    """The groups that a token lists."""
+    """List the groups in a token."""
     listed = claims.get(terms.groups_claim)
     if listed is None and terms.groups_claim in _elsewhere(claims):
         raise TokenRefusedError(
@@ -202,6 +199,6 @@ def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
 
 
 def _elsewhere(claims: Mapping[str, object]) -> Mapping[str, object]:
-    """The claims that a provider keeps elsewhere, as Entra does from 200 groups on (OpenID Connect Core, 5.6.2)."""
+    """Get the distributed claims, which Entra uses for 200 groups and more (OpenID Connect Core, 5.6.2)."""
     names = claims.get("_claim_names")
     return names if isinstance(names, dict) else {}

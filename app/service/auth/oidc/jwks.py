@@ -1,4 +1,4 @@
-"""The keys of an OpenID Connect provider: fetched seldom, bounded, and kept while it is down."""
+"""Cache the signing keys of an OpenID Connect provider, also while it is down."""
 
 import logging
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from app.service.auth.oidc.config import OidcConfig, check_url
 from app.service.auth.oidc.http_json import FAILURES, fetched_from, said
 
 RENEWED_SECONDS: Final = 300.0
-"""How often the keys are fetched anew, beside all requests: so long a key that was withdrawn may still open."""
+"""Interval of the background refresh: a revoked key can be accepted for this long."""
 
 RETRIED_SECONDS: Final = 10.0
-"""How soon they are fetched again if there are none at all."""
+"""Retry interval while there are no keys at all."""
 
 PROVOKED_SECONDS: Final = 60.0
-"""How often a token with an unknown key may cause a fetch: anybody can make up such tokens."""
+"""Shortest interval of fetches that tokens with an unknown key cause, because anyone can make up such tokens."""
 
 KEPT_SECONDS: Final = 86_400.0
-"""How long keys are believed while the provider does not answer."""
+"""Lifetime of keys while the provider does not answer."""
 
 MOST_KEYS: Final = 1000
 
@@ -35,12 +35,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A key by which a provider signs.
+    """A public key of a provider.
 
     Args:
-        key: its public part.
-        algorithm: the only one that it is for; None: any that suits its kind.
-        thumbprint: names it, whatever it is called.
+        algorithm: the only one that it allows; None: any of its type.
+        thumbprint: identifies the key, whatever its `kid`.
     """
 
     key: Key
@@ -59,11 +58,7 @@ class _Keys:
 
 
 class JwksCache:
-    """The keys of a provider; any thread may ask, and only those that may wait for a network should.
-
-    Args:
-        terms: where it is.
-    """
+    """Cached keys of a provider, for threads that may wait for a network."""
 
     def __init__(self, terms: OidcConfig) -> None:
         self._terms = terms
@@ -74,10 +69,10 @@ class JwksCache:
         self._fetching = Lock()
 
     def find(self, key_id: str) -> tuple[SigningKey, ...]:
-        """The keys of this name; none if the provider has none such.
+        """Get the keys with a `kid`; empty if the provider has none.
 
         Raises:
-            LedgerUnavailableError: the provider does not answer, so nobody knows; or another request asks it already.
+            LedgerUnavailableError: the provider does not answer, or another thread fetches the keys.
         """
         current = self._current()
         if current is not None and key_id in current.by_id:
@@ -86,7 +81,7 @@ class JwksCache:
             self.renew()
         elif monotonic() - self._provoked_at >= PROVOKED_SECONDS:
             self._fetch(provoked=True)
-        asking = self._fetching.locked()  # before what it found is looked at
+        asking = self._fetching.locked()  # read before its result is
         current = self._current()
         found = () if current is None else current.by_id.get(key_id, ())
         if not found and (current is None or self._failed or asking):
@@ -96,12 +91,12 @@ class JwksCache:
         return found
 
     def publishes(self, thumbprint: str) -> bool:
-        """Whether a key is among the provider's, as far as is known; asks nobody."""
+        """Whether the cached key set has a key."""
         current = self._current()
         return current is not None and thumbprint in current.thumbprints
 
     def renew(self) -> None:
-        """Fetch the keys if it is time to."""
+        """Fetch the keys if they are due."""
         pause = RENEWED_SECONDS if self._current() is not None else RETRIED_SECONDS
         if monotonic() - self._tried_at >= pause:
             self._fetch()
@@ -111,13 +106,10 @@ class JwksCache:
         return None if keys is None or monotonic() - keys.fetched_at >= KEPT_SECONDS else keys
 
     def _fetch(self, *, provoked: bool = False) -> None:
-        """Fetch the keys.
-
-        Args:
-            provoked: a token with an unknown key is the cause.
+        """Fetch the keys; `provoked` means that a token with an unknown key is the cause.
 
         Raises:
-            LedgerUnavailableError: somebody does so already. To wait would let a silent provider take every thread.
+            LedgerUnavailableError: another thread fetches them. Waiting would let a silent provider take every thread.
         """
         if not self._fetching.acquire(blocking=False):
             raise LedgerUnavailableError(
@@ -143,13 +135,10 @@ class JwksCache:
 
 
 def configuration_of(terms: OidcConfig) -> dict[str, object]:
-    """What a provider says about itself (OpenID Connect Discovery, 4).
-
-    Args:
-        terms: where it is.
+    """Fetch a provider's configuration (OpenID Connect Discovery, 4).
 
     Raises:
-        HTTPError, OSError, HTTPException, ValueError: it says nothing, or that it is another one.
+        HTTPError, OSError, HTTPException, ValueError: there is none, or it names another issuer.
     """
     told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
     if told.get("issuer") != terms.issuer:
@@ -172,7 +161,7 @@ class _Collected:
 
 
 def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
-    """The keys of a set that may sign tokens; the others are left out, as RFC 7517 asks."""
+    """Select the keys of a set that may sign tokens; skip the others, as RFC 7517 asks."""
     listed = told.get("keys")
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
         raise ValueError(f"its key set has no list `keys`, or one of more than {MOST_KEYS}")
@@ -186,12 +175,12 @@ def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
 
 
 def _public(told: dict[str, object]) -> Key | None:
-    """A public key of a kind that signs; None: it is something else, or broken."""
+    """Import a public key that can sign; None: another kind, or malformed."""
     if told.get("kty") not in {"RSA", "EC", "OKP"} or "d" in told:
         return None
     given = {name: told.get(name) for name in ("kty", "n", "e", "crv", "x", "y")}
     if given["kty"] == "RSA" and len(str(given["n"])) * 6 < LEAST_RSA_BITS:
-        return None  # the library would warn of it
+        return None  # the library would log a warning
     try:
         key = import_key({name: value for name, value in given.items() if isinstance(value, str)})
         if isinstance(key, RSAKey):

@@ -1,4 +1,4 @@
-"""Bearer tokens of people: signed by the provider, for this service, at this time (RFC 7519, RFC 8725, RFC 9068)."""
+"""Verify the bearer tokens of people (RFC 7519, RFC 8725, RFC 9068)."""
 
 import math
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from app.service.foreign_json import read_object
 ACTOR_PREFIX: Final = "oidc:"
 
 LEEWAY_SECONDS: Final = 60
-"""By how much the clocks of a provider and of this machine may differ where a token is too young."""
+"""Tolerated clock difference for tokens that are not valid yet."""
 
 MOST_CHARACTERS: Final = 16_384
-"""How long a token may be."""
+"""Length limit of a token."""
 
 KINDS: Final[Mapping[str, str]] = {
     "RS256": "RSA",
@@ -32,21 +32,21 @@ KINDS: Final[Mapping[str, str]] = {
     "ES384": "P-384",
     "EdDSA": "Ed25519",
 }
-"""The algorithms that are taken, none of which shares a secret, and the one kind of key that goes with each."""
+"""Accepted algorithms, all asymmetric, with the one key type of each."""
 
 TYPES: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 ID_TYPES: Final = frozenset({"jwt", "application/jwt", ""})
-"""Of what a provider answers at a sign-in: many leave it out, and a token for an API is none."""
+"""Accepted `typ` of ID tokens: many providers omit it, and access tokens are refused."""
 
 
 class _Registry(JWSRegistry):
-    """What the library checks while it reads a signature."""
+    """Checks of the library while it reads a signature."""
 
     max_header_length = 4096
     max_payload_length = MOST_CHARACTERS
 
     def get_alg(self, name: str) -> Any:  # noqa: ANN401 - the library does not export its type
-        """The algorithm of a name that is taken; EdDSA without the library's warning that RFC 9864 renames it."""
+        """Get an accepted algorithm; EdDSA without the library's warning that RFC 9864 renames it."""
         if name not in KINDS:
             raise UnsupportedAlgorithmError
         return self.algorithms[name]
@@ -56,12 +56,12 @@ _REGISTRY: Final = _Registry(algorithms=list(KINDS), strict_check_header=False)
 
 
 class TokenRefusedError(AuthenticationError):
-    """A token that the provider signed opens nothing.
+    """Refusal of a token that the provider signed.
 
     Args:
-        why: in a word, as chains keep it.
-        told: a sentence for whoever sent it.
-        claims: what it says, which the provider vouches for.
+        why: the reason, in one word, for the audit log.
+        told: the message for the caller.
+        claims: of the token.
     """
 
     def __init__(self, why: str, told: str, claims: Mapping[str, object]) -> None:
@@ -72,11 +72,10 @@ class TokenRefusedError(AuthenticationError):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """What a provider vouches for.
+    """Claims of a token whose signature is valid.
 
     Args:
-        claims: the token's content.
-        thumbprint: of the key by which it is signed.
+        thumbprint: of the key that signed it.
     """
 
     claims: Mapping[str, object]
@@ -84,30 +83,26 @@ class VerifiedToken:
 
 
 def token_in(authorization: str | None) -> str | None:
-    """The token that a header holds; None: an API key, or something else.
-
-    Args:
-        authorization: the header's value.
-    """
+    """Get the token of an Authorization header; None: an API key, or something else."""
     scheme, _, bearer = (authorization or "").partition(" ")
     bearer = bearer.strip()
-    # Header, content and signature; a key has one dot, and begins with its type.
+    # A token has header, content and signature; an API key has one dot and begins with its type.
     if scheme.lower() != "bearer" or bearer.startswith("key_") or bearer.count(".") != 2:  # noqa: PLR2004
         return None
     return bearer
 
 
 def verify_token(token: str, provider: JwksCache, types: frozenset[str] = TYPES) -> VerifiedToken:
-    """What a token says, if the provider signed it. Keys that it brings or points to itself are not looked at.
+    """Verify a token's signature; keys in or referenced by its header are ignored.
 
     Args:
         token: as it was sent.
-        provider: whose keys count.
-        types: that it may be of; the empty one stands for none.
+        provider: the accepted keys.
+        types: the accepted values of `typ`; an empty string accepts a missing one.
 
     Raises:
-        AuthenticationError: it cannot be read, or the provider did not sign it.
-        LedgerUnavailableError: the provider's keys cannot be had.
+        AuthenticationError: the token is malformed, or not signed by the provider.
+        LedgerUnavailableError: the provider's keys are not available.
     """
     if len(token) > MOST_CHARACTERS:
         raise AuthenticationError(f"The token is longer than {MOST_CHARACTERS} characters; let it list fewer groups.")
@@ -119,22 +114,14 @@ def verify_token(token: str, provider: JwksCache, types: frozenset[str] = TYPES)
 
 
 def validate_claims(terms: OidcConfig, claims: Mapping[str, object], now: datetime) -> datetime:
-    """Make sure that a signed token is for this service and for this moment.
-
-    Args:
-        terms: what is agreed with the provider.
-        claims: the token's content.
-        now: in UTC.
-
-    Returns:
-        When it expires.
+    """Check that a signed token is for this service and valid now; return its expiry.
 
     Raises:
-        AuthenticationError: it is from another issuer.
-        TokenRefusedError: it is not.
+        AuthenticationError: another issuer.
+        TokenRefusedError: another audience, expired, not valid yet, or malformed.
     """
     if claims.get("iss") != terms.issuer:
-        # Noted nowhere: a provider may sign for many with the same keys, and the others could fill the chain.
+        # Not recorded: a provider may use the same keys for many tenants, and others could fill the audit log.
         raise AuthenticationError("The token is from another issuer than this service takes.")
     audience = claims.get("aud")
     if terms.audience not in (audience if isinstance(audience, list) else [audience]):
@@ -152,15 +139,15 @@ def validate_claims(terms: OidcConfig, claims: Mapping[str, object], now: dateti
 
 
 def check_sign_in(claims: Mapping[str, object], client_id: str, nonce: str) -> None:
-    """Make sure that a token was made for one sign-in at this service (OpenID Connect Core, 3.1.3.7).
+    """Check that an ID token belongs to a login at this service (OpenID Connect Core, 3.1.3.7).
 
     Args:
-        claims: the token's content, whose audience holds the client.
-        client_id: as the provider knows this service.
-        nonce: that this sign-in sent.
+        claims: of the token; its audience includes the client.
+        client_id: of this service at the provider.
+        nonce: that this login sent.
 
     Raises:
-        TokenRefusedError: it was made for another one, or for several clients.
+        TokenRefusedError: it belongs to another login, or to several clients.
     """
     told = claims.get("nonce")
     if not isinstance(told, str) or not compare_digest(told.encode(), nonce.encode()):
@@ -172,14 +159,14 @@ def check_sign_in(claims: Mapping[str, object], client_id: str, nonce: str) -> N
 
 
 def actor(terms: OidcConfig, claims: Mapping[str, object]) -> str | None:
-    """Who a token speaks for, as chains name people; None: it does not say so in a way that could be kept."""
+    """Get the actor of a token's subject; None: missing, too long or not printable."""
     subject = claims.get(terms.subject_claim)
     fits = isinstance(subject, str) and 0 < len(subject) <= ACTOR_LENGTH - len(ACTOR_PREFIX)
     return f"{ACTOR_PREFIX}{subject}" if fits and isinstance(subject, str) and subject.isprintable() else None
 
 
 def _opened(token: str, types: frozenset[str]) -> tuple[CompactSignature, str, str]:
-    """A token's parts, and the names of its algorithm and its key."""
+    """Parse a token; return it with its algorithm and key id."""
     try:
         content = jws.extract_compact(token.encode("ascii"), registry=_REGISTRY)
         header = content.headers()
@@ -222,7 +209,7 @@ def _claims(content: CompactSignature) -> Mapping[str, object]:
 
 
 def _moment(claims: Mapping[str, object], name: str) -> datetime | None:
-    """A moment that a token names; None: it does not."""
+    """Get a time of the claims; None: missing."""
     seconds = claims.get(name)
     if name not in claims:
         return None
