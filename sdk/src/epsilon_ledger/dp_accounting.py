@@ -1,10 +1,10 @@
-"""Events of Google's dp_accounting, which jax-privacy and tf-privacy produce, to the ledger's and back.
+"""Translation of events between dp_accounting (jax-privacy, tf-privacy) and the ledger.
 
     run.authorize(event=from_dp_accounting(event_builder.build()))
 
-Both name an event by what a mechanism did, so nothing is computed here: a type is translated into the one that means
-the same, or refused. One thing differs later: where neighbours replace a record, a sum moves by up to two clipping
-norms; the ledger sees to that by itself, and dp_accounting leaves it to its caller.
+Each type is translated to its exact counterpart or refused. One difference remains: under replacement of a record a sum
+moves by up to two clipping norms, for which the ledger accounts itself, whereas dp_accounting leaves it to its caller.
+
 Needs `pip install "epsilon-ledger-client[dp-accounting]"`.
 """
 
@@ -34,11 +34,11 @@ __all__ = ["UntranslatableEventError", "from_dp_accounting", "to_dp_accounting"]
 
 
 class UntranslatableEventError(LedgerError, ValueError):
-    """An event has no counterpart on the other side; it is not approximated.
+    """An event has no exact counterpart.
 
     Args:
         event: name of its type.
-        reason: why, and what to do.
+        reason: of the failure, with advice.
     """
 
     def __init__(self, event: str, reason: str) -> None:
@@ -47,7 +47,7 @@ class UntranslatableEventError(LedgerError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        """Name the event and say why."""
+        """Format the event and the reason."""
         return f"{self.event} cannot be translated: {self.reason}"
 
 
@@ -57,10 +57,10 @@ def from_dp_accounting(event: theirs.DpEvent) -> Event:
     Parts of a composition that release nothing (NoOpDpEvent) are left out.
 
     Args:
-        event: what a mechanism did.
+        event: of dp_accounting.
 
     Returns:
-        The event for the wire, of the same meaning.
+        The equivalent event for the wire.
 
     Raises:
         UntranslatableEventError: it, or a part of it, has no counterpart.
@@ -77,13 +77,13 @@ def to_dp_accounting(event: Event) -> theirs.DpEvent:
     """Translate an event of the ledger into dp_accounting's.
 
     Args:
-        event: as the functions of this package write it.
+        event: from this package's event factories.
 
     Returns:
-        The event, of the same meaning.
+        The equivalent event.
 
     Raises:
-        UntranslatableEventError: it, or a part of it, has no counterpart, or is not an event.
+        UntranslatableEventError: it, or a part of it, has no counterpart or is not an event.
     """
     name = str(event.get("type"))
     if name not in _TO:
@@ -91,7 +91,7 @@ def to_dp_accounting(event: Event) -> theirs.DpEvent:
     wanted, write = _TO[name]
     extra = {key for key in event if key not in wanted and (key, event[key]) != ("clipped", "example")} - {"type"}
     if extra:
-        # A gaussian of clipped micro-batches, for instance: half the noise, which theirs cannot say.
+        # For instance a gaussian of clipped micro-batches, for which dp_accounting has no type.
         raise UntranslatableEventError(name, f"dp_accounting has no counterpart of {', '.join(sorted(extra))}.")
     try:
         return write(event)
@@ -100,7 +100,7 @@ def to_dp_accounting(event: Event) -> theirs.DpEvent:
 
 
 def _from(event: theirs.DpEvent) -> Event | None:
-    """Translate by the very type; None stands for an event that releases nothing."""
+    """Translate by exact type; return None for an event that releases nothing."""
     translate = _FROM.get(type(event))
     if translate is not None:
         return translate(event)
@@ -119,7 +119,7 @@ def _from_self_composed(event: Any) -> Event | None:  # noqa: ANN401 - mypy does
 
 
 def _wrapped(write: Callable[[Any, Event], Event]) -> Callable[[Any], Event | None]:
-    """Make a wrapper's translation: around nothing it is nothing."""
+    """Make the translation of a wrapper, which is None around None."""
 
     def translate(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
         part = _from(event.event)

@@ -1,10 +1,10 @@
-"""Lightning under a budget: training with Opacus' optimizer ends, without an exception, when the ledger refuses a step.
+"""Lightning callback: training with Opacus' optimizer stops without an exception at a refusal.
 
     net, optimizer, loader = privacy_engine.make_private(...)  # the model runs net, configure_optimizers returns this
     trainer = Trainer(callbacks=[LedgerCallback(run)])
     trainer.fit(model, loader)
 
-Batches that do not fit into memory come in pieces: `trainer.fit(model, in_pieces(loader, 64, optimizer))`.
+Split batches that exceed the memory: `trainer.fit(model, in_pieces(loader, 64, optimizer))`.
 
 Needs `pip install "epsilon-ledger-client[lightning]"`; works with `lightning` and with `pytorch_lightning`.
 """
@@ -24,22 +24,22 @@ from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 
 try:
     from lightning.pytorch import Callback
-except ImportError:  # the same code, as it was packed before
+except ImportError:  # the older package of the same code
     from pytorch_lightning import Callback
 
 __all__ = ["LedgerCallback", "in_pieces"]
 
 
 def in_pieces(data_loader: DataLoader, max_batch_size: int, optimizer: DPOptimizer) -> DataLoader:
-    """Split the batches of a loader into pieces that fit into memory, for a `Trainer`.
+    """Split a loader's batches into pieces that fit into memory, for a `Trainer`.
 
-    Opacus' `wrap_data_loader` and `BatchMemoryManager` estimate how many pieces there will be. Lightning ends the epoch
-    after so many, mostly within a batch. This loader has no length, so that Lightning trains until it is exhausted.
+    Opacus' `wrap_data_loader` and `BatchMemoryManager` estimate the number of pieces, after which Lightning ends the
+    epoch, mostly within a batch. This loader has no length, so that Lightning exhausts it.
 
     Args:
-        data_loader: what `make_private` returned.
-        max_batch_size: the most records in a piece, at least 1.
-        optimizer: what `make_private` returned.
+        data_loader: from `make_private`.
+        max_batch_size: maximum number of records in a piece, at least 1.
+        optimizer: from `make_private`.
 
     Returns:
         A loader of the pieces; with `Trainer(limit_train_batches=...)` an epoch may still end within a batch.
@@ -51,19 +51,19 @@ def in_pieces(data_loader: DataLoader, max_batch_size: int, optimizer: DPOptimiz
 
 
 class LedgerCallback(Callback):
-    """Attaches the DP optimizers of a fit to a run, stops the fit at a refusal, and logs `epsilon`.
+    """Callback that attaches DP optimizers to a run, stops at a refusal, and logs `epsilon`.
 
-    Several DP optimizers share the batches of the fit: what they do with one batch is charged as one event.
+    Several DP optimizers share the batches; their steps on one batch are charged as one event.
 
     Args:
-        run: who is charged; None on the ranks that rank 0 speaks for.
-        **how: as for `epsilon_ledger.opacus.attach`, where the training loader does not say how records are drawn.
+        run: to charge; None on ranks other than rank 0.
+        **how: as for `epsilon_ledger.opacus.attach`, if the loader does not determine the sampling.
     """
 
     def __init__(self, run: Run | None, **how: Any) -> None:  # noqa: ANN401 - passed on
         self.run = run
         self.refusal: BudgetExceededError | None = None
-        """What ended the fit, if a refusal did."""
+        """The refusal that ended the fit, or None."""
         self._how = how
         self._steps: list[tuple[DPOptimizer, Callable[..., Any]]] = []
         self._loader: Any = None
@@ -73,64 +73,41 @@ class LedgerCallback(Callback):
         """Attach the optimizers.
 
         Args:
-            trainer: with its optimizers and its loader set up.
+            trainer: with its optimizers and loader set up.
             pl_module: the model.
 
         Raises:
-            ValueError: there is no DP optimizer: nothing would be asked.
+            ValueError: there is no DP optimizer, so that nothing would be authorized.
             LedgerError: as `attach`.
         """
         self._attach(trainer, pl_module)
-        # Lightning has begun to iterate before it called, and what was drawn until now is not known.
-        iter(trainer.fit_loop._data_fetcher)  # noqa: SLF001 - nothing public begins anew
+        # Lightning has already started to iterate, and earlier draws were not observed.
+        iter(trainer.fit_loop._data_fetcher)  # noqa: SLF001 - no public API restarts it
         for optimizer in _private(trainer):
             self._steps.append((optimizer, optimizer.step))
             optimizer.step = functools.partial(self._step, optimizer.step, trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401 - as above
-        """Attach the optimizers to the epoch's loader, if it is another one than before.
-
-        Args:
-            trainer: the trainer.
-            pl_module: the model.
-        """
+        """Attach the optimizers to the epoch's loader if it has changed."""
         if trainer.train_dataloader is not self._loader:
             self._attach(trainer, pl_module)
 
     def on_train_batch_start(self, *_: Any) -> None:  # noqa: ANN401 - as above
-        """Note that the training goes on to the next batch; Lightning may have fetched more of them."""
+        """Record the delivery of the batch; Lightning may have prefetched others."""
         if self._source is not None:
             self._source.iteration.hand()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:  # noqa: ANN401, ARG002 - as above
-        """Log what has been spent.
-
-        Args:
-            trainer: the trainer.
-            pl_module: what logs.
-            *batch: what the batch gave.
-        """
+        """Log the epsilon spent."""
         if self.run is not None:
             pl_module.log("epsilon", self.run.epsilon, prog_bar=True)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401, ARG002 - as above
-        """Give the optimizers their own step back; they go on asking.
-
-        Args:
-            trainer: the trainer.
-            pl_module: the model.
-            stage: what ends.
-        """
+        """Restore the optimizers' `step`; they remain attached."""
         self._detach()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ANN401, ARG002 - as above
-        """Do as `teardown` does, which Lightning leaves out then.
-
-        Args:
-            trainer: the trainer.
-            pl_module: the model.
-            exception: what ends the fit.
-        """
+        """Clean up like `teardown`, which Lightning skips after an exception."""
         self._detach()
 
     def _detach(self) -> None:
@@ -164,7 +141,7 @@ class LedgerCallback(Callback):
         try:
             return step(closure)
         except BudgetExceededError as refusal:
-            # Raised before the update: the parameters are as they were, and nothing of the batch is kept.
+            # Raised before the update: the parameters are unchanged, and the batch is discarded.
             self.refusal = refusal
             trainer.should_stop = True
             return None
@@ -175,7 +152,7 @@ def _private(trainer: Any) -> list[DPOptimizer]:  # noqa: ANN401 - a trainer
 
 
 def _require_whole_batches(loader: Any) -> None:  # noqa: ANN401 - a loader, or what else Lightning takes
-    """Let a loader pass of which Lightning does not end the epoch within a batch."""
+    """Require a loader with which Lightning does not end the epoch within a batch."""
     sampler = getattr(loader, "batch_sampler", None)
     if isinstance(sampler, BatchSplittingSampler) and not isinstance(sampler, UnsizedSplitting):
         raise UnsupportedTrainingError(

@@ -1,4 +1,4 @@
-"""What a run of the ledger has spent, beside the accuracy in MLflow.
+"""MLflow logging of a ledger run's epsilon.
 
     with mlflow.start_run(), EpsilonLogger(run, client=ledger) as logger, run:
         for batch in batches:
@@ -6,8 +6,8 @@
             train_one_noisy_step(batch)
             logger.log()
 
-logs `epsilon`, `epsilon_limit` and `steps_remaining` over the steps, tags that lead to the ledger's run, and at the end
-the statement: what may be claimed, in the ledger's words. Needs `pip install "epsilon-ledger-client[mlflow]"`.
+logs `epsilon`, `epsilon_limit` and `steps_remaining` by step, tags for the ledger's run, and at the end its privacy
+statement. Needs `pip install "epsilon-ledger-client[mlflow]"`.
 """
 
 import math
@@ -40,19 +40,19 @@ _MAX_DECISIONS: Final = 500
 
 
 class EpsilonLogger:
-    """Logs a run of the ledger to the MLflow run that is active when the `with` block is entered.
+    """Logger of a ledger run to the MLflow run that is active on entry of the `with` block.
 
-    Left after the run has ended, as in the example above, the statement says how it ended.
+    If the ledger's run ends inside the block, as in the example above, the statement includes its end.
 
     Args:
-        run: whose epsilon is logged.
-        client: to read its decisions and the ledger's warnings for the statement; optional.
-        every: log each so many steps, at least 1.
-        url: the ledger's address, for the tag that leads there; by default EPSILON_LEDGER_URL.
+        run: to log.
+        client: adds its decisions and the ledger's warnings to the statement; optional.
+        every: interval of logged steps, at least 1.
+        url: the ledger's address, for a tag; by default EPSILON_LEDGER_URL.
 
     Raises:
         ValueError: `every` is below 1.
-        ConfigurationError: the address is no address, or holds a password.
+        ConfigurationError: the address is invalid or has credentials.
     """
 
     def __init__(self, run: Run, *, client: LedgerClient | None = None, every: int = 1, url: str | None = None) -> None:
@@ -86,7 +86,7 @@ class EpsilonLogger:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Log the last step and the statement; what the training raised goes first."""
+        """Log the last step and the statement; an exception of the training takes precedence."""
         try:
             self._conclude(error)
         except (LedgerError, MlflowException) as second:
@@ -95,7 +95,7 @@ class EpsilonLogger:
             error.add_note(f"The statement of {self._run.id} could not be logged: {second}")
 
     def log(self) -> None:
-        """Log what has been spent, after a step; steps between two that are due are left out.
+        """Log the epsilon after a step that is due.
 
         Raises:
             ValueError: outside the `with` block.
@@ -105,17 +105,18 @@ class EpsilonLogger:
             self._log(step)
 
     def statement(self, refusal: BudgetExceededError | None = None) -> dict[str, Any]:
-        """Say what may be claimed of the run, as the ledger says it now.
+        """Build the run's current privacy statement.
 
         Args:
-            refusal: what ended it, if a refusal did.
+            refusal: that ended the run, if any.
 
         Returns:
-            A JSON object. An infinite epsilon is null; `decisions` and `warnings` are null where no client or too many
-            decisions kept them from being known.
+            A JSON object. An infinite epsilon is null; `decisions` and `warnings` are null without a client or with too
+                many
+            decisions.
 
         Raises:
-            LedgerError: no answer came.
+            LedgerError: no response arrived.
         """
         state = self._run.refresh()
         decisions, events = self._decided(state)
@@ -180,7 +181,7 @@ class EpsilonLogger:
         )
 
     def _decided(self, state: RunState) -> tuple[int | None, list[EventCount] | None]:
-        """Count the decisions, and add up the events that were admitted if one page shows them all."""
+        """Count the decisions, and the admitted events if one page has them all."""
         if self._client is None:
             return None, None
         page = self._client.history(state.id, max_points=_MAX_DECISIONS)
@@ -197,7 +198,7 @@ class EpsilonLogger:
         return page.decisions, counts if whole and (seen, state.attempt) == (state.next_step, 1) else None
 
     def _warnings(self, state: RunState, events: Sequence[EventCount] | None) -> list[str] | None:
-        """Ask what the ledger has against these events as a plan."""
+        """Get the ledger's warnings about these events as a plan."""
         if self._client is None or events is None:
             return None
         if not events:

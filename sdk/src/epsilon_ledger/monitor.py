@@ -1,7 +1,7 @@
-"""A monitor in the shape that users of MindArmour's `PrivacyMonitorFactory` know, on top of a ledger that enforces.
+"""A monitor like MindArmour's `PrivacyMonitorFactory`, with enforcement by a ledger.
 
-It differs from theirs where theirs are wrong: `max_epochs` is the last epoch that fits, not the first that does not;
-the noise decays at the rate that the mechanism has; and a step is charged before it is taken.
+It differs where theirs is wrong: `max_epochs` is the last epoch that fits, not the first that does not; the noise
+decays at the mechanism's rate; and a step is charged before it is taken.
 """
 
 from collections.abc import Callable
@@ -20,32 +20,31 @@ from epsilon_ledger._wire.problems import BudgetExceededError
 Policy: TypeAlias = Literal["rdp", "zcdp"]
 
 _MOST_STEPS = 10_000_000
-"""That one schedule may have."""
+"""Maximum number of steps of a schedule."""
 
 
 class PrivacyMonitor:
-    """Says how long a training may last, and asks, counts and prints while it lasts.
+    """Monitor that plans the length of a training, authorizes its steps and prints its epsilon.
 
     Args:
-        ledger: to plan with.
-        run: whose steps are taken, from the one on that its training has reached; None: to plan only.
-        policy: `rdp`; or `zcdp`, under which there is no amplification by sampling, so that steps on samples are
-            refused.
+        ledger: for planning.
+        run: to charge, from the step that its training has reached; None: only plan.
+        policy: `rdp`; or `zcdp`, without amplification by sampling, so that sampled steps are refused.
         num_samples: records in the data.
-        batch_size: expected number of records in a step; under `rdp` each record is drawn by its own coin, with
-            probability batch_size / num_samples.
+        batch_size: expected number of records in a step; under `rdp` the Poisson sampling probability is batch_size /
+            num_samples.
         initial_noise_multiplier: standard deviation of the noise over the clipping norm at step 0, in [1e-3, 1e6].
-        max_eps: the epsilon that must not be passed; by default whatever the run's accounts still admit.
-        target_delta: the delta of that epsilon.
-        noise_decay_mode: how the noise shrinks: z / (1 + k t), z (1 - k)^t or z exp(-k t); None: it does not.
+        max_eps: maximum epsilon; by default the remainder of the run's accounts.
+        target_delta: of this epsilon.
+        noise_decay_mode: z / (1 + k t), z (1 - k)^t or z exp(-k t); None for constant noise.
         noise_decay_rate: k, for each step.
         per_print_times: steps from one line to the next.
-        sampled: whether steps see samples only; by default under `rdp`.
+        sampled: whether steps use samples; by default under `rdp`.
         write: prints a line.
 
     Raises:
-        ValueError: an argument is out of its range, zCDP is asked about samples, or the noise decays and the run does
-            not know how many steps of its training were taken.
+        ValueError: an argument is out of its range, zCDP is combined with samples, or the noise decays and the run's
+            training step is unknown.
     """
 
     def __init__(  # noqa: PLR0913 - theirs has as many
@@ -98,7 +97,7 @@ class PrivacyMonitor:
             )
 
     def event(self, step: int) -> Event:
-        """What one step does to the data; give the method itself as `schedule` to ask ahead.
+        """Return the event of a step; the method itself can be a `schedule`.
 
         Args:
             step: its number, from 0.
@@ -109,13 +108,13 @@ class PrivacyMonitor:
         return self._of_noise(decayed(self._mode, self._noise, self._rate, step))
 
     def max_epochs(self) -> int:
-        """Find the largest number of whole epochs, from step 0 on, that does not pass the budget.
+        """Find the maximum number of whole epochs, from step 0, that fits the budget.
 
         Returns:
-            How many; 0 if not even one fits.
+            The number; 0 if not even one fits.
 
         Raises:
-            LedgerError: no answer came.
+            LedgerError: no response arrived.
         """
         most = _MOST_STEPS // self.steps_per_epoch
         fits, breaks = 0, 1
@@ -130,7 +129,7 @@ class PrivacyMonitor:
         return fits
 
     def step_begin(self) -> Admission:
-        """Ask for the next step, before its noise is released.
+        """Authorize the next step, before its noise is released.
 
         Returns:
             The permission.
@@ -146,7 +145,7 @@ class PrivacyMonitor:
         return admission
 
     def step_end(self) -> None:
-        """Print the epsilon so far, after every so many steps."""
+        """Print the current epsilon every `per_print_times` steps."""
         if self.run is not None and self._step and self._step % self._every == 0:
             state, epoch = self.run.state, self._step / self.steps_per_epoch
             self._write(
@@ -156,7 +155,7 @@ class PrivacyMonitor:
 
     @property
     def _step(self) -> int:
-        """The number of the next step: the run's, which goes on after a restart, or else this monitor's own count."""
+        """Number of the next step: the run's if known, which survives restarts, or this monitor's."""
         known = None if self.run is None else self.run.step
         return self._steps if known is None else known
 
@@ -177,7 +176,7 @@ class PrivacyMonitor:
         except BudgetExceededError:
             return False
         except InvalidRequestError as error:
-            # So far on, the noise has shrunk below what anything is accounted for.
+            # The noise has decayed below the supported minimum.
             if error.code != "invalid_event":
                 raise
             return False

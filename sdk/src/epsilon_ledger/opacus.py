@@ -1,14 +1,14 @@
-"""Opacus under a budget: every noisy step of its optimizers asks the ledger before the parameters move.
+"""Opacus adapter: every noisy step is authorized before the parameters move.
 
     run = LedgerClient().register_run("digits", budget="mimic/icu-team")
     attach(privacy_engine, run)                         # before make_private, or after it:
     attach(optimizer, run, data_loader=data_loader)
 
-`optimizer.step()` raises what `run.authorize` raises, a BudgetExceededError for instance. The parameters are then as
-they were, and the noisy gradient is gone. Needs `pip install "epsilon-ledger-client[opacus]"`.
+`optimizer.step()` raises the errors of `run.authorize`, such as BudgetExceededError. The parameters are then unchanged,
+and the noisy gradient is deleted. Needs `pip install "epsilon-ledger-client[opacus]"`.
 
-One draw of the sampler goes with one release: each batch that the loader hands out is stepped once, whole, before the
-next one is fetched. What several steps share is charged as one event: `attach((first, second), ...)` for optimizers,
+One draw of the sampler covers one release: step each batch of the loader once, whole, before the next one is fetched.
+Several steps on one batch are charged as one event: `attach((first, second), ...)` for optimizers,
 `releases_per_sample=` for steps. A loop that ends within a batch leaves a part of it behind: see `discard_batch`.
 """
 
@@ -37,7 +37,7 @@ __all__ = ["LedgerAccountant", "LedgerHook", "UnsupportedTrainingError", "attach
 
 @dataclass(frozen=True)
 class _Terms:
-    """What `attach` is told of the steps."""
+    """Arguments of `attach` about the steps."""
 
     data_loader: DataLoader | None = None
     sampling_probability: float | None = None
@@ -58,34 +58,33 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     releases_per_sample: int = 1,
     earlier_steps: Literal["refuse", "report", "charged"] = "refuse",
 ) -> None:
-    """Make every noisy step ask the ledger first.
+    """Authorize every noisy step of an optimizer or engine.
 
-    A privacy engine must not have made anything private yet: all optimizers that it makes are attached, and its
-    accountant becomes a LedgerAccountant. An optimizer keeps its engine's accountant, which counts beside the ledger.
+    A privacy engine must not have made anything private yet: all its optimizers are attached, and its accountant
+    becomes a LedgerAccountant. An optimizer keeps its engine's accountant, which counts beside the ledger.
 
-    The event is read at each step: the noise multiplier as a scheduler left it, the probability with which the sampler
-    drew, the count by which adaptive clipping moves. Virtual steps of a BatchMemoryManager release nothing and are not
-    asked for. In distributed training rank 0 asks and tells the others; they give None for the run, and all else alike.
+    The event is read at each step: the current noise multiplier, the sampler's probability, the count of adaptive
+    clipping. Virtual steps of a BatchMemoryManager release nothing and are not authorized. In distributed training rank
+    0 authorizes for all; the other ranks pass None as the run, and the same other arguments.
 
     Args:
-        target: a PrivacyEngine, or a DPOptimizer that `make_private` returned; or several that step the same batches,
-            whose steps with one batch are charged as one event.
-        run: whom the steps are charged to.
-        data_loader: with an optimizer: what `make_private` returned beside it, which says how records are drawn.
-        sampling_probability: in (0, 1], for a loader with a Poisson sampler of your own; 1.0 claims no sampling, which
-            is right for one batch of all the data, and for shuffled batches where neighbours have the same size.
-        event: what a step does, instead of all that is read and checked here, for training that this adapter does not
-            know; whether the samples are what the event says is then yours to know.
-        module: with an optimizer that uses ghost clipping: what `make_private` returned first, which clips.
-        releases_per_sample: how many steps each optimizer takes with one batch.
-        earlier_steps: if Opacus' accountant shows steps that this optimizer took before it was attached and that nobody
-            was charged for: "refuse" to attach, "report" them to the run, or take them for "charged" elsewhere.
+        target: a PrivacyEngine, or a DPOptimizer from `make_private`; or several that step the same batches, whose
+            steps on one batch are charged as one event.
+        run: to charge.
+        data_loader: from `make_private`, with an optimizer; it determines the sampling.
+        sampling_probability: in (0, 1], for a loader with a custom Poisson sampler; 1.0 claims no sampling, which is
+            right for one batch of all the data, and for shuffled batches if neighbours have the same size.
+        event: returns a step's event instead of all checks here, for training unknown to this adapter; the caller then
+            guarantees the sampling.
+        module: first result of `make_private`, with an optimizer that uses ghost clipping.
+        releases_per_sample: steps of each optimizer on one batch.
+        earlier_steps: for uncharged steps that Opacus' accountant shows from before: "refuse" to attach, "report" them
+            to the run, or treat them as "charged" elsewhere.
 
     Raises:
-        UnsupportedTrainingError: the cost of such steps is not known: the loader does not draw Poisson samples, for
-            instance.
-        ValueError: it is attached to another run, too late or without saying how records are drawn.
-        TypeError: `target` is something else, or the run is an AsyncRun.
+        UnsupportedTrainingError: the cost of the steps is unknown, for instance without Poisson samples.
+        ValueError: it is attached to another run, or too late, or the sampling is unknown.
+        TypeError: `target` has another type, or the run is an AsyncRun.
     """
     if sampling_probability is not None and not 0.0 < sampling_probability <= 1.0:
         raise ValueError(f"sampling_probability must be in (0, 1], not {sampling_probability}.")
@@ -122,7 +121,7 @@ def _is_attached(optimizer: DPOptimizer, run: Run | Trial | None) -> bool:
 
 
 def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, terms: _Terms) -> None:
-    """Look through everything first, so that what is refused has changed nothing."""
+    """Attach optimizers after checking all of them, so that a failure changes nothing."""
     checked = None if run is None else checked_run(run)
     readers = [terms.event or StepReader(optimizer) for optimizer in optimizers]
     sources = [None if terms.event else _source(optimizer, checked, terms) for optimizer in optimizers]
@@ -132,8 +131,8 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
     for optimizer, read, source, module in zip(optimizers, readers, sources, clippings, strict=True):
         guard = guard_of(optimizer)
         if guard.source is not source:
-            # Signals for batches of which nothing is known: the next iteration begins without them.
-            optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it
+            # Signals of unobserved batches: the next iteration starts without them.
+            optimizer._step_skip_queue.clear()  # noqa: SLF001 - no public API empties it
             if guard.source is not None:
                 guard.source.consumers.discard(guard)
         guard.source, guard.trusted = source, terms.event is not None
@@ -150,13 +149,13 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
             releases=terms.releases_per_sample,
             then=then.then if isinstance(then, LedgerHook) else then,
         )
-        # Opacus keeps one hook, and another one that is attached later would silently replace the ledger.
+        # Opacus keeps one hook, which a later one would silently replace.
         DPOptimizer.attach_step_hook(optimizer, hook)
         optimizer.attach_step_hook = hook.chain
 
 
 def _source(optimizer: DPOptimizer, run: Run | Trial | None, terms: _Terms) -> SampleSource | None:
-    """Find what tells the optimizer's samples: the loader that is given, or the one of an earlier attach."""
+    """Find the source of the optimizer's samples: the given loader, or the one attached earlier."""
     loader, stated = terms.data_loader, terms.sampling_probability
     if loader is None:
         guard = present_guard(optimizer)
@@ -197,7 +196,7 @@ def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
 
 
 def _clipping(optimizer: DPOptimizer, terms: _Terms) -> Any:  # noqa: ANN401 - a module, or Opacus' hooks of one
-    """Find the module that clips, where it is not the optimizer."""
+    """Find the module that clips instead of the optimizer."""
     if type(optimizer) not in GHOST:
         return None
     guard = present_guard(optimizer)
@@ -211,7 +210,7 @@ def _clipping(optimizer: DPOptimizer, terms: _Terms) -> Any:  # noqa: ANN401 - a
 
 
 def _settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, terms: _Terms) -> None:
-    """Find steps that were taken before the optimizer was attached, as far as Opacus' accountant has seen them."""
+    """Handle steps from before the attachment that Opacus' accountant has counted."""
     hook = optimizer.step_hook
     accountant = accountant_of(hook)
     if run is None or accountant is None or isinstance(accountant, LedgerAccountant):

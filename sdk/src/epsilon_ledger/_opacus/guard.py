@@ -30,7 +30,7 @@ class GradientGuard:
         self.amplified = True
         """Whether sampling is charged, so that each sample may be released once."""
         self.trusted = False
-        """Whether the user says what a step is, whatever its gradient stems from."""
+        """Whether the user states the event of a step, without checks of its gradient."""
         self.clipping: GhostClipping | None = None
         """The module that clips, where it is not the optimizer."""
         self._open: Draw | None = None

@@ -1,4 +1,4 @@
-"""The ledger's own way to say no, and the one that trainers wait for; `errors` draws the whole tree."""
+"""Problems from the ledger, and the refusal of a budget; `errors` shows the whole tree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from epsilon_ledger._wire.errors import LedgerError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem+json answer (RFC 9457).
+    """A problem+json response (RFC 9457).
 
     Args:
         status: HTTP status.
-        code: the ledger's stable name of the problem; empty if it gave none.
-        title: the kind of problem in a few words.
-        detail: this occurrence in the ledger's words.
-        members: the whole answer.
+        code: stable name of the problem, or empty.
+        title: of this kind of problem.
+        detail: of this occurrence.
+        members: all members of the response.
     """
 
     status: int
@@ -29,17 +29,17 @@ class Problem:
 
 
 class ProblemError(LedgerError):
-    """The ledger answered with a problem; `problem.members` holds all that it said.
+    """The ledger answered with a problem; `problem.members` has all its members.
 
     Args:
-        problem: the answer.
+        problem: the response.
     """
 
     codes: ClassVar[tuple[str, ...]] = ()
     statuses: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, problem: Problem) -> None:
-        # The problem is the only argument, so that the exception survives pickling (multi-process trainers).
+        # A single argument keeps the exception picklable, for multi-process trainers.
         super().__init__(problem)
         self.problem = problem
         self.status = problem.status
@@ -47,14 +47,14 @@ class ProblemError(LedgerError):
         self.detail = problem.detail
 
     def __str__(self) -> str:
-        """Say what happened, with the code to look it up by."""
+        """Format the detail, status and code."""
         what = self.problem.detail or self.problem.title or "the ledger gave no reason"
         return f"{what} ({self.status} {self.code or 'no code'})"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """How a limit came into force: what it was before, when it was changed (by the ledger's clock), and by whom."""
+    """Latest change of a limit: previous values, time by the ledger's clock, and actor."""
 
     epsilon_before: float
     delta_before: float
@@ -94,13 +94,13 @@ class _Refusal:
 
 
 class BudgetExceededError(ProblemError):
-    """The steps do not fit into a budget: nothing was charged, and nothing may be released.
+    """The steps do not fit into a budget: nothing was charged, release nothing.
 
     Args:
-        problem: the answer.
+        problem: the response.
 
     Raises:
-        MalformedError: the refusal does not say all that was agreed.
+        MalformedError: the response lacks a member of a refusal.
     """
 
     codes = ("budget_exceeded",)
@@ -108,12 +108,12 @@ class BudgetExceededError(ProblemError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         refusal = _Refusal(**members(_Refusal, problem.members))
-        # A plan that is refused with the registration of its run has none; and its steps have no numbers.
+        # None if a plan is refused together with the registration of its run.
         self.run = refusal.run
         self.first_step = refusal.first_step
         self.count = refusal.count
         self.dry_run = refusal.dry_run is True
-        # The account that has no room, and what it has spent, in epsilon at its own delta.
+        # The exhausted account and its epsilon at its own delta.
         self.binding_account = refusal.binding_account
         self.binding_account_path = refusal.binding_account_path
         self.epsilon = refusal.epsilon
@@ -127,11 +127,11 @@ class BudgetExceededError(ProblemError):
         # What would have been admitted instead.
         self.max_count_that_fits = refusal.max_count_that_fits
         self.noise_multiplier_that_fits = refusal.noise_multiplier_that_fits
-        # How the limit of the binding account came into force; None if it was never changed.
+        # Latest change of the binding account's limit, or None.
         self.limit_change = refusal.limit_change
 
     def __str__(self) -> str:
-        """Say who is out of budget, by how much, and what would still fit."""
+        """Format the exhausted account, the excess and the steps that would fit."""
         if self.first_step is None:
             what = f"a plan of {self.count} steps was"
         elif self.count == 1:

@@ -1,4 +1,4 @@
-"""Requests to the ledger before they are sent."""
+"""Requests before they are sent."""
 
 import json
 import uuid
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Request:
-    """A logical request, whatever number of tries it takes.
+    """A logical request, independent of its attempts.
 
     Args:
         method: GET or POST.
         path: under the ledger's address, quoted, with its query.
-        body: JSON in bytes, or None.
+        body: JSON, or None.
         key: idempotency key; every POST has its own.
-        in_doubt: True once a try was sent, unless it surely had no effect.
+        in_doubt: whether an attempt may have had an effect.
     """
 
     method: str
@@ -31,33 +31,19 @@ class Request:
 
 
 RequestFlow: TypeAlias = Generator[Request, Response, T]
-"""A use case without its network: it yields requests, is sent their replies, and returns its result."""
+"""A generator that yields requests, receives responses and returns a result."""
 
 
 def get(path: str) -> Request:
-    """Prepare a read.
-
-    Args:
-        path: under the ledger's address, quoted, with its query.
-
-    Returns:
-        The request.
-    """
+    """Build a GET request of a quoted path."""
     return Request("GET", path)
 
 
 def post(path: str, body: Mapping[str, object]) -> Request:
-    """Prepare a POST with an idempotency key of its own.
-
-    Args:
-        path: under the ledger's address, quoted, with its query.
-        body: members for the JSON body; those that are None are left out.
-
-    Returns:
-        The request.
+    """Build a POST request with a new idempotency key; None members are left out.
 
     Raises:
-        ValueError: a number is infinite or not a number.
+        ValueError: a number is infinite or NaN.
     """
     told = {name: value for name, value in body.items() if value is not None}
     return Request("POST", path, json.dumps(told, allow_nan=False).encode(), str(uuid.uuid4()))
@@ -65,16 +51,11 @@ def post(path: str, body: Mapping[str, object]) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request, and the shape of its answer.
-
-    Args:
-        request: not sent yet.
-        shape: the class of the answer's value.
-    """
+    """A request and the class of its response."""
 
     request: Request
     shape: type[T]
 
     def talk(self) -> RequestFlow[T]:
-        """Ask, and read the answer."""
+        """Send the request and parse the response."""
         return (yield self.request).read(self.shape)

@@ -1,4 +1,4 @@
-"""Reading what came back from the ledger."""
+"""Parsing of HTTP responses."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,12 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """What waits for another person.
-
-    Args:
-        id: of the proposal.
-        reason: what is proposed, in a sentence.
-    """
+    """A pending proposal: its id, and its content in a sentence."""
 
     id: str
     reason: str
@@ -31,12 +26,12 @@ class _Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A successful answer.
+    """A successful response.
 
     Args:
         status: HTTP status.
-        data: the decoded JSON.
-        is_own: False if the answer was first given to somebody else's request, as far as can be told.
+        data: decoded JSON.
+        is_own: False if it replays the response to another process's request.
     """
 
     status: int
@@ -44,17 +39,11 @@ class Response:
     is_own: bool
 
     def read(self, shape: type[T]) -> T:
-        """Read the answer as a value.
-
-        Args:
-            shape: the class of the value.
-
-        Returns:
-            The value.
+        """Parse the response as a value of a class.
 
         Raises:
-            ApprovalRequiredError: the value does not exist yet, and the answer is the proposal to make it.
-            UnexpectedResponseError: the answer is not of this shape.
+            ApprovalRequiredError: only a proposal was created.
+            UnexpectedResponseError: the response has another shape.
         """
         try:
             if self.status == HTTPStatus.ACCEPTED:
@@ -69,13 +58,7 @@ class Response:
 
 
 def read_json(response: httpx.Response) -> object:
-    """Decode the body of a successful answer.
-
-    Args:
-        response: the answer.
-
-    Returns:
-        The decoded JSON.
+    """Decode the JSON of a successful response.
 
     Raises:
         UnexpectedResponseError: it is not JSON.
@@ -90,14 +73,7 @@ def read_json(response: httpx.Response) -> object:
 
 
 def refusal(response: httpx.Response) -> ProblemError | UnexpectedResponseError:
-    """Turn an answer that is no success into its exception.
-
-    Args:
-        response: the answer.
-
-    Returns:
-        The exception, not raised yet.
-    """
+    """Create the exception for an unsuccessful response."""
     problem = _problem(response)
     if problem is None:
         return UnexpectedResponseError(
@@ -116,28 +92,14 @@ def refusal(response: httpx.Response) -> ProblemError | UnexpectedResponseError:
 
 
 def reason(response: httpx.Response) -> str:
-    """Say in a few words why an answer is worth another try.
-
-    Args:
-        response: the answer.
-
-    Returns:
-        Its status and, if it is the ledger's, its code and detail.
-    """
+    """Describe a failure that is retried: status, code and detail."""
     problem = _problem(response)
     said = f" {problem.code}: {problem.detail}".rstrip(": .") if problem else ""
     return f"status {response.status_code}{said}"
 
 
 def retry_after(response: httpx.Response) -> float | None:
-    """Read the header Retry-After in either of its forms.
-
-    Args:
-        response: the answer.
-
-    Returns:
-        Seconds from now, at least 0; None if the header is missing or unreadable.
-    """
+    """Parse Retry-After in either form to seconds from now, at least 0, or None."""
     text = response.headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text)

@@ -1,7 +1,7 @@
-"""Noise, clipping and private training steps that ask the ledger first: `pip install 'epsilon-ledger-client[numpy]'`.
+"""Metered noise, clipping and private training: `pip install 'epsilon-ledger-client[numpy]'`.
 
-Every mechanism has an `event`: what its next release does, as the ledger charges it. Every method that releases asks
-the run for exactly that, before noise is drawn; if the run refuses, nothing has changed.
+Every mechanism has the `event` of its next release. Every releasing method authorizes exactly this event before it
+draws noise; after a refusal nothing has changed.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""A clipping norm that follows a quantile of the summands' norms, by a noisy count that is charged like the sum."""
+"""Adaptive clipping: the norm follows a quantile, by a noisy count that is charged."""
 
 from collections.abc import Sequence
 from math import exp, hypot
@@ -22,29 +22,28 @@ _STATE: Final = frozenset({"noise"})
 
 
 class AdaptiveClipping(ClippedSumMechanism):
-    """Gaussian noise on a clipped sum, whose clipping norm C follows the fraction b of summands within it.
+    """Gaussian noise on a clipped sum, whose clipping norm C adapts.
 
-    Each release gives the noisy sum and, from the same summands, a noisy b. Then C becomes C - lr (b - gamma) in mode
-    `linear`, C exp(-lr (b - gamma)) in mode `geometric`, with lr the learning rate and gamma the target quantile, and
-    stays within its bounds. The noise of the sum follows C.
+    Each release gives the noisy sum and a noisy fraction b of the summands within C. Then C becomes C - lr (b - gamma)
+    in mode `linear`, or C exp(-lr (b - gamma)) in mode `geometric`, with learning rate lr and target quantile gamma,
+    within bounds. The noise of the sum follows C.
 
-    What is counted is the sum of b_i - 1/2, b_i being 1 if summand i has a norm of at most C and else 0, so that an
-    example more or less moves it by 1/2. It gets Gaussian noise of standard deviation s. Then
-    b = 1/2 + noisy count / expected number of summands: the real number is private.
+    The count is the sum of b_i - 1/2, where b_i is 1 if summand i has a norm of at most C and else 0: one example moves
+    it by 1/2. Its Gaussian noise has standard deviation s, and b = 1/2 + noisy count / expected number of summands,
+    because the actual number is private.
 
-    If the summands are means of micro-batches, one record can turn -1/2 into 1/2: the count moves by 1, as the sum
-    moves by 2 C. Then the event is two Gaussian releases of micro-batches, the count's with noise multiplier 2 s.
+    With means of micro-batches, one record can turn -1/2 into 1/2: the count moves by 1, as the sum moves by 2 C. The
+    event is then two Gaussian releases of micro-batches, the count's with noise multiplier 2 s.
 
     Args:
-        noise: of the sum; its clipping norm is the first one. From now on it belongs to this mechanism, and the count's
-            noise comes from the same source.
-        expected_summands: what the count is divided by: q n for a Poisson sample, `sampler.expected_summands`.
+        noise: of the sum, with the first clipping norm. This mechanism takes it over, and draws the count's noise from
+            the same source.
+        expected_summands: divisor of the count: q n for a Poisson sample, `sampler.expected_summands`.
         learning_rate: lr, in (0, 1e3].
         target_unclipped_quantile: gamma, in [0, 1].
-        fraction_stddev: standard deviation of the noise of the fraction b. The count's, s, is that times
-            `expected_summands`, in [1e-3, 5e5].
-        mode: how C moves.
-        clipping_norm_bounds: the least and the most that C becomes, in [1e-9, 1e9].
+        fraction_stddev: standard deviation of b's noise; times `expected_summands` it is s, in [1e-3, 5e5].
+        mode: of the changes of C.
+        clipping_norm_bounds: minimum and maximum of C, in [1e-9, 1e9].
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -105,12 +104,12 @@ class AdaptiveClipping(ClippedSumMechanism):
 
     @property
     def clipped(self) -> Clipped:
-        """What a summand is: one example's vector, or the mean of a micro-batch."""
+        """The kind of summands: examples' vectors, or means of micro-batches."""
         return self._noise.clipped
 
     @property
     def expected_summands(self) -> float:
-        """What the count is divided by."""
+        """Divisor of the count."""
         return self._expected
 
     @property
@@ -120,17 +119,17 @@ class AdaptiveClipping(ClippedSumMechanism):
 
     @property
     def releases(self) -> int:
-        """How many there were."""
+        """Number of releases."""
         return self._noise.releases
 
     @property
     def secure(self) -> bool:
-        """Whether the noise cannot be predicted; False if it was seeded."""
+        """Whether the noise is unpredictable; False if it is seeded."""
         return self._noise.secure
 
     @property
     def event(self) -> Event:
-        """What the next release does to the records that are summed up: the sum and the count together."""
+        """Event of the next release on the summed records: sum and count together."""
         return self.event_at(self.releases)
 
     def event_at(self, release: int) -> Event:
@@ -141,7 +140,7 @@ class AdaptiveClipping(ClippedSumMechanism):
         return composed([gaussian(z, clipped="microbatch"), gaussian(2 * self._stddev, clipped="microbatch")])
 
     def prepare(self, rows: Sequence[NDArray[Any]]) -> PreparedRelease:
-        """Clip vectors to the norm of the moment, and prepare the release of their sum and of the count.
+        """Clip vectors to the current norm, and prepare the release of sum and count.
 
         Args:
             rows: one array (n, d_j) for each parameter; row i of all of them is one summand.
@@ -150,7 +149,7 @@ class AdaptiveClipping(ClippedSumMechanism):
             The release; its result is the noisy sum, (sum of the d_j,), and it moves the clipping norm.
 
         Raises:
-            ValueError: the noise multiplier has shrunk below 1e-3, or there are too many summands.
+            ValueError: the noise multiplier has decayed below 1e-3, or there are too many summands.
         """
         clipping_norm, event = self._noise.clipping_norm, self.event
         release, total = self._noise.prepare_sum(rows)
@@ -161,22 +160,22 @@ class AdaptiveClipping(ClippedSumMechanism):
         return release.joined(event, move)
 
     def state_dict(self) -> dict[str, object]:
-        """Return what a checkpoint must keep: the state of the noise, with the clipping norm, but no random state."""
+        """Return the noise's state with the clipping norm for a checkpoint; no random state."""
         return {"noise": self._noise.state_dict()}
 
     def load_state_dict(self, state: object) -> None:
-        """Go on where a checkpoint was written.
+        """Restore a checkpoint.
 
         Args:
-            state: what `state_dict` of a mechanism made with the same arguments returned.
+            state: from `state_dict` of a mechanism with the same arguments.
 
         Raises:
-            ValueError: it is something else; nothing has changed.
+            ValueError: it is invalid; nothing has changed.
         """
         self._noise.load_state_dict(checks.state(state, _STATE, "AdaptiveClipping")["noise"])
 
     def _fraction(self, total: ClippedSum) -> float:
-        """Return the noisy fraction of summands within the norm; halves lie on the lattice, so nothing is rounded."""
+        """Compute the noisy fraction of summands within the norm; halves are on the lattice, so nothing is rounded."""
         shifted = np.array([total.within - total.count / 2])
         lattice = Lattice.for_scales(1.0, self._stddev)
         noisy = lattice.add(lattice.multiples(shifted), self._noise.randomness.normals(1), self._stddev)

@@ -1,4 +1,4 @@
-"""A model's parameters as one vector: an array, a sequence of arrays, or a dictionary of them."""
+"""Model parameters as one vector: an array, a sequence or a dictionary of arrays."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -12,20 +12,14 @@ Arrays: TypeAlias = Array | Sequence[Array] | Mapping[str, Array]
 """One array, several in a fixed order, or several by name."""
 
 Rows: TypeAlias = Array | Sequence[Array] | Mapping[str, Array]
-"""The same with an axis for the examples before the others; a list of rows stands for an array, too."""
+"""The same with a first axis for the examples; a list of rows also counts as an array."""
 
 
 def parts_of(arrays: Arrays) -> list[Array]:
-    """Return the arrays in the order in which their numbers stand in the vector.
-
-    Args:
-        arrays: one array, or several.
-
-    Returns:
-        The arrays themselves.
+    """List the arrays in the order of the vector, without copying.
 
     Raises:
-        ValueError: something in it is no array of real numbers, or there is none.
+        ValueError: there is none, or one is not an array of real numbers.
     """
     if isinstance(arrays, np.ndarray):
         parts = [arrays]
@@ -43,27 +37,12 @@ def parts_of(arrays: Arrays) -> list[Array]:
 
 
 def flat(parts: Sequence[Array]) -> NDArray[np.float64]:
-    """Return the numbers of arrays as one new vector.
-
-    Args:
-        parts: arrays of any shapes.
-
-    Returns:
-        (sum of their sizes,) floats.
-    """
+    """Concatenate arrays of any shapes to a new vector of floats."""
     return np.concatenate([part.ravel() for part in parts], dtype=np.float64)
 
 
 def split(vector: NDArray[np.float64], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float64]]:
-    """Cut a vector into arrays.
-
-    Args:
-        vector: (sum of the shapes' sizes,) numbers.
-        shapes: of the arrays.
-
-    Returns:
-        Views of the vector.
-    """
+    """Split a vector into views of the given shapes."""
     ends = np.cumsum([prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True)]
 
@@ -71,34 +50,23 @@ def split(vector: NDArray[np.float64], shapes: Sequence[tuple[int, ...]]) -> lis
 def shaped_like(
     arrays: Arrays, parts: list[NDArray[np.float64]]
 ) -> NDArray[np.float64] | list[NDArray[np.float64]] | dict[str, NDArray[np.float64]]:
-    """Return parts as one array, a list or a dictionary, whichever `arrays` is.
-
-    Args:
-        arrays: whose form is taken.
-        parts: in the order of `parts_of`.
-
-    Returns:
-        The parts.
-    """
+    """Return parts as an array, list or dictionary like `arrays`."""
     if isinstance(arrays, np.ndarray):
         return parts[0]
     return dict(zip(arrays, parts, strict=True)) if isinstance(arrays, Mapping) else parts
 
 
 def rows_of(gradients: Rows | None, arrays: Arrays, count: int) -> list[Array]:
-    """Return the rows of each array's gradients, one row for each example.
+    """Return each array's gradients as (count, size of the parameter), in the order of `parts_of`.
 
     Args:
-        gradients: shaped as `arrays`, each with a first axis of `count` rows; if `count` is 0, anything empty, or None.
-        arrays: the parameters that they are gradients of.
-        count: how many rows there must be.
-
-    Returns:
-        Arrays (count, size of the parameter) in the order of `parts_of`.
+        gradients: shaped as `arrays` with a first axis of `count` rows; for `count` 0 anything empty, or None.
+        arrays: the parameters.
+        count: number of rows.
 
     Raises:
-        ValueError: the number of rows or a shape is another one.
-        TypeError: there is no list of gradients for a list of parameters.
+        ValueError: the number of rows or a shape differs.
+        TypeError: a list of parameters needs a list of gradients.
     """
     parts = parts_of(arrays)
     if count == 0 and _is_empty(gradients):

@@ -1,4 +1,4 @@
-"""Arguments are checked before anything is charged or drawn; what is wrong is said with what would be right."""
+"""Validation of arguments before anything is charged or drawn."""
 
 from collections.abc import Mapping
 from math import nextafter
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 MIN_NOISE_MULTIPLIER: Final = 1e-3
 MAX_NOISE_MULTIPLIER: Final = 1e6
-"""The service's bounds of a noise multiplier and of the standard deviation of a count's noise."""
+"""The service's bounds of noise multipliers and of the standard deviation of a count's noise."""
 
 MIN_CLIPPING_NORM: Final = 1e-9
 MAX_CLIPPING_NORM: Final = 1e9
@@ -22,17 +22,14 @@ _REAL = (int, float, np.integer, np.floating)
 
 
 def real(name: str, value: object, low: float, high: float, meaning: str) -> float:
-    """Return a number that lies in its bounds.
+    """Check a number, also of numpy, in [low, high]; return it as a float.
 
     Args:
         name: of the argument.
-        value: of the argument; Python's and numpy's integers and floats are numbers, booleans are not.
-        low: the least that is allowed.
-        high: the most that is allowed.
-        meaning: what the number is, for the message.
-
-    Returns:
-        The number as a float.
+        value: of the argument; booleans are no numbers.
+        low: minimum.
+        high: maximum.
+        meaning: of the number, for the message.
 
     Raises:
         ValueError: it is no number, NaN, or out of the bounds.
@@ -45,17 +42,7 @@ def real(name: str, value: object, low: float, high: float, meaning: str) -> flo
 
 
 def whole(name: str, value: object, low: int, high: int, meaning: str) -> int:
-    """Return an integer that lies in its bounds.
-
-    Args:
-        name: of the argument.
-        value: of the argument; Python's and numpy's integers.
-        low: the least that is allowed.
-        high: the most that is allowed.
-        meaning: what the number is, for the message.
-
-    Returns:
-        The integer.
+    """Check an integer, also of numpy, in [low, high]; `meaning` is for the message.
 
     Raises:
         ValueError: it is no integer, or out of the bounds.
@@ -66,31 +53,17 @@ def whole(name: str, value: object, low: int, high: int, meaning: str) -> int:
 
 
 def noise_multiplier(name: str, value: object) -> float:
-    """Return a noise multiplier that the service accepts.
-
-    Args:
-        name: of the argument.
-        value: of the argument.
-
-    Returns:
-        The number as a float.
+    """Check a noise multiplier; return it as a float.
 
     Raises:
-        ValueError: it is no number in [1e-3, 1e6]. Less would be no privacy, more no release.
+        ValueError: it is no number in [1e-3, 1e6].
     """
     meaning = "the noise's scale divided by the sensitivity of the sum"
     return real(name, value, MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER, meaning)
 
 
 def clipping_norm(name: str, value: object) -> float:
-    """Return a clipping norm.
-
-    Args:
-        name: of the argument.
-        value: of the argument.
-
-    Returns:
-        The number as a float.
+    """Check a clipping norm; return it as a float.
 
     Raises:
         ValueError: it is no number in [1e-9, 1e9].
@@ -99,18 +72,10 @@ def clipping_norm(name: str, value: object) -> float:
 
 
 def state(found: object, expected: frozenset[str], owner: str) -> Mapping[str, object]:
-    """Return a state if it has the members that its owner writes.
-
-    Args:
-        found: the state.
-        expected: names of the members.
-        owner: whose state it must be, for the message.
-
-    Returns:
-        The state.
+    """Check that a state has exactly the expected members of its owner.
 
     Raises:
-        ValueError: it is no mapping, members are missing, or there are others.
+        ValueError: it is no mapping, or its members differ.
     """
     if isinstance(found, Mapping) and found.keys() == expected:
         return found
@@ -121,15 +86,7 @@ def state(found: object, expected: frozenset[str], owner: str) -> Mapping[str, o
 
 
 def vector(name: str, value: object, size: int) -> NDArray[np.float64]:
-    """Return a copy of a vector of a state.
-
-    Args:
-        name: of the member.
-        value: of the member.
-        size: how many numbers it must have.
-
-    Returns:
-        (size,) floats.
+    """Copy a state's vector as (size,) floats.
 
     Raises:
         ValueError: it is no vector of that many finite numbers.

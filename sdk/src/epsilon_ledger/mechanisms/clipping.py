@@ -1,4 +1,4 @@
-"""Clip each summand to a norm and add them up, exactly: the part of a release that bounds what one record can do."""
+"""Exact clipping and summation, which bound the influence of a record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from epsilon_ledger.mechanisms.lattice import MAX_SUMMANDS, Lattice
 Floats = NDArray[np.float64]
 
 _AT_ONCE: Final = 1 << 16
-"""Numbers that are clipped together, so that they stay in a core's cache."""
+"""Numbers clipped at once, to fit a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class ClippedSum:
     """A sum of clipped summands.
 
     Args:
-        multiples: (d,), the sum in multiples of the lattice's spacing, exact.
-        within: how many summands had a norm of at most the clipping norm; private.
-        count: how many there were; private.
+        multiples: (d,), the exact sum in multiples of the lattice's spacing.
+        within: number of summands with a norm of at most the clipping norm; private.
+        count: number of summands; private.
     """
 
     multiples: Floats
@@ -32,22 +32,21 @@ class ClippedSum:
 
 
 def clipped_sum(rows: Sequence[NDArray[Any]], clipping_norm: float, lattice: Lattice) -> ClippedSum:
-    """Scale every summand down to the clipping norm, round it to the lattice, and add up.
+    """Clip every summand, round it to the lattice, and add up.
 
-    The norm is the L2 norm of a summand's whole vector, over all parameters together. A summand whose norm is not a
-    finite number (a NaN, an infinity, a square that overflows) counts as zero and as not within: else a single record
-    could decide whether the sum is a number.
+    The norm is the L2 norm over all parameters together. A summand with a non-finite norm (NaN, infinity, overflow)
+    counts as zero and as not within; otherwise a single record could make the sum NaN.
 
     Args:
         rows: one array (n, d_j) for each parameter; row i of all of them is summand i.
         clipping_norm: C, above 0.
-        lattice: to which the clipped summands are rounded.
+        lattice: for the clipped summands.
 
     Returns:
-        The sum. With a summand more it moves by at most `rounded_norm`.
+        The sum. One more summand moves it by at most `rounded_norm`.
 
     Raises:
-        ValueError: there are more than 2^22 summands, of which the sum might not be exact.
+        ValueError: there are more than 2^22 summands, whose sum might not be exact.
 
     Source:
         Abadi et al. 2016 (arXiv 1607.00133), Algorithm 1.
@@ -75,18 +74,9 @@ def clipped_sum(rows: Sequence[NDArray[Any]], clipping_norm: float, lattice: Lat
 
 
 def rounded_norm(clipping_norm: float, size: int, lattice: Lattice) -> float:
-    """Return how far one summand can move a sum, with rounding included.
+    """Compute the L2 sensitivity of a sum of `size` coordinates, rounding included.
 
-    Where each summand is rounded to the lattice, its coordinates move by at most half a spacing. Where the finished sum
-    is rounded, the sums of two neighbours may move apart by a whole one, which is what is counted here. The norm itself
-    is computed from `size` products with 53 bits each.
-
-    Args:
-        clipping_norm: C.
-        size: coordinates of the vector.
-        lattice: to which the summands, or their sum, are rounded.
-
-    Returns:
-        The L2 sensitivity, a little above C.
+    Rounding summands moves each coordinate by at most half a spacing. Rounding finished sums can move two neighbours
+    apart by a whole one, which is counted here. The norm is computed from `size` products with 53 bits each.
     """
     return clipping_norm * (1 + (size + 8) * 2.0**-52) + sqrt(size) * lattice.spacing

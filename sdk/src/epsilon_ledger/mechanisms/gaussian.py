@@ -1,4 +1,4 @@
-"""Gaussian noise on a sum of clipped vectors, fixed or shrinking from release to release."""
+"""Gaussian noise on a sum of clipped vectors, constant or decaying."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args, overload
@@ -26,23 +26,22 @@ _STATE: Final = frozenset({"releases", "clipping_norm"})
 
 
 class GaussianNoise(ClippedSumMechanism):
-    """Gaussian noise whose standard deviation is the noise multiplier times the clipping norm of the moment.
+    """Gaussian noise with standard deviation noise multiplier times clipping norm.
 
     Release t = 0, 1, 2, ... has the noise multiplier z without decay, and with decay rate k in mode `time`
     z / (1 + k t), `step` z (1 - k)^t, `exp` z exp(-k t).
 
-    The random numbers are secure unless a seed is given: see `randomness`. Sum and noise are added on a lattice,
-    without rounding: see `lattice`. For that the noise on d coordinates is larger than stated, by at most
-    sqrt(d) max(1, z) 2^-28 of itself.
+    The random numbers are secure unless seeded: see `randomness`. Sum and noise are added on a lattice without rounding
+    (see `lattice`), which enlarges the noise on d coordinates by at most sqrt(d) max(1, z) 2^-28 of itself.
 
     Args:
         noise_multiplier: z of release 0, standard deviation over clipping norm, in [1e-3, 1e6].
-        clipping_norm: C, the L2 norm to which each summand is clipped, in [1e-9, 1e9]; it may be changed.
-        decay_mode: how the noise shrinks; None if it does not.
-        decay_rate: k, given with the mode: from 0, below 1 in mode `step`, up to 1e6 in the others.
-        clipped: what a summand is: one `example`'s vector, or the mean of a `microbatch`. Both have noise z C, but one
-            record can move a clipped mean by 2 C, so the event says which it is, and costs what half the noise does.
-        insecure_seed: for tests: a whole number or a numpy Generator. Whoever knows it can take the noise away.
+        clipping_norm: C, the L2 norm to which each summand is clipped, in [1e-9, 1e9]; may be changed.
+        decay_mode: of the noise; None for constant noise.
+        decay_rate: k, required with a mode: from 0, below 1 in mode `step`, up to 1e6 in the others.
+        clipped: kind of summands: each `example`'s vector, or the mean of each `microbatch`. Both have noise z C, but
+            one record can move a clipped mean by 2 C, so that its event costs as much as half the noise.
+        insecure_seed: for tests: an integer or a numpy Generator. It allows to remove the noise.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -84,12 +83,12 @@ class GaussianNoise(ClippedSumMechanism):
         """Of the next release.
 
         Raises:
-            ValueError: it has shrunk below 1e-3.
+            ValueError: it has decayed below 1e-3.
         """
         return self.noise_multiplier_at(self._releases)
 
     def noise_multiplier_at(self, release: int) -> float:
-        """Of any release.
+        """Compute the noise multiplier of a release.
 
         Args:
             release: its number, from 0.
@@ -98,7 +97,7 @@ class GaussianNoise(ClippedSumMechanism):
             The noise multiplier.
 
         Raises:
-            ValueError: it will have shrunk below 1e-3.
+            ValueError: it has decayed below 1e-3.
         """
         z = decayed(self._mode, self._initial, self._rate, release)
         if z < checks.MIN_NOISE_MULTIPLIER:
@@ -121,27 +120,27 @@ class GaussianNoise(ClippedSumMechanism):
 
     @property
     def clipped(self) -> Clipped:
-        """What a summand is: one example's vector, or the mean of a micro-batch."""
+        """The kind of summands: examples' vectors, or means of micro-batches."""
         return self._clipped
 
     @property
     def releases(self) -> int:
-        """How many there were: t of the next one."""
+        """Number of releases: t of the next one."""
         return self._releases
 
     @property
     def secure(self) -> bool:
-        """Whether the noise cannot be predicted; False if it was seeded."""
+        """Whether the noise is unpredictable; False if it is seeded."""
         return self._randomness.secure
 
     @property
     def randomness(self) -> Randomness:
-        """Where the noise comes from."""
+        """Source of the noise."""
         return self._randomness
 
     @property
     def event(self) -> Event:
-        """What the next release does to the records that are summed up."""
+        """Event of the next release on the summed records."""
         return self.event_at(self._releases)
 
     def event_at(self, release: int) -> Event:
@@ -161,24 +160,23 @@ class GaussianNoise(ClippedSumMechanism):
     def release(
         self, total: Arrays, *, run: Authorizer, sampling_probability: float | None = None
     ) -> Floats | list[Floats] | dict[str, Floats]:
-        """Ask for one release, and add its noise to a sum of vectors that were clipped to `clipping_norm`.
+        """Authorize one release, and add its noise to a sum of vectors clipped to `clipping_norm`.
 
-        Nothing changes if the run refuses. Else the next release is the next one of the decay.
+        After a refusal nothing has changed; otherwise the decay advances.
 
         Args:
-            total: the sum, finite: one array of any shape, or several, of which the summands' norm was taken together.
-                Clipping and adding are the caller's, and cannot be checked here; `clip_and_release` does both exactly.
-                Coordinates above 2^23 times the larger
-                of C and the noise's standard deviation are limited to that.
-            run: the run that is charged, or `Unmetered`.
+            total: the finite sum: one array of any shape, or several whose summands' norm was taken together. The
+                caller is responsible for clipping and adding; `clip_and_release` does both exactly. Coordinates are
+                limited to 2^23 times the larger of C and the noise's standard deviation.
+            run: to charge, or `Unmetered`.
             sampling_probability: q if the summands are a Poisson sample; None if they are all records.
 
         Returns:
             The noisy sum, shaped as `total`.
 
         Raises:
-            ValueError: `total` is not finite, holds no numbers, or the noise multiplier has shrunk below 1e-3.
-            Exception: whatever `run` raises; nothing was released and nothing has changed.
+            ValueError: `total` is not finite or empty, or the noise multiplier has decayed below 1e-3.
+            Exception: from `run`; nothing was released and nothing has changed.
         """
         parts = parts_of(total)
         vector = flat(parts)
@@ -190,7 +188,7 @@ class GaussianNoise(ClippedSumMechanism):
         return shaped_like(total, split(release.draw(), [part.shape for part in parts]))
 
     def prepare(self, rows: Sequence[NDArray[Any]]) -> PreparedRelease:
-        """Clip vectors to the norm of the moment, and prepare the release of their sum.
+        """Clip vectors to the current norm, and prepare the release of their sum.
 
         Args:
             rows: one array (n, d_j) for each parameter; row i of all of them is one summand.
@@ -199,39 +197,39 @@ class GaussianNoise(ClippedSumMechanism):
             The release; its result is the noisy sum, (sum of the d_j,).
 
         Raises:
-            ValueError: the noise multiplier has shrunk below 1e-3, or there are too many summands.
+            ValueError: the noise multiplier has decayed below 1e-3, or there are too many summands.
         """
         release, _ = self.prepare_sum(rows)
         return release
 
     def prepare_sum(self, rows: Sequence[NDArray[Any]]) -> tuple[PreparedRelease, ClippedSum]:
-        """Clip vectors to the norm of the moment, and prepare the release of their sum; return both.
+        """Prepare a release as `prepare`, and return it with the private sum before noise.
 
         Args:
-            rows: one array (n, d_j) for each parameter; row i of all of them is one summand.
+            rows: as for `prepare`.
 
         Returns:
-            The release, as of `prepare`, and the sum before its noise, which is private.
+            The release and the sum.
 
         Raises:
-            ValueError: the noise multiplier has shrunk below 1e-3, or there are too many summands.
+            ValueError: as `prepare`.
         """
         z, lattice = self._scales()
         total = clipped_sum(rows, self._clipping_norm, lattice)
         return self._prepared(z, lattice, total.multiples), total
 
     def state_dict(self) -> dict[str, object]:
-        """Return what a checkpoint must keep: the number of releases and the clipping norm, but no random state."""
+        """Return the number of releases and the clipping norm for a checkpoint; no random state."""
         return {"releases": self._releases, "clipping_norm": self._clipping_norm}
 
     def load_state_dict(self, state: object) -> None:
-        """Go on where a checkpoint was written.
+        """Restore a checkpoint.
 
         Args:
-            state: what `state_dict` of a mechanism made with the same arguments returned.
+            state: from `state_dict` of a mechanism with the same arguments.
 
         Raises:
-            ValueError: it is something else; nothing has changed.
+            ValueError: it is invalid; nothing has changed.
         """
         found = checks.state(state, _STATE, "GaussianNoise")
         releases = checks.whole("releases", found["releases"], 0, MAX_RELEASES, "how many releases there were")
@@ -243,7 +241,7 @@ class GaussianNoise(ClippedSumMechanism):
         return z, Lattice.for_scales(self._clipping_norm, z * self._clipping_norm)
 
     def _prepared(self, z: float, lattice: Lattice, multiples: Floats) -> PreparedRelease:
-        """Fix norm and noise now: what is charged is what will be drawn, whatever happens in between."""
+        """Fix norm and noise now, so that the draw matches the charge."""
         scale = z * rounded_norm(self._clipping_norm, multiples.size, lattice)
 
         def draw() -> Floats:

@@ -1,4 +1,4 @@
-"""Laplace noise for local differential privacy: each client's values are noised before anybody else sees them."""
+"""Laplace noise for local differential privacy, on each client's values."""
 
 from typing import Any, Final, get_args
 
@@ -20,28 +20,27 @@ _STATE: Final = frozenset({"releases"})
 class LaplaceNoise:
     """Laplace noise of scale b = `noise_multiplier` times `l1_sensitivity` on every value of every client.
 
-    One release is (epsilon, 0)-DP for each client, epsilon = 1 / noise multiplier: any two of its possible vectors are
-    at most `l1_sensitivity` apart. The sensitivity is the caller's word, and cannot be checked here. Two vectors of
-    probabilities are up to 2 apart in L1, not 1: all of the weight may lie elsewhere.
+    One release is (epsilon, 0)-DP for each client with epsilon = 1 / noise multiplier, if any two of its possible
+    vectors are at most `l1_sensitivity` apart. The caller guarantees the sensitivity. Two vectors of probabilities are
+    up to 2 apart in L1, not 1.
 
-    In floating point: values and noise are added on a lattice, without rounding (see `lattice`), with a scale that is
-    larger by the share that the rounding costs: the number of values times 2^-28 at most, at b up to the sensitivity.
-    Each value is the sum of
-    four transformed uniforms after Holohan and Braghin, and finite. It is not claimed that this is exactly pure DP:
-    noise ends at 90 scales, which a Laplace variable exceeds with a probability of e^-90, and its chances are those of
-    floats. Mironov's snapping is not done.
+    Values and noise are added on a lattice without rounding (see `lattice`). The scale is larger by the cost of
+    rounding: at most the number of values times 2^-28, for b up to the sensitivity. Each noise value is the sum of four
+    transformed uniforms after Holohan and Braghin, and finite. Exactly pure DP is not claimed: noise ends at 90 scales,
+    which a Laplace variable exceeds with a probability of e^-90, and its probabilities are those of floats. Mironov's
+    snapping is not done.
 
     Args:
         noise_multiplier: b over the sensitivity, in [1e-3, 1e6]; or
         epsilon: of one release, in [1e-6, 1e3].
-        l1_sensitivity: the largest L1 distance between two vectors that one client may have, in [1e-9, 1e9].
-        neighboring_relation: of the population that is charged. The service takes a noise multiplier to be relative to
-            the norm of one record, and lets it count half under `replace_one`, where two norms are the distance; there
-            the event's is twice that of this class, so that the client's epsilon is charged once.
-        insecure_seed: for tests: a whole number or a numpy Generator. Whoever knows it can take the noise away.
+        l1_sensitivity: maximum L1 distance between two vectors of one client, in [1e-9, 1e9].
+        neighboring_relation: of the charged population. The service relates a noise multiplier to the norm of one
+            record, and halves it under `replace_one`, where the distance is two norms. The event's is therefore doubled
+            there, so that the client's epsilon is charged once.
+        insecure_seed: for tests: an integer or a numpy Generator. It allows to remove the noise.
 
     Raises:
-        ValueError: an argument is out of its bounds, or not one of noise_multiplier and epsilon is given.
+        ValueError: an argument is out of its bounds, or not exactly one of noise_multiplier and epsilon is given.
 
     Source:
         Dwork, McSherry, Nissim, Smith 2006 (TCC), Proposition 1; Holohan, Braghin 2021 (arXiv 2107.10138).
@@ -82,12 +81,12 @@ class LaplaceNoise:
 
     @property
     def epsilon(self) -> float:
-        """The most that one release costs one client."""
+        """Maximum cost of one release for a client."""
         return 1 / self._noise_multiplier
 
     @property
     def l1_sensitivity(self) -> float:
-        """The largest L1 distance between two vectors that one client may have."""
+        """Maximum L1 distance between two vectors of one client."""
         return self._sensitivity
 
     @property
@@ -97,33 +96,33 @@ class LaplaceNoise:
 
     @property
     def releases(self) -> int:
-        """How many there were."""
+        """Number of releases."""
         return self._releases
 
     @property
     def secure(self) -> bool:
-        """Whether the noise cannot be predicted; False if it was seeded."""
+        """Whether the noise is unpredictable; False if it is seeded."""
         return self._randomness.secure
 
     @property
     def event(self) -> Event:
-        """What the next release does to each client."""
+        """Event of the next release on each client."""
         return laplace(self._told)
 
     def release(self, values: NDArray[Any], *, run: Authorizer) -> Floats:
-        """Ask for one release, and add its noise to the values of all clients.
+        """Authorize one release, and add its noise to the values of all clients.
 
         Args:
-            values: (n_clients, k), finite: row i is the vector of client i. Values above 2^23 times the larger of the
-                sensitivity and the scale are limited to that.
-            run: the run that is charged, once for all clients since each of them is in one row; or `Unmetered`.
+            values: (n_clients, k), finite: row i is the vector of client i. Values are limited to 2^23 times the larger
+                of the sensitivity and the scale.
+            run: charged once for all clients, because each is in one row; or `Unmetered`.
 
         Returns:
             (n_clients, k) noisy values.
 
         Raises:
             ValueError: `values` has another shape, or is not finite.
-            Exception: whatever `run` raises; nothing was released.
+            Exception: from `run`; nothing was released.
         """
         found = np.asarray(values)
         if found.ndim != 2 or found.dtype.kind not in "fiu" or not np.isfinite(found).all():  # noqa: PLR2004
@@ -146,17 +145,17 @@ class LaplaceNoise:
         return release.draw()
 
     def state_dict(self) -> dict[str, object]:
-        """Return what a checkpoint must keep: the number of releases, but no random state."""
+        """Return the number of releases for a checkpoint; no random state."""
         return {"releases": self._releases}
 
     def load_state_dict(self, state: object) -> None:
-        """Go on where a checkpoint was written.
+        """Restore a checkpoint.
 
         Args:
-            state: what `state_dict` returned.
+            state: from `state_dict`.
 
         Raises:
-            ValueError: it is something else; nothing has changed.
+            ValueError: it is invalid; nothing has changed.
         """
         found = checks.state(state, _STATE, "LaplaceNoise")
         self._releases = checks.whole("releases", found["releases"], 0, MAX_RELEASES, "how many releases there were")

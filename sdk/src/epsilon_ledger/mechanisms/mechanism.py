@@ -1,4 +1,4 @@
-"""What all mechanisms have in common that add noise to a sum of clipped vectors."""
+"""The interface of mechanisms that add noise to a sum of clipped vectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Clipped = Literal["example", "microbatch"]
 
 
 class ClippedSumMechanism(ABC):
-    """Clips vectors to a norm, adds them up, and adds noise."""
+    """Mechanism that clips vectors to a norm, adds them up, and adds noise."""
 
     @property
     @abstractmethod
@@ -27,16 +27,16 @@ class ClippedSumMechanism(ABC):
     @property
     @abstractmethod
     def clipped(self) -> Clipped:
-        """What a summand is: one example's vector, or the mean of a micro-batch."""
+        """The kind of summands: examples' vectors, or means of micro-batches."""
 
     @property
     @abstractmethod
     def event(self) -> Event:
-        """What the next release does to the records that are summed up."""
+        """Event of the next release on the summed records."""
 
     @abstractmethod
     def event_at(self, release: int) -> Event:
-        """What any release does to them: a schedule, to ask ahead by.
+        """Return the event of a release, as a schedule for grants.
 
         Args:
             release: its number, from 0.
@@ -45,22 +45,22 @@ class ClippedSumMechanism(ABC):
             The event.
 
         Raises:
-            ValueError: the noise multiplier will have shrunk below 1e-3.
+            ValueError: the noise multiplier has decayed below 1e-3.
         """
 
     @property
     def expected_summands(self) -> float | None:
-        """The mean number of summands that it was made for; None if it does not matter."""
+        """Expected number of summands; None if irrelevant."""
         return None
 
     @property
     @abstractmethod
     def secure(self) -> bool:
-        """Whether the noise cannot be predicted; False if it was seeded."""
+        """Whether the noise is unpredictable; False if it is seeded."""
 
     @abstractmethod
     def prepare(self, rows: Sequence[NDArray[Any]]) -> PreparedRelease:
-        """Clip vectors to the norm of the moment, and prepare the release of their sum.
+        """Clip vectors to the current norm, and prepare the release of their sum.
 
         Args:
             rows: one array (n, d_j) for each parameter; row i of all of them is one summand.
@@ -71,11 +71,11 @@ class ClippedSumMechanism(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, object]:
-        """Return what a checkpoint must keep, but no random state."""
+        """Return the state for a checkpoint, without random state."""
 
     @abstractmethod
     def load_state_dict(self, state: object) -> None:
-        """Go on where a checkpoint was written; nothing changes if the state is something else."""
+        """Restore a checkpoint; an invalid state changes nothing."""
 
     @overload
     def clip_and_release(
@@ -92,21 +92,21 @@ class ClippedSumMechanism(ABC):
     def clip_and_release(
         self, vectors: Arrays, *, run: Authorizer, sampling_probability: float | None = None
     ) -> Floats | list[Floats] | dict[str, Floats]:
-        """Clip vectors, ask for one release of their sum, and return it with its noise.
+        """Clip vectors, authorize one release of their sum, and return the noisy sum.
 
-        Nothing changes if the run refuses.
+        After a refusal nothing has changed.
 
         Args:
             vectors: one array (n, ...), or several, whose row i together is the vector of summand i.
-            run: the run that is charged, or `Unmetered`.
+            run: to charge, or `Unmetered`.
             sampling_probability: q if the summands are a Poisson sample; None if they are all records.
 
         Returns:
             The noisy sum, shaped as one row of `vectors`.
 
         Raises:
-            ValueError: the arrays differ in their number of rows, or the noise multiplier has shrunk below 1e-3.
-            Exception: whatever `run` raises; nothing was released and nothing has changed.
+            ValueError: the arrays differ in their number of rows, or the noise multiplier has decayed below 1e-3.
+            Exception: from `run`; nothing was released and nothing has changed.
         """
         parts = parts_of(vectors)
         counts = {part.shape[0] if part.ndim else -1 for part in parts}

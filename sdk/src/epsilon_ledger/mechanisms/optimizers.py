@@ -1,4 +1,4 @@
-"""The rules by which noisy mean gradients move the parameters."""
+"""Update rules on noisy mean gradients."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 
 class DpSgd(DpOptimizer[Sample_co]):
-    """DP-SGD: the parameters move against the noisy mean gradient. See `DpOptimizer`."""
+    """DP-SGD on the noisy mean gradient. See `DpOptimizer`."""
 
     def _direction(self, gradient: Floats) -> tuple[Floats, list[Floats]]:
         return gradient, []
@@ -24,11 +24,11 @@ class DpMomentum(DpOptimizer[Sample_co]):
     """DP-SGD with momentum: the velocity is `momentum` times its last value plus the noisy mean gradient.
 
     Args:
-        params: as for `DpOptimizer`, as all other arguments.
+        params: as for `DpOptimizer`, like the next three arguments.
         noise: the mechanism.
         sampler: the sampler.
         run: the run.
-        learning_rate: how far a step goes.
+        learning_rate: factor of a step.
         momentum: in [0, 1).
 
     Raises:
@@ -66,14 +66,13 @@ class DpAdam(DpOptimizer[Sample_co]):
     The second moments contain the noise's variance; it is not subtracted.
 
     Args:
-        params: as for `DpOptimizer`, as the next four arguments.
+        params: as for `DpOptimizer`, like the next three arguments.
         noise: the mechanism.
         sampler: the sampler.
         run: the run.
-        learning_rate: how far a step goes.
-        betas: what is kept of the first and of the second moments, each in [0, 1).
-        stability: added to the square root of the second moments, in (0, 1]; the field calls it epsilon, which here is
-            another word.
+        learning_rate: factor of a step.
+        betas: decay rates of the first and second moments, each in [0, 1).
+        stability: added to the square root of the second moments, in (0, 1]; usually called epsilon.
 
     Raises:
         ValueError: an argument is out of its bounds, or the arguments do not fit together.

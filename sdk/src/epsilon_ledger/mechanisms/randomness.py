@@ -1,12 +1,11 @@
-"""Where random numbers come from: the operating system's entropy through ChaCha20, or a seed in tests.
+"""Random numbers from the operating system's entropy through ChaCha20, or from a seed in tests.
 
-Secure numbers have no state between two calls. Every block of keystream has a 256-bit key of its own from the operating
-system, which is forgotten with the block. So no stream can be had twice: there is nothing that a fork, a copy, a
-pickle, a checkpoint or another thread could take along.
+Secure numbers have no state between calls. Every block of keystream has its own 256-bit key from the operating system,
+forgotten with the block. No fork, copy, pickle, checkpoint or thread can therefore repeat a stream.
 
-What is claimed: whoever cannot tell ChaCha20 from random bits, and cannot read this process's memory, cannot predict
-the numbers. What is not: that they are exactly Gaussian. They are floats, bounded by 19 standard deviations (18.98;
-Laplace: by 91 scales), which an exact sample exceeds with a probability below 1e-78 (1e-39).
+Claimed: an adversary who cannot distinguish ChaCha20 from random bits, and cannot read this process's memory, cannot
+predict the numbers. Not claimed: that they are exactly Gaussian. They are floats, bounded by 19 standard deviations
+(18.98; Laplace: by 91 scales), which an exact sample exceeds with a probability below 1e-78 (1e-39).
 """
 
 import os
@@ -23,7 +22,7 @@ Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
 BLOCK: Final = 1 << 12
-"""Columns of a block: its working arrays fit into the second cache of a core."""
+"""Columns of a block, whose working arrays fit into a core's L2 cache."""
 
 _UNIT: Final = 2.0**-64
 
@@ -33,35 +32,32 @@ class Randomness(Protocol):
 
     @property
     def secure(self) -> bool:
-        """Whether nobody can predict the numbers."""
+        """Whether the numbers are unpredictable."""
         ...
 
     @property
     def generator(self) -> np.random.Generator | None:
-        """The seeded generator, for others that are to go on with its stream; None if there is none."""
+        """The seeded generator, for sharing its stream, or None."""
         ...
 
     def words(self, count: int) -> Words:
-        """Return (count,) even 64-bit integers."""
+        """Return (count,) uniform 64-bit integers."""
         ...
 
     def normals(self, count: int) -> Floats:
-        """Return (count,) independent values of the standard normal distribution."""
+        """Return (count,) independent standard normal values."""
         ...
 
     def laplaces(self, count: int) -> Floats:
-        """Return (count,) independent values of the Laplace distribution of scale 1."""
+        """Return (count,) independent Laplace values of scale 1."""
         ...
 
 
 def keystream(shape: tuple[int, ...]) -> Words:
-    """Return bits of ChaCha20 under a fresh key, which is used for nothing else.
+    """Return uniform 64-bit integers from ChaCha20 under a fresh, single-use key.
 
     Args:
-        shape: of the result; at most 2^35 words, half of what the cipher's block counter allows.
-
-    Returns:
-        Even 64-bit integers.
+        shape: of the result; at most 2^35 words, half of the cipher's block counter.
 
     Source:
         Nir, Langley 2018 (RFC 8439). The nonce may be constant because no key is used twice.
@@ -74,21 +70,21 @@ def keystream(shape: tuple[int, ...]) -> Words:
 
 
 def normals_from(words: Words) -> Floats:
-    """Turn random bits into normal values, each the sum of four normals over two.
+    """Transform random bits into normal values, each the sum of four normals over two.
 
-    By Box and Muller's transform, uniform u and angle give the independent normals r cos(angle) and r sin(angle),
-    r = sqrt(-2 ln u). Four pairs give two sums, one of cosines, one of sines, so that two values come from eight
-    uniforms of 64 bits. Every step takes the same time whatever the bits, unlike rejection (the ziggurat, polar
-    coordinates). u is at least 2^-65, so the logarithm is finite.
+    By Box and Muller's transform, uniform u and angle give the independent normals r cos(angle) and r sin(angle), r =
+    sqrt(-2 ln u). Four pairs give a sum of cosines and a sum of sines, two values from eight uniforms of 64 bits.
+    Unlike rejection (ziggurat, polar coordinates), every step takes constant time. u is at least 2^-65, so the
+    logarithm is finite.
 
-    With t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 + t^2): numpy computes the tangent of a
-    block several times faster than sine and cosine. At the ends t is 1.6e16, which is finite, too.
+    With t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 + t^2): numpy computes tangents several
+    times faster than sines and cosines. At the ends t is 1.6e16, which is finite, too.
 
     Args:
-        words: (2, 4, n) even 64-bit integers.
+        words: (2, 4, n) uniform 64-bit integers.
 
     Returns:
-        (2, n) independent values of the standard normal distribution.
+        (2, n) independent standard normal values.
 
     Source:
         Box, Muller 1958; Holohan, Braghin 2021 (arXiv 2107.10138) for the sum of 2 n Gaussians; here n = 2.
@@ -111,16 +107,16 @@ def normals_from(words: Words) -> Floats:
 
 
 def laplaces_from(words: Words) -> Floats:
-    """Turn random bits into values of the Laplace distribution, each from four uniforms.
+    """Transform random bits into Laplace values, each from four uniforms.
 
-    E cos(angle), with E exponential and an even angle, is the difference of two independent gamma variables of shape
+    E cos(angle), with E exponential and a uniform angle, is the difference of two independent gamma variables of shape
     1/2, and the sum of two of those is Laplace: their characteristic function is (1 + s^2)^(-1/2) each.
 
     Args:
-        words: (2, 2, n) even 64-bit integers.
+        words: (2, 2, n) uniform 64-bit integers.
 
     Returns:
-        (n,) independent values of the Laplace distribution of scale 1.
+        (n,) independent Laplace values of scale 1.
 
     Source:
         Holohan, Braghin 2021 (arXiv 2107.10138): Laplace is infinitely divisible, into differences of gamma variables;
@@ -138,7 +134,7 @@ def laplaces_from(words: Words) -> Floats:
 
 
 class SecureRandomness:
-    """Numbers that nobody can predict; it keeps no state, so copies and forks share nothing."""
+    """Unpredictable numbers without state, so that copies and forks share nothing."""
 
     __slots__ = ()
 
@@ -153,11 +149,11 @@ class SecureRandomness:
         return
 
     def words(self, count: int) -> Words:
-        """Return (count,) even 64-bit integers."""
+        """Return (count,) uniform 64-bit integers."""
         return keystream((count,))
 
     def normals(self, count: int) -> Floats:
-        """Return (count,) independent values of the standard normal distribution."""
+        """Return (count,) independent standard normal values."""
         values = np.empty(count)
         for start in range(0, count, 2 * BLOCK):
             block = values[start : start + 2 * BLOCK]
@@ -168,7 +164,7 @@ class SecureRandomness:
         return values
 
     def laplaces(self, count: int) -> Floats:
-        """Return (count,) independent values of the Laplace distribution of scale 1."""
+        """Return (count,) independent Laplace values of scale 1."""
         values = np.empty(count)
         for start in range(0, count, 2 * BLOCK):
             block = values[start : start + 2 * BLOCK]
@@ -177,10 +173,10 @@ class SecureRandomness:
 
 
 class SeededRandomness:
-    """Numbers that can be had again, for tests; whoever knows the seed can take the noise away.
+    """Reproducible numbers for tests; the seed allows to remove the noise.
 
     Args:
-        seed: of numpy's default generator, or a generator to take numbers from.
+        seed: of numpy's default generator, or a generator.
     """
 
     __slots__ = ("_generator",)
@@ -195,33 +191,27 @@ class SeededRandomness:
 
     @property
     def generator(self) -> np.random.Generator:
-        """The generator that the numbers are taken from."""
+        """The seeded generator."""
         return self._generator
 
     def words(self, count: int) -> Words:
-        """Return (count,) even 64-bit integers."""
+        """Return (count,) uniform 64-bit integers."""
         return self._generator.integers(0, 1 << 64, size=count, dtype=np.uint64)
 
     def normals(self, count: int) -> Floats:
-        """Return (count,) independent values of the standard normal distribution."""
+        """Return (count,) independent standard normal values."""
         return self._generator.standard_normal(count)
 
     def laplaces(self, count: int) -> Floats:
-        """Return (count,) independent values of the Laplace distribution of scale 1."""
+        """Return (count,) independent Laplace values of scale 1."""
         return self._generator.laplace(size=count)
 
 
 def randomness(insecure_seed: int | np.random.Generator | None) -> Randomness:
     """Return the secure source, or a seeded one if a seed is given.
 
-    Args:
-        insecure_seed: None, a whole number from 0, or a numpy Generator.
-
-    Returns:
-        The source.
-
     Raises:
-        ValueError: the seed is none of these.
+        ValueError: the seed is neither None, an integer from 0, nor a numpy Generator.
     """
     if insecure_seed is None:
         return SecureRandomness()
@@ -239,7 +229,7 @@ def _log_uniform(words: Words) -> Floats:
 
 
 def _half_tangent(words: Words) -> Floats:
-    """Return tangents of half an even angle in [-pi, pi]."""
+    """Return tangents of half a uniform angle in [-pi, pi]."""
     half = np.multiply(words.view(np.int64), pi * _UNIT, dtype=np.float64)
     np.tan(half, out=half)
     return half

@@ -1,4 +1,4 @@
-"""Asking before releasing: noise is drawn only after the ledger admitted the very event that it is drawn for."""
+"""Authorized releases: noise is drawn only after the ledger admitted its exact event."""
 
 from collections.abc import Callable
 from inspect import isawaitable, iscoroutinefunction
@@ -13,20 +13,20 @@ from epsilon_ledger.mechanisms import checks
 
 
 class Authorizer(Protocol):
-    """What is asked before each release; an `epsilon_ledger.Run` is one."""
+    """Authorizer of releases, such as `epsilon_ledger.Run`."""
 
     def authorize(self, count: int = 1, *, event: Event | None = None) -> object:
-        """Return if `count` releases of `event` were admitted and charged, and raise if not."""
+        """Return if `count` releases of `event` were charged; raise otherwise."""
         ...
 
 
 class Unmetered:
-    """Given in the place of a run: the releases are charged to nobody.
+    """Authorizer that charges nothing.
 
-    For tests, for synthetic or public data, and for releases that were already charged as part of another event.
+    For tests, for synthetic or public data, and for releases charged as part of another event.
 
     Args:
-        reason: why nobody is charged, for the reader of the code.
+        reason: why nothing is charged, for readers of the code.
 
     Raises:
         ValueError: no reason is given.
@@ -38,19 +38,19 @@ class Unmetered:
         self._reason = reason
 
     def __repr__(self) -> str:
-        """Tell the reason."""
+        """Show the reason."""
         return f"Unmetered({self._reason!r})"
 
     def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
-        """Admit everything and charge nobody."""
+        """Admit everything without a charge."""
 
 
 class PreparedRelease:
-    """A release that is computed up to its noise; ask for it, then draw it once.
+    """A release computed up to its noise: authorize it, then draw it once.
 
     Args:
-        event: what it does to the records of the sample.
-        draw: draws the noise, moves the mechanism on, and returns the noisy vector.
+        event: on the records of the sample.
+        draw: draws the noise, advances the mechanism, and returns the noisy vector.
     """
 
     def __init__(self, event: Event, draw: Callable[[], NDArray[np.float64]]) -> None:
@@ -60,14 +60,11 @@ class PreparedRelease:
         self._lock = Lock()
 
     def joined(self, event: Event, then: Callable[[], None]) -> Self:
-        """Return this release together with another one from the same summands.
+        """Combine this release with another one from the same summands.
 
         Args:
-            event: what both do to the records of the sample.
-            then: makes the other release, after the noise of this one was drawn.
-
-        Returns:
-            Both, to be authorized and drawn in the place of this one.
+            event: of both together.
+            then: makes the other release after this one's noise was drawn.
         """
 
         def draw() -> NDArray[np.float64]:
@@ -78,15 +75,15 @@ class PreparedRelease:
         return type(self)(event, draw)
 
     def authorize(self, run: Authorizer, sampling_probability: float | None = None) -> None:
-        """Ask the ledger for this release.
+        """Authorize this release.
 
         Args:
-            run: which is charged.
-            sampling_probability: of the Poisson sample that the records are; None if they are all records.
+            run: to charge.
+            sampling_probability: of the Poisson sample; None for all records.
 
         Raises:
-            TypeError: the run gave no answer but something to wait for.
-            Exception: whatever `run` raises; nothing was released and nothing has changed.
+            TypeError: the run is asynchronous.
+            Exception: from `run`; nothing was released and nothing has changed.
         """
         answer = run.authorize(event=sampled(self._event, sampling_probability))
         if isawaitable(answer):
@@ -94,13 +91,10 @@ class PreparedRelease:
         self._state = "admitted"
 
     def draw(self) -> NDArray[np.float64]:
-        """Draw the noise of this release.
-
-        Returns:
-            (d,) the noisy vector.
+        """Draw the noise and return the noisy vector, (d,).
 
         Raises:
-            RuntimeError: it was not admitted, or it was drawn already.
+            RuntimeError: the release was not admitted, or was drawn already.
         """
         with self._lock:
             if self._state != "admitted":
@@ -110,16 +104,10 @@ class PreparedRelease:
 
 
 def checked_run(run: Authorizer) -> Authorizer:
-    """Return what is asked before each release.
-
-    Args:
-        run: a run of the ledger, or `Unmetered`.
-
-    Returns:
-        The same.
+    """Check that a run authorizes synchronously, and return it.
 
     Raises:
-        TypeError: it cannot be asked, or only be awaited.
+        TypeError: it cannot authorize, or is asynchronous.
     """
     authorize = getattr(run, "authorize", None)
     if not callable(authorize) or iscoroutinefunction(authorize):
@@ -131,17 +119,10 @@ def checked_run(run: Authorizer) -> Authorizer:
 
 
 def sampled(event: Event, sampling_probability: float | None) -> Event:
-    """Return an event on a Poisson sample, or the event itself if it saw all records.
-
-    Args:
-        event: what is done to the sample.
-        sampling_probability: chance of each record to be in the sample; None if all are.
-
-    Returns:
-        The event that is charged.
+    """Return an event on a Poisson sample, or the event itself without a probability.
 
     Raises:
-        ValueError: the chance is no number in (0, 1].
+        ValueError: the probability is not in (0, 1].
     """
     if sampling_probability is None:
         return event

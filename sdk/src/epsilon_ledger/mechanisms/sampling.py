@@ -1,4 +1,4 @@
-"""Poisson sampling: every record is drawn by its own coin, at each step anew."""
+"""Poisson sampling: every record is included independently in each sample."""
 
 from collections.abc import Sized
 from typing import Final, Protocol, TypeVar
@@ -13,27 +13,27 @@ from epsilon_ledger.mechanisms.randomness import randomness
 Indices = NDArray[np.intp]
 
 _AT_ONCE: Final = 1 << 16
-"""Coins that are thrown together."""
+"""Records that are sampled at once."""
 
 Sample_co = TypeVar("Sample_co", bound=Sized, covariant=True)
 
 
 class Sampler(Protocol[Sample_co]):
-    """What an optimizer takes its samples from."""
+    """Source of an optimizer's samples."""
 
     @property
     def sampling_probability(self) -> float:
-        """Chance of each record to be in a sample."""
+        """Probability of each record in a sample."""
         ...
 
     @property
     def expected_summands(self) -> float:
-        """What a sum over a sample is divided by; public, unlike the real number."""
+        """Divisor of a sum over a sample; public, unlike the actual number."""
         ...
 
     @property
     def clipped(self) -> Clipped:
-        """What a summand is: one example's vector, or the mean of a micro-batch."""
+        """The kind of summands: examples' vectors, or means of micro-batches."""
         ...
 
     def sample(self) -> Sample_co:
@@ -42,13 +42,13 @@ class Sampler(Protocol[Sample_co]):
 
 
 class PoissonSampler:
-    """Samples in which each record is with the same probability, independently of all others.
+    """Samples that include each record independently with the same probability.
 
     Args:
-        records: n, how many there are, in [1, 1e12]; taken for public, as a population's size at the ledger.
-        sampling_probability: q, in (0, 1]. The real chance of a record is q rounded down to a multiple of 2^-64.
-        expected_batch_size: a public number in the place of q n, where n is to stay secret.
-        insecure_seed: for tests: a whole number or a numpy Generator. Samples must be as secret as noise is.
+        records: n, in [1, 1e12]; treated as public, like the size of a population in the ledger.
+        sampling_probability: q, in (0, 1], rounded down to a multiple of 2^-64.
+        expected_batch_size: public number instead of q n, if n is secret.
+        insecure_seed: for tests: an integer or a numpy Generator. Samples must be as secret as noise.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -81,12 +81,12 @@ class PoissonSampler:
 
     @property
     def sampling_probability(self) -> float:
-        """Chance q of each record to be in a sample."""
+        """Probability q of each record in a sample."""
         return self._probability
 
     @property
     def expected_summands(self) -> float:
-        """Mean size of a sample, q n."""
+        """Expected size of a sample, q n."""
         return self._expected
 
     @property
@@ -96,14 +96,14 @@ class PoissonSampler:
 
     @property
     def secure(self) -> bool:
-        """Whether nobody can predict the samples; False if they are seeded."""
+        """Whether the samples are unpredictable; False if they are seeded."""
         return self._randomness.secure
 
     def sample(self) -> Indices:
         """Draw a sample.
 
         Returns:
-            (size of the sample,) indices of records, ascending, read-only; perhaps none.
+            (size of the sample,) indices of records, ascending, read-only; possibly empty.
         """
         drawn = [
             start + np.flatnonzero(self._coins(min(_AT_ONCE, self._records - start)))
@@ -120,16 +120,16 @@ class PoissonSampler:
 
 
 class MicrobatchSampler:
-    """Poisson samples that are divided into micro-batches, of which the mean is clipped, not each example's vector.
+    """Poisson samples divided into micro-batches, whose means are clipped instead of examples.
 
-    Each record of a sample falls into one of the micro-batches by a draw of its own. Cutting the list of indices into
-    equal pieces instead would move all later records when one is added, and with them all later means.
+    Each record falls into a random micro-batch independently. Cutting the list of indices into equal pieces would move
+    all later records, and their means, when one is added.
 
     Args:
         records: n, as for `PoissonSampler`.
         sampling_probability: q, as for `PoissonSampler`.
-        microbatches: how many there are, in [1, 2^20]; the sum of the clipped means is divided by it.
-        insecure_seed: for tests: a whole number or a numpy Generator.
+        microbatches: their number, in [1, 2^20], which divides the sum of the clipped means.
+        insecure_seed: for tests: an integer or a numpy Generator.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -149,7 +149,7 @@ class MicrobatchSampler:
 
     @property
     def sampling_probability(self) -> float:
-        """Chance q of each record to be in a sample."""
+        """Probability q of each record in a sample."""
         return self._records.sampling_probability
 
     @property
@@ -164,14 +164,14 @@ class MicrobatchSampler:
 
     @property
     def secure(self) -> bool:
-        """Whether nobody can predict the samples; False if they are seeded."""
+        """Whether the samples are unpredictable; False if they are seeded."""
         return self._records.secure
 
     def sample(self) -> list[Indices]:
         """Draw a sample.
 
         Returns:
-            Indices of the records of each micro-batch that is not empty; read-only.
+            Indices of the records of each non-empty micro-batch; read-only.
         """
         indices = self._records.sample()
         place = self._randomness.words(indices.size) % np.uint64(self._microbatches)

@@ -1,4 +1,4 @@
-"""Training a plain numpy model with differential privacy: sample, clip, ask, add noise, update."""
+"""Differentially private training of numpy models."""
 
 import os
 from abc import ABC, abstractmethod
@@ -24,21 +24,21 @@ _STATE: Final = frozenset({"steps", "learning_rate", "noise", "moments"})
 
 
 class DpOptimizer(ABC, Generic[Sample_co]):
-    """Differentially private steps of an optimizer; `DpSgd`, `DpMomentum` and `DpAdam` are the rules.
+    """Differentially private optimizer steps; `DpSgd`, `DpMomentum` and `DpAdam` are the update rules.
 
-    A step draws a Poisson sample, clips each summand (an example's gradient, or the mean gradient of a micro-batch) to
-    the clipping norm over all parameters together, adds them up, asks the run for this release, adds noise to the sum,
-    divides it by the *expected* number of summands, and moves the parameters. If the run refuses, nothing has changed.
+    A step draws a Poisson sample, clips each summand (an example's gradient, or a micro-batch's mean) over all
+    parameters together, adds up, authorizes the release, adds noise, divides by the *expected* number of summands, and
+    updates the parameters. After a refusal nothing has changed.
 
-    A sample is stepped once, with as many gradients as it has members, and is kept until then: throwing samples away
-    until one pleases would not be Poisson sampling. A copy, a pickle, a fork or a checkpoint does not take it along.
-    One thread uses an optimizer at a time; a call during another thread's is turned away.
+    A sample is stepped once with all its gradients, and is kept until then: discarding samples at will would not be
+    Poisson sampling. A copy, pickle, fork or checkpoint does not include it. One thread uses an optimizer at a time;
+    concurrent calls are refused.
 
     Args:
-        params: a float array, or a list or dictionary of float arrays; they are changed in place.
+        params: a float array, or a list or dictionary of float arrays, updated in place.
         noise: `GaussianNoise` or `AdaptiveClipping`.
         sampler: `PoissonSampler`, or `MicrobatchSampler` if the noise is for micro-batches.
-        run: the run that is asked before each step; or `Unmetered("why")`, which charges nobody.
+        run: authorizes each step; or `Unmetered("why")`, which charges nothing.
         learning_rate: in (0, 1e6]; may be changed.
 
     Raises:
@@ -88,7 +88,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
 
     @property
     def learning_rate(self) -> float:
-        """How far a step goes."""
+        """Factor of a step."""
         return self._learning_rate
 
     @learning_rate.setter
@@ -97,20 +97,21 @@ class DpOptimizer(ABC, Generic[Sample_co]):
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """Number of steps taken."""
         return self._steps
 
     @property
     def event(self) -> Event:
-        """What the next step does to all records; register the run with it."""
+        """Event of the next step on all records; register the run with it."""
         return sampled(self._noise.event, self._sampler.sampling_probability)
 
     def sample(self) -> Sample_co:
-        """Return the sample of the next step; until that step is taken it stays the same.
+        """Return the sample of the next step, which stays the same until the step.
 
         Returns:
-            What the sampler draws: the indices of the examples, or of each micro-batch's examples. Perhaps empty: such
-            a step is taken like any other, with no gradients.
+            The indices of the examples, or of each micro-batch's examples. An empty sample is stepped like any other,
+                with no
+            gradients.
         """
         with self._alone():
             if self._pending is None or self._pending[0] != os.getpid():
@@ -118,19 +119,18 @@ class DpOptimizer(ABC, Generic[Sample_co]):
             return self._pending[1]
 
     def step(self, gradients: Rows | None) -> None:
-        """Ask for one step, and take it.
+        """Authorize and take one step.
 
         Args:
-            gradients: of the members of `sample()`, in their order: shaped as the parameters, each array with a first
-                axis that counts the members. For micro-batches: the mean gradient of each. For an empty sample:
-                anything empty, or None. A gradient whose norm is not a finite number counts as zero.
+            gradients: of the members of `sample()`, in order: shaped as the parameters, each array with a first axis
+                for the members. For micro-batches: their mean gradients. For an empty sample: anything empty, or None.
+                A gradient with a non-finite norm counts as zero.
 
         Raises:
-            RuntimeError: there is no sample, or it was stepped already: call `sample()` first; or another thread is
-                stepping it.
-            ValueError: the shapes do not fit, a parameter is not finite, or the noise multiplier has shrunk below 1e-3.
-            Exception: whatever the run raises; nothing was released and nothing has changed, and the same call may be
-                repeated.
+            RuntimeError: there is no unused sample: call `sample()` first; or another thread is in a call.
+            ValueError: the shapes do not fit, a parameter is not finite, or the noise multiplier has decayed below
+                1e-3.
+            Exception: from the run; nothing was released and nothing has changed, and the call may be repeated.
         """
         with self._alone():
             self._step(gradients)
@@ -144,7 +144,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
             raise ValueError("A parameter is NaN or infinite: the training has diverged. Nothing was released.")
         release = self._noise.prepare(rows_of(gradients, self._params, len(self._pending[1])))
         release.authorize(self._run, self._sampler.sampling_probability)
-        # Admitted: whatever happens from here on, this sample was charged and is not used again.
+        # Admitted: the sample is charged and not used again, even after an error.
         self._pending = None
         gradient = release.draw()
         gradient /= self._sampler.expected_summands
@@ -159,7 +159,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
         self._steps += 1
 
     def state_dict(self) -> dict[str, object]:
-        """Return what a checkpoint must keep besides the parameters, but no random state and no sample."""
+        """Return the state for a checkpoint besides the parameters; no random state and no sample."""
         return {
             "steps": self._steps,
             "learning_rate": self._learning_rate,
@@ -168,15 +168,15 @@ class DpOptimizer(ABC, Generic[Sample_co]):
         }
 
     def load_state_dict(self, state: object) -> None:
-        """Go on where a checkpoint was written; the parameters are the caller's to restore.
+        """Restore a checkpoint; the caller restores the parameters.
 
-        What the ledger has charged is not taken back: a step that is repeated is charged again.
+        Charges are final: a repeated step is charged again.
 
         Args:
-            state: what `state_dict` of an optimizer made with the same arguments returned.
+            state: from `state_dict` of an optimizer with the same arguments.
 
         Raises:
-            ValueError: it is something else; nothing has changed.
+            ValueError: it is invalid; nothing has changed.
         """
         found = checks.state(state, _STATE, type(self).__name__)
         steps = checks.whole("steps", found["steps"], 0, MAX_RELEASES, "how many steps were taken")
@@ -191,18 +191,18 @@ class DpOptimizer(ABC, Generic[Sample_co]):
         self._steps, self._learning_rate, self._pending = steps, rate, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the sample out of copies and pickles: one sample must not be stepped twice."""
+        """Exclude the sample from copies and pickles, because it must be stepped once."""
         return {name: value for name, value in self.__dict__.items() if name != "_guard"} | {"_pending": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Be used by one thread at a time, as every optimizer."""
+        """Restore the state with a new lock."""
         self.__dict__.update(state)
         self._guard = os.getpid(), Lock()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one thread at a time see and step the sample."""
-        if self._guard[0] != os.getpid():  # another thread may have held it when the process was forked
+        """Serialize access to the sample."""
+        if self._guard[0] != os.getpid():  # another thread may have held the lock at the fork
             self._guard = os.getpid(), Lock()
         _, lock = self._guard
         if not lock.acquire(blocking=False):
@@ -224,4 +224,4 @@ class DpOptimizer(ABC, Generic[Sample_co]):
         return []
 
     def _set_moments(self, moments: list[Floats]) -> None:
-        """Take over the running averages of a step or of a checkpoint."""
+        """Set the running averages."""
