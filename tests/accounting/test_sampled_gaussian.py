@@ -15,6 +15,7 @@ from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.formulas.sampled_gaussian import FLAT_NOISE, LEAST, sampled_gaussian_rdp
 from app.accounting.orders import finite_orders
 from app.accounting.rdp import event_curve
+from tests.soak import thinned
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 GRID = finite_orders(1)
@@ -119,7 +120,7 @@ def test_the_two_references_agree(q: float, s: float, order: int) -> None:
     assert relative_error(integral(q, s, order), exact_at_integer(q, s, order)) < 1e-25
 
 
-@pytest.mark.parametrize(("q", "s", "order"), FRACTIONAL_POINTS)
+@pytest.mark.parametrize(("q", "s", "order"), thinned(FRACTIONAL_POINTS, 3))
 def test_fractional_orders_match_the_integral(q: float, s: float, order: float) -> None:
     assert relative_error(computed(q, s, order), integral(q, s, order)) < TOLERANCE
 
@@ -129,7 +130,7 @@ def test_integer_orders_match_the_exact_sum(q: float, s: float, order: int) -> N
     assert relative_error(computed(q, s, order), exact_at_integer(q, s, order)) < TOLERANCE
 
 
-@pytest.mark.parametrize(("q", "s", "order"), SMALL_NOISE_POINTS)
+@pytest.mark.parametrize(("q", "s", "order"), thinned(SMALL_NOISE_POINTS, 3))
 def test_small_noise_multipliers_match_the_integral_too(q: float, s: float, order: float) -> None:
     assert relative_error(computed(q, s, order), integral(q, s, order)) < TOLERANCE
 

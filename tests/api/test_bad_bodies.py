@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 import httpx2
 import pytest
@@ -18,6 +19,9 @@ from tests.processor import within
 each_body = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
 PARSED_IN_BOTH_WAYS = [operation for operation in WITH_BODY if operation.id in {"authorizeSteps", "createPopulation"}]
 """One whose body is parsed past the framework, and one that stands for all others: they share its parser."""
+
+WHOLLY_WRONG = {"authorizeSteps", "createBudget"}
+"""Whose bodies are tried in all wrong ways; of the others each fourth: they are made of the same members."""
 
 each_post = pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.id)
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 50.0}
@@ -124,7 +128,7 @@ def test_what_is_wrong_in_one_place_is_never_taken_and_never_breaks_the_service(
     before = house.rows()
     headers = house.ledger.headers() | {"Content-Type": "application/json"}
     taken = False
-    for what, body in wrong_bodies(operation):
+    for what, body in islice(wrong_bodies(operation), 0, None, 1 if operation.id in WHOLLY_WRONG else 4):
         ask = partial(house.ledger.http.request, operation.method, operation.at(**NOWHERE), headers=headers)
         reply: httpx2.Response = within(CPU_SECONDS, partial(ask, content=json.dumps(body)), what)
         assert reply.status_code < 500, what

@@ -76,7 +76,8 @@ def test_a_role_may_do_what_the_table_says(house: House, operation: Operation) -
     ids = house.ids()
     if operation.method != "GET":
         ids |= _fresh(house, operation)
-    everyone = operation.method == "GET" or MAY[operation.id] == EVERYONE
+    drawn = operation.path.endswith((".svg", ".png"))
+    everyone = not drawn and (operation.method == "GET" or MAY[operation.id] == EVERYONE)
     for role in MAY[operation.id] if everyone else MAY[operation.id][:1]:
         reply = _ask(house, operation, role, ids)
         assert reply.status_code in {200, 201}, (role, reply.text)

@@ -26,6 +26,14 @@ To the others an operation answers as to one of these: `matrix` says who may do 
 """
 
 
+IN_EVERY_TEST = {(GenerationMode.POSITIVE, "admin"), (GenerationMode.NEGATIVE, "planner")}
+"""What is good, from one who may do it, and what is not, from one who may do some; `make soak` tries all."""
+
+
+def _words(operation: Operation, mode: GenerationMode, role: str) -> tuple[str, str, str]:
+    return operation.id, mode.value, role
+
+
 def _send(house: House, role: str, case: Case[Any], mode: GenerationMode) -> int:
     if mode is GenerationMode.POSITIVE:  # at what there is; ids that mean nothing come with the bad ones
         case.path_parameters = {name: house.ids()[name] for name in case.path_parameters or {}}
@@ -45,11 +53,21 @@ def _modes(operation: Operation) -> set[GenerationMode]:
     return set(EXAMPLES) if asked else {GenerationMode.POSITIVE}
 
 
-@pytest.mark.parametrize("role", ROLES)
+ASKED = [
+    (operation, mode, role)
+    for operation in OPERATIONS
+    for mode in EXAMPLES
+    if mode in _modes(operation)
+    for role in ROLES
+]
+
+
 @pytest.mark.parametrize(
-    ("operation", "mode"),
-    [(operation, mode) for operation in OPERATIONS for mode in EXAMPLES if mode in _modes(operation)],
-    ids=lambda given: given.id if isinstance(given, Operation) else given.value,
+    ("operation", "mode", "role"),
+    [
+        pytest.param(*asked, marks=() if asked[1:] in IN_EVERY_TEST else pytest.mark.soak, id="-".join(_words(*asked)))
+        for asked in ASKED
+    ],
 )
 def test_every_answer_is_as_the_document_says(
     house: House, operation: Operation, mode: GenerationMode, role: str

@@ -1,6 +1,7 @@
 """Everybody can use every page: with a screen reader, with the keyboard, on a telephone, by day and by night."""
 
 import re
+from itertools import product
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -9,6 +10,7 @@ from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Hospital
 from tests.dashboard.visiting import COLOURS, Colours, faults_of
+from tests.soak import thinned
 
 OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 BY_BATCH = "sampling=batch&batch=64&size=6400"
@@ -41,8 +43,7 @@ def hindrances(page: Page) -> list[str]:
     return faults_of(page) + (["it is wider than the screen"] if page.evaluate(OVERFLOWS) else [])
 
 
-@pytest.mark.parametrize("colours", COLOURS)
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "colours"), thinned(list(product((1280, 390), COLOURS)), 3))
 def test_everybody_can_use_every_page(
     browser: Browser, server: LiveServer, hospital: Hospital, sign_in: SignIn, colours: Colours, width: int
 ) -> None:

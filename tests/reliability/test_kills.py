@@ -8,7 +8,7 @@ import pytest
 
 from tests.reliability.conftest import ROUNDS, Service, at_work
 
-CLIENTS = 32
+CLIENTS = 32 if ROUNDS > 1 else 12
 KILLS = 2 if ROUNDS > 1 else 1
 LONGEST_LIFE_SECONDS = 0.4
 

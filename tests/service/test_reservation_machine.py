@@ -462,9 +462,11 @@ class Lowering(Reserving):
     }
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(Reserving, 20), (Lowering, 8)])
+@pytest.mark.parametrize(("machine", "examples"), [(Reserving, 9), (Lowering, 4)])
 def test_no_sequence_breaks_a_balance_or_a_limit(ledger: Ledger, machine: type[Reserving], examples: int) -> None:
     Reserving.ledger = ledger
+    if ledger.database.dialect == "postgresql":
+        examples = examples // 2  # each takes three times as long there
     run_state_machine_as_test(
         machine,
         settings=settings(
