@@ -58,9 +58,11 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 test: $(TORCH) ## run every test
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-soak: $(TORCH) ## run the reliability tests and the adapters' long (RELIABILITY_ROUNDS rounds, default 50)
+soak: $(TORCH) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50)
 	@RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
-		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py
+		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py \
+		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
+	@$(BIN)/python -m pytest -x -m soak
 
 fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --requests $(or $(REQUESTS),20000) \
