@@ -174,7 +174,8 @@ class CommitQueue:
         finally:  # whatever becomes of the writer, nobody waits for ever
             del self._lanes[name], self._writers[name]
             for waiting in (*group, *lane):
-                waiting.tell(LedgerUnavailableError(_CRASHED))
+                if not waiting.answer.done():
+                    waiting.tell(LedgerUnavailableError(_CRASHED))
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
         """Commit a group; if it fails by what may be one command's fault, each command by itself."""

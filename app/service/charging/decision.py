@@ -201,7 +201,9 @@ def _by_the_accounts(
     if request.mode is Mode.AUTHORIZE:  # what has happened is recorded whenever it is told
         require_open(path, command.now)
     for account in path:
-        if not account.weights_frozen:  # only accounts of an early release still have to price their plan
+        if (
+            account.planned and not account.weights_frozen
+        ):  # only accounts of an early release still have to price their plan
             ready.require(account, [step.event for step in account.planned])
     priced = work.quote(organisation_id, path[0], steps, ready)
     outcome: Admission | Refusal

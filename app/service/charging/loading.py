@@ -48,7 +48,8 @@ def load(tx: Connection, memory: LedgerCache, wanted: Sequence[LoadRequest]) -> 
     for organisation_id in sorted({each.organisation_id for each in wanted}):
         theirs = [each for each in wanted if each.organisation_id == organisation_id]
         keys = {each.idempotency_key for each in theirs if each.idempotency_key is not None}
-        idempotent_responses.lock_keys(tx, organisation_id, keys)
+        if keys:
+            idempotent_responses.lock_keys(tx, organisation_id, keys)
         _load_paths(work, organisation_id, {each.run_id for each in theirs})
         _load_accounts(work, organisation_id, theirs)
         _load_parts(work, organisation_id)

@@ -163,7 +163,9 @@ class UnitOfWork:
         if unknown:
             found = self.memory.prices.find(self.tx, kept, unknown)
             listed.update((unknown[key], curve) for key, curve in found.items())
-            ready.require(account, [event for key, event in unknown.items() if key not in found])
+            lacking = [event for key, event in unknown.items() if key not in found]
+            if lacking:
+                ready.require(account, lacking)
         return [
             PricedStep(step, listed.get(step.event) or new.get(step.event) or ready.curve(account, step.event))
             for step in steps

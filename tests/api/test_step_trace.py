@@ -1,0 +1,11 @@
+"""How much code one step goes through."""
+
+from benchmarks.step_trace import trace_step
+
+MOST = {"functions": 172, "files": 50, "switches between files": 182, "climbs back": 0}
+"""ADR 0032 has what it was; lower these when the way gets shorter."""
+
+
+def test_a_step_goes_through_no_more_code_than_it_did() -> None:
+    figures = trace_step().figures()
+    assert {name: figures[name] for name in MOST if figures[name] > MOST[name]} == {}
