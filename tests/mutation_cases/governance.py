@@ -222,8 +222,8 @@ CASES = (
     Mutation(
         "a lifted quarantine is not in the chain",
         "app/service/governance/quarantines.py",
-        '    call.record(\n        tx, AuditEvent("quarantine.lifted"',
-        '    str(\n        AuditEvent("quarantine.lifted"',
+        "    call.record(\n        tx,\n        AuditEvent(\n            AuditAction.QUARANTINE_LIFTED",
+        "    str(\n        AuditEvent(\n            AuditAction.QUARANTINE_LIFTED",
         (LIFTED,),
         "two_persons and not postgresql",
     ),
