@@ -1,1 +1,1 @@
-"""What people look at: many accounts at once, and how urgent each of them is."""
+"""Read models of the pages and lists."""

@@ -1,4 +1,4 @@
-"""A population or a budget at a glance: how it stands, what lies beneath it, and who spends."""
+"""Read model of the page of a population or budget."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +26,7 @@ from app.service.queries.whatif import HypotheticalRun, WhatIfResult, what_if
 
 POINTS: Final = 200
 BENEATH: Final = 60
-"""Budgets beneath it that are shown, the most urgent ones."""
+"""Number of descendants shown, the most urgent ones."""
 
 RUNS: Final = 25
 REFUSALS: Final = 10
@@ -34,13 +34,12 @@ REFUSALS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Spender:
-    """A child of an account that was charged.
+    """A child that was charged.
 
     Args:
-        child: with the part of the account's threshold that it took, at the order of its history.
-        alone: epsilon of what it took, as if nothing else had been spent, by the account's own filter; None: its row
-            is damaged.
-        updated_at: when it was changed last, in UTC; None: likewise.
+        child: its share of the account's threshold, at the order of the history.
+        alone: epsilon of its spending alone, by the account's filter; None: its row is damaged.
+        updated_at: of the last change; None: its row is damaged.
     """
 
     child: ChildShare
@@ -50,20 +49,18 @@ class Spender:
 
 @dataclass(frozen=True, slots=True)
 class AccountDetail:
-    """What people look at of a population or a budget.
+    """Contents of the page of a population or budget.
 
     Args:
-        view: the account as it is read.
-        above: the accounts above it, root first.
-        standing: how it stands, with its pace.
-        tree: what lies beneath it, the most urgent first.
-        history: what was spent over time.
-        spenders: who spent most of it.
-        runs: those beneath it, the newest first.
-        following: the id behind which there are more runs; None: there are none.
+        above: its ancestors, root first.
+        standing: its status, with the burn rate.
+        tree: its descendants, the most urgent first.
+        spenders: its children, the largest share first.
+        runs: its runs, the newest first.
+        following: id after which there are more runs; None: no more.
         refusals: the latest of these runs.
-        limit: its limit, as a form changes it.
-        answer: whether a further run would fit; None: none was asked about, or nothing is proven of such a one.
+        limit: its limit, for the form that changes it.
+        answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
     """
 
     view: AccountView
@@ -88,20 +85,20 @@ def get_account_detail(
     before: str | None,
     plan: HypotheticalRun | None,
 ) -> AccountDetail:
-    """Read what people look at of a population or a budget, in one state of the ledger.
+    """Get the page of a population or budget from one snapshot of the ledger.
 
     Args:
         call: needs LEDGER_READ.
-        standings: what is remembered of accounts.
-        histories: what is remembered of their growth.
-        account_id: its id.
-        before: only runs that were registered before the one with this id are listed.
-        plan: a further run that is asked about; None: none is.
+        standings: cached account status.
+        histories: cached histories.
+        account_id: of the account.
+        before: list only runs registered before this id.
+        plan: a hypothetical run; None: none.
 
     Raises:
-        NotFoundError: the organisation has no population or budget with this id.
-        InsufficientScopeError: it is out of the caller's reach.
-        LedgerUnavailableError: its row is damaged, or that of an account above it.
+        NotFoundError: no such population or budget.
+        InsufficientScopeError: outside the caller's scope.
+        LedgerUnavailableError: the row of the account or of an ancestor is damaged.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -136,7 +133,7 @@ def get_account_detail(
 
 
 def _chosen(everything: list[AccountStatus], account_id: str) -> list[AccountStatus]:
-    """The account, and the most urgent ones beneath it with all between them."""
+    """Select the account and its most urgent descendants, with all accounts between them."""
     urgent = sorted(everything, key=lambda each: each.urgency)[:BENEATH]
     ids = ancestors(everything, [account_id, *(each.id for each in urgent)])
     return [each for each in everything if each.id in ids]

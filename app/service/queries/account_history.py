@@ -1,4 +1,4 @@
-"""What an account has spent over time, and through which of its children."""
+"""Read model of an account's spending over time."""
 
 import json
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from app.service.queries.run_history import spread
 from app.service.queries.spend_series import SpendSeries, curve_at, spend_series
 
 SAMPLES: Final = 4_000
-"""Decisions that are read for one history: of a thousand runs with a million steps, a tenth of a second."""
+"""Decisions read for one history: a tenth of a second for a thousand runs with a million steps."""
 
 EVENTS: Final = 4
-"""Events of one decision that are looked at."""
+"""Events read per decision."""
 
 MOST_CHILDREN: Final = 7
-"""Children that are told apart; what went through the others is one sum."""
+"""Children with their own series; the others are summed."""
 
 REMEMBERED: Final = 500
 CHANGES: Final = 50
@@ -41,13 +41,11 @@ CHANGES: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ChildShare:
-    """What went through a child of an account.
+    """Spending of a child account.
 
     Args:
-        account_id: the child's; None: all children that are not told apart.
-        path: of names.
-        kind: budget or run.
-        shares: at each moment, the part of the account's threshold that it took, at the order of the history.
+        account_id: None: the sum of all other children.
+        shares: at each moment, its share of the account's threshold, at the order of the history.
     """
 
     account_id: str | None
@@ -58,7 +56,7 @@ class ChildShare:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """Another limit, since when."""
+    """A change of a limit."""
 
     at: datetime
     before: Limit
@@ -70,16 +68,15 @@ class AccountHistory:
     """An account's epsilon over time.
 
     Args:
-        account: as it stands.
-        moments: when something was charged, evenly thinned out; the opening of the account comes first.
-        epsilons: at each moment, by the account's filter as it is now, at its delta.
-        order: where the account's filter decides; at it, what children have taken adds up. None: nothing was spent.
-        children: those that have taken most first, at the last moment.
+        moments: creation of the account, then times of charges, evenly thinned out.
+        epsilons: at each moment, by the account's present filter and delta.
+        order: the order at which the filter decides, where the children's shares add up; None: nothing spent.
+        children: the largest share first, at the last moment.
         changes: of the limit.
-        decisions: how many there are beneath the account.
-        read: how many of them the history was made from.
-        exact: whether it follows from all charges; otherwise it is exact at its end, and between what was read the
-            charges of a run are taken to be evenly spread.
+        decisions: number of decisions under the account.
+        read: how many of them were read.
+        exact: whether the history has all charges; otherwise it is exact at its end, and charges between samples are
+            taken to be evenly spread.
     """
 
     account: Account
@@ -95,7 +92,7 @@ class AccountHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """What of a history follows from charges alone."""
+    """The part of a history that depends on charges alone."""
 
     moments: tuple[datetime, ...]
     epsilons: tuple[float, ...]
@@ -107,22 +104,22 @@ class _Curve:
 
 
 class AccountHistoryCache:
-    """Histories that were made lately; any thread may ask."""
+    """Cached histories; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._known: LruCache[tuple[str, str, int], tuple[tuple[object, ...], _Curve]] = LruCache(REMEMBERED)
 
     def read(self, call: RequestContext, account_id: str, max_points: int) -> AccountHistory:
-        """Read how an account's epsilon has grown.
+        """Get the history of a population or budget.
 
         Args:
             call: needs LEDGER_READ.
-            account_id: of a population or a budget.
-            max_points: how many moments at the most, at least 2.
+            account_id: of the account.
+            max_points: number of moments, at least 2.
 
         Raises:
-            NotFoundError: the organisation has no population or budget with this id.
-            InsufficientScopeError: it is out of the caller's reach.
+            NotFoundError: no such population or budget.
+            InsufficientScopeError: outside the caller's scope.
         """
         call.require_permission(Permission.LEDGER_READ)
         with call.db.read(call.organisation_id) as tx:
@@ -132,7 +129,7 @@ class AccountHistoryCache:
             return self.read_in(tx, call, record, max_points)
 
     def read_in(self, tx: Connection, call: RequestContext, record: AccountRecord, max_points: int) -> AccountHistory:
-        """The same in a transaction, of an account that the caller may read."""
+        """Get the history of an account that the caller may read, within a transaction."""
         account = record.account
         key = (call.organisation_id, account.id, max_points)
         mark = (account.version, record.updated_at, account.limit_revision, account.path)
@@ -194,7 +191,7 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
 
 
 def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) -> list[datetime]:
-    """The opening of the account, and when something was charged."""
+    """Choose the creation of the account and times of charges."""
     times = sorted({one.at for one in found})
     return [min(record.created_at, times[0]), *(times[at] for at in spread(0, len(times), max_points - 1))]
 
@@ -202,7 +199,7 @@ def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) ->
 def _shares(
     tx: Connection, organisation_id: str, account: Account, grown: SpendSeries
 ) -> tuple[float | None, tuple[ChildShare, ...]]:
-    """What went through each child at the order that admits longest, as parts of the threshold there."""
+    """Get each child's share of the threshold, at the order that admits the most."""
     gate = account.bounds(account.spent.delta)
     spent = account.spent.values[gate.places]
     usable = (gate.bounds > 0) & (spent < EXHAUSTED)

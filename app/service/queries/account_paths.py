@@ -1,4 +1,4 @@
-"""The paths of accounts that are stored by their ids."""
+"""Look up the paths of accounts."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,11 +7,9 @@ from app.service.auth.request_context import RequestContext
 
 
 def read_paths(call: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
-    """Read the paths of those of some accounts that exist, whether they are in the caller's reach or not.
+    """Get the paths of the accounts that exist, by id.
 
-    Args:
-        call: who may know of these accounts already, by what names them.
-        account_ids: of accounts of any kind; None among them names none.
+    The scope is not checked: the caller may already read the objects that name these accounts.
     """
     wanted = {each for each in account_ids if each is not None}
     if not wanted:

@@ -1,4 +1,4 @@
-"""Accounts that are read although the rows of others among them are damaged."""
+"""Read accounts among which some have damaged rows."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -15,16 +15,16 @@ T = TypeVar("T")
 def read_tolerating_damage(
     tx: Connection, organisation_id: str, ids: Sequence[str], make: Callable[[AccountRecord], T]
 ) -> tuple[dict[str, T], list[str]]:
-    """What is made of some accounts, and of which nothing can be, as `verify` tells of them.
+    """Read accounts and apply `make` to each, skipping damaged ones.
 
     Args:
         tx: the caller's transaction.
-        organisation_id: whose.
+        organisation_id: the owner.
         ids: of accounts.
-        make: is given an account that was read; it may find that its numbers mean nothing.
+        make: may raise one of `DAMAGED` for inconsistent numbers.
 
     Returns:
-        By id what was made; and the ids of those that are damaged.
+        The results by id, and the ids of damaged accounts.
     """
     try:
         return {each.account.id: make(each) for each in accounts.read_many(tx, organisation_id, ids)}, []

@@ -1,4 +1,4 @@
-"""What the policies of an account and of all above it say, rule by rule: what holds, and who said so."""
+"""Read model of the effective policy: its rules and their sources."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,13 +15,12 @@ from app.service.governance.proposing import open_proposals
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """One rule of a policy, at a place.
+    """A rule of a policy.
 
     Args:
-        name: as the policy has it.
-        said: at the place itself; None: nothing.
-        holds: there; None: nothing is asked.
-        sources: the paths of those that made it so, "organisation" among them; empty: it is so by default.
+        said: the value set at the account itself; None: not set.
+        holds: the effective value; None: no requirement.
+        sources: paths of the policies that set it, "organisation" among them; empty: the default.
     """
 
     name: str
@@ -32,12 +31,10 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """The policy of a place, as a person reads it.
+    """A policy with its effective rules.
 
     Args:
-        record: the policy, and what holds.
-        rules: all there are.
-        waiting: an open proposal to loosen it; None: there is none.
+        waiting: an open proposal to loosen it.
     """
 
     record: PolicyRecord
@@ -46,15 +43,15 @@ class EffectivePolicy:
 
 
 def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
-    """Read what holds at a place, and where it comes from.
+    """Get the effective policy of an account, with the source of each rule.
 
     Args:
         call: needs LEDGER_READ.
-        account: id, or path of names, of a population or a budget; None: the organisation's own policy.
+        account: id or path of a population or budget; None: the organisation's policy.
 
     Raises:
-        NotFoundError: there is no such population or budget.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: no such population or budget.
+        InsufficientScopeError: outside the caller's scope.
     """
     record = read_policy(call, account)
     call.require_permission(Permission.LEDGER_READ)
@@ -80,7 +77,7 @@ def _rule(name: str, record: PolicyRecord, sources: tuple[PolicySource, ...]) ->
 
 
 def shown(value: object) -> object:
-    """The value of a rule, as a person reads it; None: nothing is said."""
+    """Convert a rule's value for display; None: not set."""
     if isinstance(value, frozenset):
         return sorted(map(str, value))
     return None if value is False else value

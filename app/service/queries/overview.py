@@ -1,4 +1,4 @@
-"""An organisation at a glance: its trees by urgency, what runs now, and what was refused last."""
+"""Read model of an organisation's overview: account trees, active runs and refusals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from app.service.queries.account_status import AccountStatus, AccountStatusCache
 
 POPULATIONS: Final = 100
 BUDGETS: Final = 150
-"""The most urgent ones that are shown; of the others it is said how many there are."""
+"""Number of budgets shown, the most urgent ones; the others are counted."""
 
 RUNS: Final = 10
 REFUSALS: Final = 8
@@ -23,12 +23,11 @@ REFUSALS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class AccountTree:
-    """An account and what is shown beneath it.
+    """An account and its shown descendants.
 
     Args:
-        standing: of the account.
         children: the most urgent first.
-        hidden: how many accounts beneath it are not shown.
+        hidden: number of descendants not shown.
     """
 
     standing: AccountStatus
@@ -38,16 +37,16 @@ class AccountTree:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """An organisation, or a part of it, at a glance.
+    """Overview of an organisation, or of the caller's scope.
 
     Args:
         trees: the most urgent first.
-        populations: how many trees there are.
-        budgets: how many budgets there are in all of them.
-        levels: how many accounts there are of each level of urgency.
-        runs: those that did something last of those that have not ended.
-        unfinished: how many there are of these, by status.
-        refusals: the latest decisions that refused something.
+        populations: total number of trees.
+        budgets: total number of budgets.
+        levels: number of accounts by severity.
+        runs: active runs, the most recently used first.
+        unfinished: number of active runs by status.
+        refusals: the latest refused decisions.
     """
 
     trees: tuple[AccountTree, ...]
@@ -60,7 +59,7 @@ class Overview:
 
 
 def read_change_token(call: RequestContext) -> tuple[object, ...]:
-    """What changes whenever something happens that an organisation's pages show, but for the passing of time.
+    """Get a token that changes with each change of an organisation's pages, except by the passing of time.
 
     Args:
         call: needs LEDGER_READ.
@@ -71,15 +70,12 @@ def read_change_token(call: RequestContext) -> tuple[object, ...]:
 
 
 def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted: str = "") -> Overview:
-    """Read what is most urgent of all that is within the caller's reach.
+    """Get the most urgent accounts within the caller's scope: at most POPULATIONS trees with BUDGETS budgets.
 
     Args:
         call: needs LEDGER_READ.
-        standings: what is remembered of accounts.
-        wanted: only trees that have an account whose path holds this text; in any case.
-
-    Returns:
-        At most POPULATIONS trees, and BUDGETS budgets in them.
+        standings: cached account status.
+        wanted: only trees with an account whose path contains this text, ignoring case.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -108,16 +104,16 @@ def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted
 def find_accounts(
     call: RequestContext, standings: AccountStatusCache, *, wanted: str, most: int
 ) -> tuple[list[AccountStatus], int]:
-    """Populations and budgets within the caller's reach, by a part of their path; none whose row is damaged.
+    """Search populations and budgets by path, within the caller's scope and without damaged ones.
 
     Args:
         call: needs LEDGER_READ.
-        standings: what is remembered of accounts.
-        wanted: what the path holds, in any case; empty: anything.
-        most: how many.
+        standings: cached account status.
+        wanted: text in the path, ignoring case; empty: all.
+        most: length of the list.
 
     Returns:
-        The first ones by their paths, and how many more there are.
+        The first accounts by path, and the number of further ones.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -130,11 +126,11 @@ def find_accounts(
 
 
 def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:
-    """Accounts as trees, the most urgent first at every level; a tree is as urgent as its most urgent account.
+    """Build trees of accounts, the most urgent first; a tree is as urgent as its most urgent account.
 
     Args:
-        shown: accounts of which each parent is among them, unless it is out of reach.
-        everything: these, and those that are not shown.
+        shown: accounts with their parents, unless a parent is outside the caller's scope.
+        everything: these, and the accounts that are not shown.
     """
     ids = {each.id for each in shown}
     beneath: dict[str | None, list[AccountStatus]] = {}
@@ -167,13 +163,13 @@ def _matching(everything: list[AccountStatus], wanted: str) -> list[AccountStatu
 
 
 def _chosen(found: Sequence[AccountStatus]) -> list[AccountStatus]:
-    """The most urgent of many accounts, and all above them."""
+    """Select the most urgent accounts and their ancestors."""
     by_urgency = sorted(found, key=lambda each: each.urgency)
     roots = [each for each in by_urgency if each.parent_id is None or each.kind is AccountKind.POPULATION]
-    if not roots:  # the caller is bound to a budget
+    if not roots:  # the caller's scope is a budget
         roots = [each for each in by_urgency if each.depth == min(other.depth for other in found)]
     first: dict[str, None] = {}
-    for each in by_urgency:  # a tree with an urgent budget stands before one whose root is more urgent than that
+    for each in by_urgency:  # a tree counts by its most urgent account, not by its root
         first.setdefault(each.population_id)
     kept = set(list(first)[:POPULATIONS])
     budgets = [each.id for each in by_urgency if each.kind is AccountKind.BUDGET and each.population_id in kept]

@@ -1,4 +1,4 @@
-"""What was proposed, as people decide about it: from what to what, what it would mean, and whose word it takes."""
+"""Read models of proposals for review and of limits for their form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,18 @@ from app.service.governance.proposals import approval_blocker
 from app.service.queries.effective_policy import shown
 
 MOST_OPEN: Final = 100
-"""How many are shown that wait; of the others it is said that there are more."""
+"""Number of open proposals shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How much an account would be allowed to spend.
+    """Spending that a proposal would allow an account.
 
     Args:
-        kind: of the account.
-        before: the limit that would be replaced; None: it is a run that waits.
-        epsilon: that would be allowed; None: without bound.
-        delta: that would be allowed.
-        population: path and limit of the account at the root.
-        by_plan: whether the epsilon is what a run's plan costs, and nothing holds the run to it.
+        before: the limit to be replaced; None: the proposal is about a run.
+        epsilon: None: unbounded.
+        population: path and limit of the root account.
+        by_plan: whether epsilon is the cost of a run's plan, which does not limit the run.
     """
 
     kind: AccountKind
@@ -46,24 +44,23 @@ class Spending:
 
     @property
     def share(self) -> float | None:
-        """The part of the population's epsilon that would be allowed; None: without bound."""
+        """Share of the population's epsilon that would be allowed; None: unbounded."""
         return None if self.epsilon is None else self.epsilon / self.population[1].epsilon
 
     @property
     def share_before(self) -> float | None:
-        """The part that the limit before allows; None: there is none."""
+        """Share that the present limit allows; None: no such limit."""
         return None if self.before is None else self.before.epsilon / self.population[1].epsilon
 
 
 @dataclass(frozen=True, slots=True)
 class RuleChange:
-    """A rule of a policy that would be another one.
+    """A changed rule of a policy.
 
     Args:
-        name: as the policy has it.
-        before: what is said now; None: nothing.
-        after: what would be said.
-        loosened: whether it would let through what it does not now.
+        before: the present value; None: not set.
+        after: the proposed value; None: not set.
+        loosened: whether it would permit more than now.
     """
 
     name: str
@@ -74,20 +71,17 @@ class RuleChange:
 
 @dataclass(frozen=True, slots=True)
 class ProposalDetail:
-    """A proposal as a person decides about it.
+    """A proposal, as the approver reads it.
 
     Args:
-        proposal: as it is stored.
-        path: of its account; of the population that it would open; or "organisation".
-        page: where that is shown; empty: nowhere.
-        spending: what would be allowed to be spent; None: it is about something else.
-        rules: of the policy that would be changed, those that would be others; empty: it is about something else, or
-            was decided.
-        opening: with what a population would be opened, as the API has it; None: it is about something else.
-        faults: what verification found of the accounts whose quarantine would be lifted; empty: it is about something
-            else.
-        obstacle: why the caller cannot approve it; None: they can.
-        own: whether the caller has proposed it.
+        path: of its account, or of the population that it would create; or "organisation".
+        page: the page of that; empty: none.
+        spending: for limits and runs.
+        rules: the changed rules of an open policy proposal.
+        opening: the request that would create a population.
+        faults: discrepancies of the accounts whose quarantine would be lifted.
+        obstacle: why the caller cannot approve it; None: the caller can.
+        own: whether the caller proposed it.
     """
 
     proposal: Proposal
@@ -103,15 +97,14 @@ class ProposalDetail:
 
 @dataclass(frozen=True, slots=True)
 class LimitNow:
-    """The limit of an account, as a form changes it.
+    """The limit of an account, for the form that changes it.
 
     Args:
-        record: the account, which has a limit of its own.
-        limit: the same.
+        record: an account with a limit of its own.
         tag: the entity tag of the limit.
-        population: path and limit of the account at the root.
-        waiting: an open proposal of another limit; None: there is none.
-        alone: whether the caller may raise it without another person.
+        population: path and limit of the root account.
+        waiting: an open proposal of another limit.
+        alone: whether the caller may raise it without a second approver.
     """
 
     record: AccountRecord
@@ -123,13 +116,10 @@ class LimitNow:
 
 
 def read_open(call: RequestContext) -> list[ProposalDetail]:
-    """Read what waits for another person's word, within the caller's reach, the oldest first.
+    """List the open proposals within the caller's scope, the oldest first, MOST_OPEN + 1 at most.
 
     Args:
         call: needs LEDGER_READ.
-
-    Returns:
-        At most MOST_OPEN + 1 of them.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -139,12 +129,12 @@ def read_open(call: RequestContext) -> list[ProposalDetail]:
 
 
 def read_decided(call: RequestContext, *, before: str | None, limit: int) -> list[ProposalDetail]:
-    """Read what was decided, within the caller's reach, the newest proposals first.
+    """List the decided proposals within the caller's scope, the newest first.
 
     Args:
         call: needs LEDGER_READ.
-        before: only those that were made before this id.
-        limit: how many at the most.
+        before: only proposals made before this id.
+        limit: length of the list.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -153,18 +143,15 @@ def read_decided(call: RequestContext, *, before: str | None, limit: int) -> lis
 
 
 def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
-    """Read what a form needs to change a limit.
+    """Get the limit of an account for its form; None: a run without a limit of its own.
 
     Args:
         call: needs LEDGER_READ.
         account: id, or path of names.
 
-    Returns:
-        None: the account is a run without a limit of its own.
-
     Raises:
-        NotFoundError: there is no such account.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: no such account.
+        InsufficientScopeError: outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -173,7 +160,7 @@ def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
 
 
 def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord]) -> LimitNow:
-    """The same of an account that has a limit of its own, with all accounts above it, in a transaction."""
+    """Get the limit of the last account of a path, which has one of its own, within a transaction."""
     record = path[-1]
     assert record.account.limit is not None, "as said"
     wanted = ProposalFilter(
@@ -217,7 +204,7 @@ def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> Propo
 
 
 def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | None:
-    """What a proposal of a limit, or of a run, would let an account spend."""
+    """Get the spending that a limit or run proposal would allow."""
     facts, account = proposal.proposed, path[-1].account
     if proposal.kind not in {ProposalKind.LIMIT, ProposalKind.RUN}:
         return None
@@ -234,7 +221,7 @@ def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | N
 
 
 def _rules(tx: Connection, call: RequestContext, proposal: Proposal) -> tuple[RuleChange, ...]:
-    """What an open proposal of a policy would change, held against the policy as it is now."""
+    """Compare an open policy proposal with the present policy."""
     if proposal.kind is not ProposalKind.POLICY or proposal.status is not ProposalStatus.OPEN:
         return ()
     before, after = find_policy(tx, call, proposal.account_id), policy_of(proposal.proposed["policy"])
@@ -248,7 +235,7 @@ def _rules(tx: Connection, call: RequestContext, proposal: Proposal) -> tuple[Ru
 
 
 def _population(path: Sequence[AccountRecord]) -> tuple[str, Limit]:
-    """Path and limit of the root; of several, the one with the smallest limit."""
+    """Get path and limit of the root; of several, the one with the smallest limit."""
     roots = [each.account for each in path if each.account.kind is AccountKind.POPULATION]
     limits = [(root.path, root.limit) for root in roots if root.limit is not None]
     return min(limits, key=lambda root: root[1].epsilon)

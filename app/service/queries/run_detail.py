@@ -1,4 +1,4 @@
-"""A run at a glance: what it has spent, what it was told, where it goes, and what it has set aside."""
+"""Read model of a run's page."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,31 +21,30 @@ from app.service.queries.run_history import EVENTS_ROOM, spread
 from app.service.queries.runs import RunRecord, read_run
 
 POINTS: Final = 200
-"""Decisions that a chart shows; of more, so many evenly spread ones."""
+"""Number of decisions in a chart; more are evenly thinned out."""
 
 LATEST: Final = 20
-"""Refusals, attempts and reservations that are listed."""
+"""Number of refusals, attempts and reservations listed."""
 
 AHEAD: Final = 3
-"""A projection goes at most so many times as far as the run has gone: beyond, the past could not be seen. That of a run
-that has not begun goes to its end."""
+"""Length of a projection as a multiple of the steps taken, so that the past stays visible. A run without steps is
+projected to its end."""
 
 _PROJECTED: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """What people look at of a run.
+    """Contents of a run's page.
 
     Args:
-        record: the run as it is read.
         points: its decisions, evenly thinned out.
         refusals: the latest ones.
         attempts: the newest first.
         reservations: the newest first.
-        registered_by: who registered it; None: its audit entry is missing.
+        registered_by: actor who registered it; None: not recorded.
         governing: the account whose limit governs it: its own, or the nearest above.
-        projected: steps from now on, and the run's epsilon after so many more of its default event; empty without one.
+        projected: further steps of its default event, and the epsilon after them; empty: it has no default event.
     """
 
     record: RunRecord
@@ -59,11 +58,11 @@ class RunDetail:
 
 
 def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
-    """What changes whenever something happens that the page of a run shows, but for the passing of time.
+    """Get a token that changes with each change of a run's page, except by the passing of time.
 
     Args:
         call: needs LEDGER_READ.
-        run_id: its id.
+        run_id: of the run.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -71,15 +70,15 @@ def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
 
 
 def get_run_detail(call: RequestContext, run_id: str) -> RunDetail:
-    """Read what people look at of a run.
+    """Get a run's page.
 
     Args:
         call: needs LEDGER_READ.
-        run_id: its id.
+        run_id: of the run.
 
     Raises:
-        NotFoundError: the organisation has no such run.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: no such run.
+        InsufficientScopeError: outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -114,14 +113,14 @@ def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedC
 def _projected(
     tx: Connection, call: RequestContext, record: RunRecord, ready: PrecomputedCosts
 ) -> tuple[tuple[int, float], ...]:
-    """How epsilon would grow with the default event, up to where something refuses it, or as far as can be shown."""
+    """Project epsilon for the default event, up to its refusal or the end of the chart."""
     if record.run.event is None or not record.steps_remaining:
         return ()
     path = [each.account for each in record.path]
     [one] = cost_steps(tx, call.organisation_id, path[0], [StepEvent(record.run.event, 1)], ready)
     taken = record.run.next_step
     last = min(record.steps_remaining, AHEAD * taken if taken else MAX_COUNT)
-    # Epsilon rises most with the first steps: these are looked at more closely.
+    # Epsilon rises most with the first steps: powers of two sample them densely.
     steps = {*spread(0, last + 1, _PROJECTED), *(2**power for power in range(last.bit_length()))}
     return tuple((further, _after(path, one, further)) for further in sorted(steps))
 

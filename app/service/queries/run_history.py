@@ -1,4 +1,4 @@
-"""What a run was told, over its steps."""
+"""Get the decisions of a run."""
 
 from dataclasses import dataclass
 
@@ -9,19 +9,18 @@ from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import find_path
 
 EVENTS_ROOM = 4 << 20
-"""Bytes of events that one answer has room for, so that no chart takes seconds and hundreds of megabytes."""
+"""Bytes of events per response; more would take seconds and hundreds of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run's decisions, thinned out evenly to what was asked.
+    """A run's decisions, evenly thinned out.
 
     Args:
-        run_id: whose.
-        accounts: the ids that every charge of the run touches, root first.
-        points: decisions in order; the first and the last of the range are always among them. Their steps are the
-            first of what was asked, as many as there is room for; together they are `step_count` if these are all.
-        decisions: how many the run has in all.
+        accounts: ids of the accounts that the run charges, root first.
+        points: decisions in order, always with the first and the last of the range. Their steps are truncated to
+            EVENTS_ROOM; they are complete if they add up to `step_count`.
+        decisions: number of the run's decisions.
     """
 
     run_id: str
@@ -31,19 +30,16 @@ class History:
 
 
 def read_history(call: RequestContext, run_id: str, *, after: int, max_points: int) -> History:
-    """Read the history of a run.
+    """Get the decisions of a run after a position: all, or `max_points` evenly spread ones.
 
     Args:
         call: needs LEDGER_READ.
-        run_id: whose.
-        after: the position of the last decision already known; -1: none.
-        max_points: how many decisions at the most, at least 2.
-
-    Returns:
-        Decisions after `after`: all of them, or `max_points` evenly spread over them.
+        run_id: of the run.
+        after: position of the last decision that the client has; -1: none.
+        max_points: at least 2.
 
     Raises:
-        NotFoundError: the organisation has no such run.
+        NotFoundError: no such run.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -55,16 +51,7 @@ def read_history(call: RequestContext, run_id: str, *, after: int, max_points: i
 
 
 def spread(start: int, stop: int, most: int) -> list[int]:
-    """Whole numbers spread evenly over a range, both ends among them.
-
-    Args:
-        start: the first.
-        stop: one past the last.
-        most: how many at the most, at least 1.
-
-    Returns:
-        All of the range if it is short enough, else `most` of it; increasing. A single one is the last.
-    """
+    """Spread at most `most` integers evenly over [start, stop), both ends included; a single one is the last."""
     length = stop - start
     if length <= most:
         return list(range(start, stop))

@@ -1,4 +1,4 @@
-"""Runs as they are read."""
+"""Get and list runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,14 +21,13 @@ from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as it is read.
+    """A run with its accounts and remaining steps.
 
     Args:
-        run: state and step numbers.
         path: its account and the ancestors, by depth and id.
         reading: its epsilon and the limit that governs it.
-        steps_remaining: further steps of its default event that would fit; None without such an event.
-        binding: the account that leaves the fewest; None without a default event.
+        steps_remaining: how many more of its default event fit; None: it has no default event.
+        binding: the account that leaves the fewest; None: it has no default event.
     """
 
     run: Run
@@ -44,22 +43,19 @@ class RunRecord:
 
     @property
     def budgets(self) -> tuple[Account, ...]:
-        """The budgets that it charges, the first of them first."""
+        """The budgets that it charges, the first budget first."""
         return budgets_of([record.account for record in self.path])
 
 
 def get_run(call: RequestContext, run_id: str) -> RunRecord:
-    """Read a run.
+    """Get a run.
 
     Args:
         call: needs LEDGER_READ.
-        run_id: its id.
-
-    Returns:
-        The run.
+        run_id: of the run.
 
     Raises:
-        NotFoundError: the organisation has none such.
+        NotFoundError: no such run.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -74,20 +70,17 @@ def list_runs(
     after: str | None,
     limit: int,
 ) -> list[RunRecord]:
-    """Read runs in the order of their registration.
+    """List runs in order of registration.
 
     Args:
         call: needs LEDGER_READ.
-        budget: only those that charge this budget (id or path) directly.
-        status: only those in this state.
-        after: only those after this id.
-        limit: how many at the most.
-
-    Returns:
-        The runs.
+        budget: id or path; only runs that charge this budget directly.
+        status: only runs with this status.
+        after: only runs after this id.
+        limit: length of the list.
 
     Raises:
-        NotFoundError: there is no such budget.
+        NotFoundError: no such budget.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -108,19 +101,11 @@ def list_runs(
 
 
 def find_path(tx: Connection, call: RequestContext, run_id: str) -> tuple[AccountRecord, ...]:
-    """A run's account and its ancestors, locked if the transaction writes.
-
-    Args:
-        tx: the caller's transaction.
-        call: who asks.
-        run_id: its id.
-
-    Returns:
-        At least three accounts: population, budget, run; by depth and id.
+    """Get a run's account and its ancestors by depth and id, locked if the transaction writes.
 
     Raises:
-        NotFoundError: the organisation has no such run.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: no such run.
+        InsufficientScopeError: outside the caller's scope.
     """
     path = accounts.path_of(tx, call.organisation_id, run_id)
     if not path or path[-1].account.kind is not AccountKind.RUN:
@@ -130,15 +115,9 @@ def find_path(tx: Connection, call: RequestContext, run_id: str) -> tuple[Accoun
 
 
 def find_paths(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> list[tuple[AccountRecord, ...]]:
-    """The accounts and ancestors of runs, in as many statements for many as for one.
+    """Get the accounts and ancestors of runs, in a constant number of statements.
 
-    Args:
-        tx: a reader's transaction.
-        call: who asks; may see them.
-        run_ids: of runs that exist.
-
-    Returns:
-        As of `find_path`, in the order of the ids.
+    The runs must exist and be within the caller's scope. Results are in the order of the ids.
     """
     ids = locks.paths(tx, call.organisation_id, run_ids)
     wanted = sorted({account_id for path in ids.values() for account_id in path})
@@ -147,20 +126,11 @@ def find_paths(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> 
 
 
 def read_run(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunRecord:
-    """A run as it is in a transaction.
-
-    Args:
-        tx: the caller's transaction.
-        call: who asks.
-        run_id: its id.
-        ready: has the curve of its default event, if the price list lacks it.
-
-    Returns:
-        The run.
+    """Read a run within a transaction.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        UnpreparedError: its default event was not priced yet.
+        NotFoundError: no such run.
+        UnpreparedError: `ready` lacks the cost of its default event.
     """
     path = find_path(tx, call, run_id)
     [record] = _records(tx, call, [(runs.get(tx, call.organisation_id, run_id), path)], ready)
@@ -173,7 +143,7 @@ Path = tuple[AccountRecord, ...]
 def _records(
     tx: Connection, call: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
 ) -> list[RunRecord]:
-    """Runs as they are read, in as many statements for many as for one."""
+    """Build the records of runs, in a constant number of statements."""
     whole = {record.account.id: record.account for _, path in found for record in path}
     composed = [account.id for account in whole.values() if account.partitions_per_unit is not None]
     beside = [part.account for part in accounts.children(tx, call.organisation_id, composed)] if composed else []
@@ -190,7 +160,7 @@ def _records(
 
 
 Rule = tuple[NeighboringRelation, int]
-"""What decides what an event costs: the population's relation, and the grid."""
+"""The population's neighboring relation and the grid version, which determine an event's cost."""
 
 
 def _rule(account: Account) -> Rule:
@@ -200,7 +170,7 @@ def _rule(account: Account) -> Rule:
 def _prices(
     tx: Connection, call: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
 ) -> dict[tuple[Rule, DpEvent], PricedStep]:
-    """What one default event of each run costs."""
+    """Get the cost of each run's default event."""
     roots: dict[Rule, Account] = {}
     wanted: dict[Rule, set[DpEvent]] = {}
     for run, path in found:

@@ -1,4 +1,4 @@
-"""How what is charged to an account has grown, by the children through which it was charged."""
+"""Compute an account's spending over time, by child."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,18 +21,18 @@ FEWEST: Final = 1e-300
 
 
 BLOCK: Final = 64
-"""Orders, or events, that are looked at at once: so nothing grows with all children at all moments and all orders."""
+"""Orders, or events, per matrix operation: bounds the memory for many children, times and orders."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpendSeries:
-    """What was charged through each child, at some moments.
+    """Charges of each child at several times.
 
     Args:
-        counts: by child and event: (n_moments,) how often it was charged, never decreasing.
-        prices: by event: (n_orders,) units of 2^-44 nats.
-        deltas: by child: (n_moments,) units of 2^-62.
-        factors: (n_orders,) by what everything is stretched at each order.
+        counts: by child and event: (n_moments,) cumulative number of charges.
+        prices: by event: (n_orders,) in units of 2^-44 nats.
+        deltas: by child: (n_moments,) in units of 2^-62.
+        factors: (n_orders,) multipliers of the curves.
     """
 
     counts: dict[str, dict[str, Counts]]
@@ -41,10 +41,10 @@ class SpendSeries:
     factors: NDArray[np.float64]
 
     def total(self, most: int | None) -> tuple[NDArray[np.float64], Counts]:
-        """What all children make of it, (n_moments, n_orders), and of delta, (n_moments,).
+        """Sum the children: curves (n_moments, n_orders) and deltas (n_moments,).
 
         Args:
-            most: how many of them count at every order, those that have lost most; None: they add up.
+            most: sum only this many of the largest children at each order; None: all.
         """
         deltas = np.stack(list(self.deltas.values()))
         if most is None or most >= len(self.counts):
@@ -57,11 +57,11 @@ class SpendSeries:
         return np.concatenate(blocks, axis=1), np.sort(deltas, axis=0)[-most:].sum(axis=0)
 
     def through(self, child: str, place: int) -> Counts:
-        """What went through a child, (n_moments,), at one order."""
+        """Get the spending of a child, (n_moments,), at one order."""
         return self._at(child, slice(place, place + 1))[:, 0]
 
     def scaled(self, end: RdpCurve, most: int | None) -> "SpendSeries":
-        """The same, stretched at every order so that it ends with what is known to be spent."""
+        """Rescale each order so that the series ends with the known total."""
         curves, deltas = self.total(most)
         factors = np.where(curves[-1] > 0, end.values / np.maximum(curves[-1], FEWEST), 1.0)
         share = end.delta / max(float(deltas[-1]), FEWEST) if deltas[-1] > 0 else 1.0
@@ -69,13 +69,13 @@ class SpendSeries:
         return SpendSeries(self.counts, self.prices, stretched, self.factors * factors)
 
     def ends_with(self, end: RdpCurve, most: int | None) -> bool:
-        """Whether it ends with what is known to be spent, but for the rounding of what lies beyond 2^53 units."""
+        """Whether the series ends with the known total, up to rounding beyond 2^53 units."""
         curves, deltas = self.total(most)
         last = np.minimum(curves[-1], float(EXHAUSTED))
         return bool(np.allclose(last, end.values, rtol=_ROUNDING, atol=0.5)) and round(deltas[-1]) == end.delta
 
     def _sum(self) -> NDArray[np.float64]:
-        """What all children add up to, unstretched: events that are the same are priced once."""
+        """Sum the unscaled children; each distinct event is priced once."""
         merged: dict[str, Counts] = {}
         for mine in self.counts.values():
             for key, times in mine.items():
@@ -88,7 +88,7 @@ class SpendSeries:
         return total
 
     def _at(self, child: str, places: slice) -> NDArray[np.float64]:
-        """What went through a child at some orders."""
+        """Get the spending of a child at some orders."""
         mine = self.counts[child]
         times = np.stack(list(mine.values()), axis=1)
         prices: NDArray[np.float64] = times @ np.stack([self.prices[key][places] for key in mine])
@@ -99,8 +99,8 @@ _ROUNDING: Final = 1e-9
 
 
 def curve_at(values: NDArray[np.float64], delta: float) -> RdpCurve:
-    """A curve of whole units again, rounded up."""
-    whole = np.ceil(values - 1e-6)  # sums of products of whole numbers: what differs is their last bits
+    """Round a curve up to whole units."""
+    whole = np.ceil(values - 1e-6)  # floating-point sums of integer products may be off in the last bits
     fits = whole < EXHAUSTED
     return RdpCurve(np.where(fits, np.where(fits, whole, 0.0).astype(np.int64), EXHAUSTED), round(delta))
 
@@ -114,19 +114,16 @@ def spend_series(
     *,
     whole: bool,
 ) -> SpendSeries:
-    """Add up what runs were charged.
+    """Sum the charges of runs into a series.
 
     Args:
         samples: charged decisions, by run and position.
-        events: of these, fingerprints and counts.
+        events: fingerprints and counts of these decisions.
         children: by run, the child through which it charges.
-        curves: prices, by fingerprint.
-        moments: at which the growth is told, increasing.
-        whole: whether these are all decisions; otherwise those between two of them are taken to be like the second one,
-            evenly spread over the time between them.
-
-    Returns:
-        The growth.
+        curves: costs by fingerprint.
+        moments: the times of the series, increasing.
+        whole: whether `samples` has all decisions. Otherwise a missing decision is taken to equal the next sample, with
+            times evenly spread.
     """
     counts: dict[str, dict[str, Counts]] = {}
     places = np.array([moment.timestamp() for moment in moments])
@@ -149,7 +146,7 @@ def spend_series(
 
 
 def _by_event(found: list[Sample], events: Events) -> dict[str, tuple[list[float], list[float]]]:
-    """Of a run: for each event the moments of its charges, and how often it was charged until then."""
+    """Get the charge times and cumulative counts of a run, by event."""
     kept: dict[str, tuple[list[float], list[float]]] = {}
     before: Sample | None = None
     for each in found:
@@ -165,7 +162,7 @@ def _by_event(found: list[Sample], events: Events) -> dict[str, tuple[list[float
 
 
 def _steps_since(before: Sample | None, each: Sample) -> int:
-    """How many steps a run has taken with a decision and those that were left out before it."""
+    """Count the steps of a decision and of the ones omitted before it."""
     start = -1 if before is None else before.position
     if each.position == start + 1:
         return each.steps

@@ -1,4 +1,4 @@
-"""Webhooks as those see them who look after them: what waits, and how the last deliveries went."""
+"""Read model of the webhooks page."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,16 +10,15 @@ from app.persistence.repositories.webhooks import Webhook
 from app.service.auth.request_context import RequestContext
 
 LAST: Final = 5
-"""Of the deliveries to each webhook."""
+"""Deliveries shown per webhook."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookStatus:
-    """A webhook, and how it does.
+    """A webhook with its deliveries.
 
     Args:
-        webhook: as it is stored.
-        waiting: how many deliveries are pending.
+        waiting: number of pending deliveries.
         last: the newest deliveries first.
     """
 
@@ -29,12 +28,12 @@ class WebhookStatus:
 
 
 def read_webhooks(call: RequestContext, *, after: str | None, limit: int) -> list[WebhookStatus]:
-    """Read webhooks in the order of their making, and how they do.
+    """List webhooks with their deliveries, in order of creation.
 
     Args:
-        call: needs WEBHOOK_MANAGE, in the whole organisation.
-        after: only those after this id.
-        limit: how many at the most.
+        call: needs WEBHOOK_MANAGE for the whole organisation.
+        after: only webhooks after this id.
+        limit: length of the list.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:

@@ -1,4 +1,4 @@
-"""What a further run would do to an account and to all above it: decided by the rule of admission, and not recorded."""
+"""Evaluate a hypothetical run by the rule of admission, without recording it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
 
 QUIET: Final = 0.3
-"""Less noise is not looked for: it costs more than any limit that means something."""
+"""Lower bound of the noise search; less noise costs more than any meaningful limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class HypotheticalRun:
-    """A run that somebody thinks about.
+    """A hypothetical run.
 
     Args:
         steps: in [1, 1e9].
@@ -37,7 +37,7 @@ class HypotheticalRun:
 
     @property
     def step(self) -> StepEvent:
-        """What it would ask for."""
+        """The event that it would charge."""
         gaussian = Gaussian(self.noise_multiplier)
         sampled = self.sampling_probability < 1
         return StepEvent(PoissonSampled(self.sampling_probability, gaussian) if sampled else gaussian, self.steps)
@@ -45,12 +45,11 @@ class HypotheticalRun:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedAccount:
-    """An account with a further run.
+    """An account with the cost of a hypothetical run.
 
     Args:
-        account: as it stands.
-        epsilon: spent, by its filter.
-        epsilon_with_all: with what is held, and with the further run.
+        epsilon: spent now, by the account's filter.
+        epsilon_with_all: including reservations and the run.
     """
 
     account: Account
@@ -59,21 +58,21 @@ class ProjectedAccount:
 
     @property
     def left(self) -> float:
-        """Epsilon that would still be free; at least 0."""
+        """Epsilon that would remain, at least 0."""
         assert self.account.limit is not None, "populations and budgets have limits"
         return max(0.0, self.account.limit.epsilon - self.epsilon_with_all)
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIfResult:
-    """Whether a further run fits.
+    """Whether a hypothetical run fits.
 
     Args:
-        fits: now, into every account of the path.
-        binding: the account that leaves the fewest of its steps.
-        accounts: the path, root first, as far as the caller may read it; the root itself always, as any account tells.
-        most_steps: how many of its steps fit, at the most.
-        least_noise: with how little noise all of its steps fit; None: no noise is enough.
+        fits: into every account of the path.
+        binding: the account that leaves the fewest steps.
+        accounts: those of the path that the caller may read, root first; roots are always readable.
+        most_steps: the number of steps that fit.
+        least_noise: the least noise with which all steps fit; None: no noise is enough.
     """
 
     fits: bool
@@ -86,16 +85,13 @@ class WhatIfResult:
 def what_if(
     tx: Connection, call: RequestContext, path: Sequence[Account], plan: HypotheticalRun
 ) -> WhatIfResult | None:
-    """Ask whether a further run beneath an account would fit, if it were asked for at once.
+    """Evaluate a hypothetical run under an account; None: its cost is not proven for the population's relation.
 
     Args:
         tx: a reader's transaction.
-        call: who asks.
-        path: the accounts above a population or a budget, root first, and itself.
+        call: of the request.
+        path: the account and its ancestors, root first.
         plan: the run.
-
-    Returns:
-        None: nothing is proven of such a run under the population's relation.
     """
     try:
         return run_with_costs(call.organisation_id, lambda ready: _answer(tx, call, path, plan, ready))
@@ -122,19 +118,19 @@ def _answer(
 
 
 def _readable(call: RequestContext, path: Sequence[Account]) -> set[str]:
-    """Those of a path that the caller may read: their scope, what lies beneath it, and what is told of every root."""
+    """Get the ids of a path that the caller may read: its scope, everything under it, and all roots."""
     ids = [account.id for account in path]
     reach = ids if call.principal.scope is None else ids[ids.index(call.principal.scope) :]
     return {*reach, *(account.id for account in path if account.kind is AccountKind.POPULATION)}
 
 
 def _quietest(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
-    """Where the search for the least noise begins: what was refused needs more than its own."""
+    """Choose where the search for the least noise begins; a refused run needs more than its own."""
     return plan.step if refused else replace(plan, noise_multiplier=min(plan.noise_multiplier, QUIET)).step
 
 
 def _touched(tx: Connection, call: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
-    """What the charges of a new run beneath the last account would touch; in a parallel account, it is a new part."""
+    """Get the accounts that a new run would charge; in a parallel account it opens a new partition."""
     nothing = zero_curve(path[-1].grid_version)
     run = replace(
         path[-1],

@@ -1,4 +1,4 @@
-"""Proof of the ledger: every account recomputed from the charges alone, every chain of decisions walked."""
+"""Verify the ledger: recompute every account from its charges, and check every chain."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -30,24 +30,21 @@ from app.service.verification.trusted_checkpoints import TrustedCheckpoint, cont
 __all__ = ["Discrepancy", "VerificationReport", "apply_quarantines", "merge_reports", "verify", "verify_organisation"]
 
 ROWS_AT_ONCE = 100
-"""How many rows are fetched at a time: one of an account has 22 KB."""
+"""Rows fetched at a time; one row of an account has 22 KB."""
 
 
 def verify(
     db: Database, organisation_id: str | None = None, witnesses: Collection[TrustedCheckpoint] = ()
 ) -> VerificationReport:
-    """Recompute accounts from their charges and compare the bytes; walk each run's chain.
+    """Recompute accounts from their charges, and check the decision chain of each run; change nothing.
 
     Args:
         db: the ledger's database.
-        organisation_id: whose ledger; None: of every organisation.
-        witnesses: checkpoints that were kept elsewhere.
-
-    Returns:
-        What was found; nothing is changed.
+        organisation_id: None: every organisation.
+        witnesses: checkpoints that were kept outside the ledger.
     """
     with db.read(organisation_id or ALL_TENANTS, patient=True) as tx:
-        # PostgreSQL's driver would fetch the whole of a result before it gives the first row.
+        # By default PostgreSQL's driver fetches the whole result first.
         tx.execution_options(yield_per=ROWS_AT_ONCE)
         audit = VerificationContext(tx)
         read_prices(audit, organisation_id)
@@ -77,7 +74,7 @@ def verify(
 def _read_acts(
     audit: VerificationContext, organisation_id: str | None, witnesses: Collection[TrustedCheckpoint]
 ) -> None:
-    """Walk the chains of acts, and hold them against the checkpoints that signed them."""
+    """Check the audit logs, also against the checkpoints that signed them."""
     kept = list(checkpoints.list_all(audit.tx, organisation_id, audit.report))
     known = [*map(kept_witness, kept), *witnesses]
     signed = {(witness.organisation_id, witness.acts) for witness in known}
@@ -90,7 +87,7 @@ def _read_acts(
 
 
 def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
-    """Judge each run as it comes, after the accounts above it; those are judged when every run has been counted."""
+    """Check each run as it is read, then the accounts above, when all their runs are counted."""
     runs = {(run.organisation_id, run.id): run for run in raw_rows.kept_runs(audit.tx, organisation_id, audit.report)}
     missing = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
     for kept in accounts.list_all(audit.tx, organisation_id, audit.report):
@@ -118,7 +115,7 @@ def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> 
 
 
 def _compare(audit: VerificationContext, kept: StoredAccount, run: StoredRun | None) -> None:
-    """Hold an account against what the acts of its organisation say of it."""
+    """Compare an account with the audit log."""
     key = (kept.organisation_id, kept.id)
     facts = account_audit_payload(kept.account, kept.population)
     facts |= run_audit_payload(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}
@@ -130,7 +127,7 @@ def _compare(audit: VerificationContext, kept: StoredAccount, run: StoredRun | N
 
 
 def _name_missing(audit: VerificationContext, missing: Mapping[str, Collection[str]]) -> None:
-    """Name accounts that were opened, and have no row that can be read."""
+    """Report accounts in the audit log that have no readable row."""
     for owner, account_ids in missing.items():
         for account_id in sorted(account_ids):
             path = json.loads(audit.told[owner].terms[account_id].facts).get("path")
@@ -139,40 +136,31 @@ def _name_missing(audit: VerificationContext, missing: Mapping[str, Collection[s
 
 
 def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now: datetime) -> VerificationReport:
-    """Stop writes to accounts that are found wrong. Only two persons let them pass again, never a verification.
+    """Quarantine accounts with discrepancies; only two people can lift a quarantine, never a verification.
 
-    What was found may be old by now: rows were restored since. So it only names organisations to look at again:
-    those with an account that is not stopped for what was found. One verification at a time does that, and what it
-    finds then is written before the next one looks. So an account that is charged meanwhile is stopped as any other.
-
-    Args:
-        db: the ledger's database.
-        found: by a verification.
-        asker: who verifies.
-        now: in UTC.
+    The report may be outdated, because rows may have been restored since. So it only selects the organisations to
+    verify again: those with an unproven account that has no quarantine for that reason. Under a lock, each result is
+    written before the next verification runs. So an account that is charged meanwhile is quarantined as well.
 
     Returns:
-        What holds now: `found`, or what the second look found.
+        The report, updated by the second verification.
     """
     with verification_lock(db):
         with db.read(found.organisation_id or ALL_TENANTS) as tx:
-            standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # it was reported before
+            standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # already reported
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
         again = [
             place(db, organisation_id, verify(db, organisation_id), asker, now)
-            for organisation_id in sorted(filter(is_id, other))  # nobody charges anything under what is no id
+            for organisation_id in sorted(filter(is_id, other))  # no charge uses a malformed id
         ]
     return replace(found, quarantined=standing).revised(again)
 
 
 def verify_organisation(call: RequestContext) -> VerificationReport:
-    """Verify the caller's organisation, and stop writes to what is not proven.
+    """Verify the caller's organisation, and quarantine unproven accounts.
 
     Args:
         call: needs LEDGER_VERIFY.
-
-    Returns:
-        What was found.
     """
     call.require_organisation_scope(Permission.LEDGER_VERIFY)
     found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.actor, call.now)

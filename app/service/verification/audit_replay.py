@@ -1,4 +1,4 @@
-"""Are an organisation's acts those that were done, all of them, and are its accounts what they made of them?"""
+"""Replay the audit log of an organisation, and compare its accounts with it."""
 
 import json
 from collections import Counter
@@ -32,23 +32,23 @@ STATUS_ACTS: Final = frozenset(
 )
 OPENING_ACTS: Final = frozenset({AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED, AuditAction.RUN_CREATED})
 APART: Final = ("limit", "status")
-"""Facts of an account that later acts change."""
+"""Fields of an account that later audit events change."""
 
 _QUARANTINES: Final = {
     (False, True): "its quarantine is gone from its row, and no act of its organisation has lifted it.",
     (True, False): "its row says that it is quarantined, and no act of its organisation does.",
     (True, True): "its row gives another reason for its quarantine than its organisation's acts.",
 }
-"""What is wrong with a quarantine, by whether row and acts say that there is one."""
+"""Discrepancy of a quarantine, by whether the row and the audit log have one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitPeriod:
-    """A limit that was in force, and the weights of its filter.
+    """A limit and the filter weights of its period.
 
     Args:
-        limit: None only for a run that relies on its ancestors' limits.
-        weights: as they were when the limit came into force; None: not frozen yet, or not said.
+        limit: None: a run that relies on the limits of its ancestors.
+        weights: when the limit was set; None: not frozen yet, or not recorded.
     """
 
     limit: Limit | None
@@ -57,17 +57,16 @@ class LimitPeriod:
 
 @dataclass
 class Terms:
-    """What acts say of an account.
+    """An account by the audit log.
 
     Args:
-        facts: canonical JSON of those that never change.
-        stages: the limits in the order in which they were in force; at least one.
-        status: of a run, by the acts alone.
-        created_at: when it was opened.
-        policy: that was set last, as canonical JSON; None: none was.
-        policy_revision: how often one was set.
-        tells: of what it tells, as canonical JSON.
-        quarantine: why writes to it are stopped; None: they are not.
+        facts: its fixed fields as canonical JSON.
+        stages: its limits in order; at least one.
+        status: of a run, without its reports.
+        policy: last policy as canonical JSON; None: never set.
+        policy_revision: number of policies set.
+        tells: alert settings as canonical JSON.
+        quarantine: reason of its quarantine.
     """
 
     facts: str
@@ -82,19 +81,19 @@ class Terms:
 
 @dataclass
 class AuditState:
-    """What an organisation's chain says.
+    """The state of an organisation by its audit log.
 
     Args:
-        acts: how many there are.
-        fault: the first thing that is wrong with it; then nothing else of it is believed.
-        terms: by the account's id.
-        anchors: by the run's id, the hash (hex) of its chain after so many decisions.
-        heads: the hash of the chain after so many acts, where somebody wants to know it.
-        house_policy: that was set for the organisation itself last, as canonical JSON; None: none was.
-        founded: whether the chain begins with the organisation itself, so that everything has an act.
-        withdrawn: repetitions that lowered limits have withdrawn, by reservation and event.
-        records: rows beside the accounts, as the acts have made and changed them.
-        head: the hash of the last act.
+        acts: length of the log.
+        fault: the first error; later entries are ignored.
+        terms: by account id.
+        anchors: by run id, the hash (hex) of its chain by number of decisions.
+        heads: hash of the log at the requested lengths.
+        house_policy: last policy of the organisation as canonical JSON; None: never set.
+        founded: whether the log begins with the organisation, so that it covers everything.
+        withdrawn: repetitions that lowered limits have cancelled, by reservation and event.
+        records: the other rows.
+        head: hash of the last entry.
     """
 
     acts: int = 0
@@ -112,14 +111,14 @@ class AuditState:
 def read_acts(
     kept: Iterator[audit_entries.StoredAuditEntry], signed: Collection[tuple[str, int]] = ()
 ) -> dict[str, AuditState]:
-    """Walk the chains of organisations.
+    """Replay audit logs.
 
     Args:
-        kept: every act, in the order of the chains.
-        signed: organisations and numbers of acts after which the hash is wanted.
+        kept: all entries, in order.
+        signed: organisations and lengths whose hash to keep.
 
     Returns:
-        What each says, by the organisation's id.
+        The state of each organisation, by id.
     """
     found: dict[str, AuditState] = {}
     for act in kept:
@@ -137,20 +136,20 @@ def read_acts(
 
 
 def fixed_facts(facts: Mapping[str, Any]) -> str:
-    """Those of an account's facts that never change, as canonical JSON."""
+    """Select the fields of an account that never change, as canonical JSON."""
     return canonical({name: value for name, value in facts.items() if name not in APART})
 
 
 def disagreements(
     record: AccountRecord, facts: Mapping[str, Any], terms: Terms | None, house_policy: str | None
 ) -> Iterator[str]:
-    """What is wrong with an account, held against what acts say of it.
+    """Compare an account with the audit log; yield the discrepancies.
 
     Args:
-        record: as it is kept.
-        facts: of it, as its opening would note them now.
-        terms: what acts say; None: nothing.
-        house_policy: of its organisation, as acts have set it.
+        record: the account.
+        facts: its fields, as its creation would record them now.
+        terms: its state by the log; None: not in the log.
+        house_policy: the organisation's policy by the log.
     """
     account = record.account
     if terms is None:
@@ -177,14 +176,14 @@ def disagreements(
 
 
 def skeleton_of(account: Account) -> str | None:
-    """What has to be kept of an account's name for comparing it with others; None: names of runs are not compared."""
+    """Compute the skeleton of an account's name, which detects similar names; None: a run."""
     return None if account.kind is AccountKind.RUN else name_skeleton(account.name)
 
 
 def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) -> str | None:
-    """What is wrong with a run's status, held against acts and reports; None: nothing."""
+    """Compare a run's status with the audit log and its reports; return the discrepancy, or None."""
     if terms is None:
-        return None  # it is said of the account
+        return None  # already reported for the account
     if status == RunStatus.OVERDRAWN:
         return None if overdrawn else "it is overdrawn, and yet it has reported nothing over its limit."
     if status != terms.status:
@@ -203,7 +202,7 @@ def _fault(told: AuditState, act: audit_entries.StoredAuditEntry) -> str | None:
 
 
 def _noted(told: AuditState, entry: AuditEntry) -> str | None:
-    """Note what an act says; what is wrong with it, if it means nothing."""
+    """Apply an entry; return the error of a malformed one."""
     try:
         after = json.loads(entry.after) if entry.after else {}
         _note(told, entry, after)

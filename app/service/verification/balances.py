@@ -1,4 +1,4 @@
-"""Does the balance of an account follow from its charges, and was it let through by its filter?"""
+"""Check that balances follow from charges, and that filters admitted them."""
 
 from collections.abc import Iterator
 
@@ -17,13 +17,8 @@ from app.service.verification.report import Balance, VerificationContext
 
 
 def judge(audit: VerificationContext, key: Key) -> None:
-    """Hold an account against what its rows add up to.
-
-    Args:
-        audit: has replayed every run that charges the account.
-        key: of the account.
-    """
-    # Whom a charge touches is a table of its own: nobody above the account may be left out.
+    """Check an account whose charging runs have all been replayed."""
+    # The accounts that a charge affects have a table of their own; it must have every ancestor.
     account = audit.balances[key].account
     above = [(balance.account.id, balance.account.depth) for balance in audit.above(key)]
     if audit.paths.pop(key, []) != [*above, (account.id, account.depth)]:
@@ -37,11 +32,11 @@ def judge(audit: VerificationContext, key: Key) -> None:
 
 
 def can_be_read(account: Account) -> bool:
-    """Whether the weights of an account's filter, if it has some, are weights for its limit and its orders."""
+    """Whether the weights of an account's filter are valid for its limit and orders; true without weights."""
     if account.weights is None or account.limit is None:
         return True
     known = range(orders(account.grid_version).size)
-    places = all(type(index) is int and index in known for index in account.weights.indices)  # JSON has others
+    places = all(type(index) is int and index in known for index in account.weights.indices)  # JSON allows other types
     return places and account.weights.within(account.limit.delta)
 
 
@@ -73,7 +68,7 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
 
 
 def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, asked: RdpCurve) -> Iterator[str]:
-    """What is wrong with the filter of an account that was charged, and with what it let through."""
+    """Check the filter of a charged account and the charges that it admitted."""
     account = balance.account
     if not account.weights_frozen:
         yield "it was charged, but its filter weights are not frozen."
@@ -87,18 +82,18 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, aske
                 yield "its filter weights are not those of its planned workload, or of an event charged to it."
         except AccountingError as error:
             yield f"what it planned cannot be priced: {error}"
-    # What was reported happened unasked; everything else was let through, and fits without it.
-    # If nothing was let through, nothing has to fit: a report may have chosen weights that let nothing through at all.
+    # Reports were not admitted; everything else was, and fits without them.
+    # If nothing was admitted, nothing has to fit: a report may have chosen weights that admit nothing.
     if asked.is_zero:
         return
-    # What was let through fitted under the limit then in force.
+    # Admitted charges fitted under the limit then in force.
     if not any(_fits(stage, asked) for stage in audit.stages(key) if stage.weights_frozen):
         yield "more is spent and held than its limit allows."
     yield from _plan_problems(audit, key, balance)
 
 
 def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[str]:
-    """What active plans may still take must fit under the limit in force, if that was ever changed (ADR 0026)."""
+    """Check that active reservations fit under a changed limit (ADR 0026)."""
     if len(audit.stages(key)) == 1:
         return
     current = current_of(audit, key)
@@ -112,7 +107,7 @@ def _fits(account: Account, asked: RdpCurve) -> bool:
 
 
 def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
-    """Whether the frozen weights are those of a workload that may have chosen them, or of the limit before."""
+    """Whether each limit's frozen weights follow from a workload or from the weights before."""
     before: Account | None = None
     for stage in audit.stages(key):
         if not _are_due(audit, key, stage, before):
@@ -122,7 +117,7 @@ def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
 
 
 def _are_due(audit: VerificationContext, key: Key, account: Account, before: Account | None) -> bool:
-    """Whether the weights of an account under one of its limits follow from it, or from those before."""
+    """Whether the weights under one limit follow from a workload or from the weights before."""
     if account.weights is None:
         return True
     assert account.limit is not None, "only a limit has weights"
@@ -137,7 +132,7 @@ def _are_due(audit: VerificationContext, key: Key, account: Account, before: Acc
 
 
 def _workloads(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[RdpCurve]:
-    """What is planned, or else, also where that costs nothing, every event that was charged or reserved and costs."""
+    """Iterate over the curves that may have set the weights: the plan, else each charged or reserved event."""
     account = balance.account
     if account.planned:
         planned = total_cost([account.price(step) for step in account.planned])

@@ -1,4 +1,4 @@
-"""What an account has lost by all charges beneath it: those that are added up, and those of disjoint parts."""
+"""Compose the charges under an account, in sequence and over disjoint partitions."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,12 @@ from app.service.verification.report import VerificationContext
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What the rows beneath an account add up to.
+    """Recomputed balance of an account.
 
     Args:
-        spent: by every charge.
-        held: by active reservations; where parts are composed, only with `spent` does it mean something.
-        asked: spent and held together, without what was reported, of which nobody was asked beforehand.
-        composed: whether disjoint parts lie beneath the account.
+        held: of active reservations; with partitions, meaningful only together with `spent`.
+        asked: spent and held without reports, which no decision admitted beforehand.
+        composed: whether there are disjoint partitions under the account.
     """
 
     spent: RdpCurve
@@ -26,7 +25,7 @@ class Value:
     composed: bool
 
     def __add__(self, other: "Value") -> "Value":
-        """Both of them together."""
+        """Add two balances."""
         return Value(
             self.spent + other.spent,
             self.held + other.held,
@@ -35,22 +34,14 @@ class Value:
         )
 
     def is_kept(self, account: Account) -> tuple[bool, bool]:
-        """Whether an account has spent this, and whether it holds this besides."""
-        if self.composed:  # how much of a largest one is held depends on which part it is
+        """Whether the account's row has this spending, and this reservation."""
+        if self.composed:  # the reserved share of the largest depends on the partition
             return account.spent == self.spent, account.spent + account.held == self.spent + self.held
         return account.spent == self.spent, account.held == self.held
 
 
 def value_of(audit: VerificationContext, key: Key) -> Value | None:
-    """What the rows beneath an account add up to.
-
-    Args:
-        audit: has replayed every run that charges the account.
-        key: of the account.
-
-    Returns:
-        The value; None if an event without a sound price was charged or is held.
-    """
+    """Recompute an account's balance from its charges; None: an event has no sound cost."""
     balance = audit.balances[key]
     account = balance.account
     if account.parts_that_count is not None:
@@ -68,16 +59,12 @@ def value_of(audit: VerificationContext, key: Key) -> Value | None:
 
 
 def current_of(audit: VerificationContext, key: Key) -> tuple[RdpCurve, bool] | None:
-    """What was let through under an account, and may still be taken by active plans.
+    """Compute the admitted spending, with the steps that active reservations may still take.
 
-    Left out are steps that happened unasked, and withdrawn ones: they may lie over the limit that is in force.
-
-    Args:
-        audit: has replayed every run that charges the account.
-        key: of the account.
+    Reported and cancelled steps are left out: they may exceed the limit in force.
 
     Returns:
-        The curve, and whether a plan may take anything; None if an event without a sound price is part of it.
+        The curve, and whether a reservation may take steps; None: an event has no sound cost.
     """
     balance = audit.balances[key]
     account = balance.account
@@ -98,7 +85,7 @@ def current_of(audit: VerificationContext, key: Key) -> tuple[RdpCurve, bool] | 
 
 
 def _topmost(audit: VerificationContext, key: Key) -> list[Key]:
-    """The topmost parallel accounts beneath an account that is not one."""
+    """List the topmost parallel accounts under a sequential one."""
     found: list[Key] = []
     for child in audit.children.get(key, ()):
         parallel = audit.balances[child].account.partitions_per_unit is not None
@@ -107,7 +94,7 @@ def _topmost(audit: VerificationContext, key: Key) -> list[Key]:
 
 
 def _of_parts(audit: VerificationContext, key: Key, most: int) -> Value | None:
-    """What the parts that have lost most add up to, order by order."""
+    """Sum the largest partitions at each order."""
     zero = zero_curve(audit.balances[key].account.grid_version)
     spent, total, asked = [zero], [zero], [zero]
     for child in audit.children.get(key, ()):

@@ -1,4 +1,4 @@
-"""Are a run's decisions those that were made, all of them, and do its steps follow one another?"""
+"""Check the decision chain of a run and the order of its steps."""
 
 import json
 from collections import Counter
@@ -20,29 +20,26 @@ from app.service.verification.report import Balance, VerificationContext
 
 STEPS_TAKEN = frozenset({"admitted", "reported"})
 CHARGED = STEPS_TAKEN | {"forfeited"}
-"""Outcomes that cost something."""
+"""Outcomes that have a cost."""
 
 TOLERANCE = 1e-9
-"""How far an epsilon may lie from one that is computed now, on another processor or with another library."""
+"""Relative tolerance of epsilon between processors and library versions."""
 
 
 @dataclass
 class _Walk:
-    """How far a run's chain was walked.
+    """Progress through a run's chain.
 
     Args:
-        head: the hash of the last decision.
-        decisions: how many there were.
-        broken: whether a bad one was named already; those behind it are not judged by its hash.
-        attempt: of the last decision.
-        next_step: after the last step taken, in that attempt.
+        broken: whether a bad decision was reported; the hashes of later ones are not checked.
+        next_step: after the last step taken in the attempt.
         begun: whether the attempt has taken a step.
-        used: repetitions taken under each reservation, by event.
+        used: repetitions charged to each reservation, by event.
         forfeited: as `used`.
-        unasked: those of `used` that were executed although they had been withdrawn.
-        governing: the account whose limit each decision names: the run's own, or else the nearest one above.
-        epsilon: as the last decision read it.
-        overdrawn: whether a report went over a limit.
+        unasked: those of `used` that were executed although a lowered limit had cancelled them.
+        governing: the account whose limit the decisions name: the run's own, or the nearest above.
+        epsilon: as the last decision recorded it.
+        overdrawn: whether a report exceeded a limit.
     """
 
     head: bytes
@@ -60,12 +57,7 @@ class _Walk:
 
 
 def replay(audit: VerificationContext, run: StoredRun) -> None:
-    """Walk a run's chain, count its charges upwards to its populations, and balance its reservations.
-
-    Args:
-        audit: has the run's account and those above it.
-        run: as it is kept.
-    """
+    """Check a run's chain, add its charges to the accounts above, and balance its reservations."""
     key = (run.organisation_id, run.id)
     audit.runs += 1
     governing = next((balance for balance in audit.upwards(key) if balance.account.limit is not None), None)
@@ -101,7 +93,7 @@ def replay(audit: VerificationContext, run: StoredRun) -> None:
 
 
 def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: StoredEntry) -> None:
-    """Name the first decision that is missing, or is not what was hashed."""
+    """Report the first decision that is missing or does not match its hash."""
     entry = kept.entry
     problem = None
     if entry.position != walk.decisions:
@@ -122,12 +114,12 @@ def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: StoredE
 
 
 def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: DecisionEntry) -> None:
-    """Note under which limits a decision was made, and what it says of the run; nobody has changed it since."""
+    """Collect the limits and the epsilon that a decision names; its hash has been checked."""
     if walk.governing is not None:
         walk.governing.limits.add((entry.epsilon_limit, entry.delta))
     binding = audit.balances.get((key[0], entry.binding_account_id))
     if binding is not None and entry.refusal_details is not None:
-        with suppress(KeyError, TypeError, ValueError):  # its text is proven, whatever it says
+        with suppress(KeyError, TypeError, ValueError):  # the hash proves the text, not its form
             facts = json.loads(entry.refusal_details)
             binding.limits.add((float(facts["epsilon_limit"]), float(facts["delta"])))
     walk.epsilon = entry.epsilon
@@ -136,7 +128,7 @@ def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: Decisi
 
 
 def _check_steps(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk, kept: StoredEntry) -> None:
-    """Hold the steps of a decision against those before them."""
+    """Compare the steps of a decision with the ones before it."""
     entry = kept.entry
     if entry.attempt != walk.attempt:
         _open_attempt(audit, key, run, walk, entry.attempt, entry.position)
@@ -165,7 +157,7 @@ def _check_count(audit: VerificationContext, key: Key, entry: DecisionEntry) -> 
 def _open_attempt(
     audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk, attempt: int, position: int | None
 ) -> None:
-    """Go on to another attempt: a later one, that begins no further than the steps taken before."""
+    """Check that an attempt follows the last one and starts within its steps."""
     first_step = run.attempts.get(attempt)
     if attempt < walk.attempt or first_step is None or first_step > walk.next_step:
         audit.add(key, f"attempt {attempt} does not follow attempt {walk.attempt} at step {walk.next_step}.", position)
@@ -176,7 +168,7 @@ def _open_attempt(
 def _count(
     audit: VerificationContext, key: Key, walk: _Walk, kept: StoredEntry, closed: Counter[str], reported: Counter[str]
 ) -> None:
-    """Add a decision's charges to the run's own, and to those of its ancestors unless a reservation holds them."""
+    """Add a decision's charges to the run, and to its ancestors unless a reservation covers them."""
     entry = kept.entry
     audit.charges += len(entry.items)
     if entry.outcome in STEPS_TAKEN:
@@ -209,7 +201,7 @@ def _add(counts: Counter[str], items: tuple[tuple[str, int], ...]) -> None:
 
 
 def _check_end(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk) -> None:
-    """Hold what the run's row says against its decisions."""
+    """Compare the run's row with its decisions."""
     if not walk.broken and walk.head != run.chain_head:
         last = f"at decision {walk.decisions - 1}" if walk.decisions else "before the first decision"
         audit.add(key, f"its chain ends {last}, but not with the run's head: decisions are missing.", walk.decisions)
@@ -232,10 +224,7 @@ def _check_end(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk
 
 
 def _check_epsilon(audit: VerificationContext, key: Key, walk: _Walk) -> None:
-    """Hold the epsilon that the last decision read against what the governing filter makes of the run's charges.
-
-    It tells a filter that was exchanged: the adaptive one for the declared one, say, which reads less.
-    """
+    """Compare the epsilon of the last decision with the governing filter's; this detects an exchanged filter."""
     own, governing = audit.balances[key], walk.governing
     if walk.broken or walk.epsilon is None or governing is None or not can_be_read(governing.account):
         return
@@ -252,7 +241,7 @@ def _agree(now: float, then: float) -> bool:
 
 
 def _balance_reservations(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk) -> None:
-    """Hold a run's reservations against what was taken under them: reserved = committed + returned + forfeited."""
+    """Check that each reservation balances: reserved = committed + returned + forfeited."""
     active = None
     for reservation in audit.plans.get(key, ()):
         _check_plan(audit, key, reservation, walk)
@@ -301,7 +290,7 @@ def _check_plan(audit: VerificationContext, key: Key, reservation: StoredReserva
 
 
 def _check_withdrawn(audit: VerificationContext, key: Key, reservation: StoredReservation, walk: _Walk) -> None:
-    """Hold what a plan may no longer take against the acts that lowered limits, and against what it took."""
+    """Compare a reservation's cancelled steps with the lowered limits in the audit log, and with its charges."""
     name, told = f"reservation {reservation.id}", audit.withdrawn(key[0], reservation.id)
     if told is not None and reservation.withdrawn != told:
         audit.add(key, f"what {name} says to be withdrawn of its plan is not what lowered limits have withdrawn.")
@@ -312,7 +301,7 @@ def _check_withdrawn(audit: VerificationContext, key: Key, reservation: StoredRe
 
 
 def _allow(balance: Balance, reservation: StoredReservation, spent: Mapping[str, int]) -> None:
-    """Count what an active plan may still take, and what it has taken and an account has not yet as spent."""
+    """Count the steps that an active reservation may still take, or has taken and not settled."""
     for event, (count, used) in reservation.items.items():
         allowed = count - reservation.withdrawn.get(event, 0)
         balance.allowed[event] += allowed - spent.get(event, 0)

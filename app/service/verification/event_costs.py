@@ -1,4 +1,4 @@
-"""Are the prices those of their events?"""
+"""Check the stored costs of events."""
 
 import hashlib
 
@@ -13,16 +13,11 @@ from app.persistence.tolerant import DAMAGED
 from app.service.verification.report import Discrepancy, VerificationContext
 
 TOLERANCE = 1e-9
-"""How far a stored price may lie from one that is computed now, on another processor or with another library."""
+"""Relative tolerance of costs between processors and library versions."""
 
 
 def read_prices(audit: VerificationContext, organisation_id: str | None) -> None:
-    """Note which prices are sound; the others become faults.
-
-    Args:
-        audit: is told the sound ones.
-        organisation_id: whose; None: of every organisation.
-    """
+    """Collect the sound costs in `audit`, and report the others."""
     for owner, key, description in dp_events.descriptions(audit.tx, organisation_id, audit.report):
         if hashlib.sha256(description).hexdigest() != key:
             detail = f"event {key[:12]}: its description {description.decode()!a} has another fingerprint."
@@ -37,14 +32,7 @@ def read_prices(audit: VerificationContext, organisation_id: str | None) -> None
 
 
 def price_problem(stored: StoredCost) -> str | None:
-    """What is wrong with a price.
-
-    Args:
-        stored: as it is kept.
-
-    Returns:
-        A clause for a person; None if the price is what the event costs.
-    """
+    """Recompute a stored cost; return the discrepancy, or None."""
     if stored.formula_version != FORMULA_VERSION:
         return f"its price is of the formulas {stored.formula_version}, of which this version knows nothing."
     relation, grid_version = stored.prices.relation, stored.prices.grid_version
@@ -61,7 +49,7 @@ def price_problem(stored: StoredCost) -> str | None:
 
 
 def _agree(fresh: ArrayLike, stored: ArrayLike) -> bool:
-    """Check whether a stored price is the one computed now."""
+    """Whether two costs are equal up to the tolerance."""
     now, kept = np.asarray(fresh, float), np.asarray(stored, float)
     slack = TOLERANCE * now + 2
     return bool((np.abs(kept - now) <= slack).all())

@@ -1,4 +1,4 @@
-"""Are the rows beside the accounts what the audit log has made of them?"""
+"""Compare rows other than accounts with the audit log."""
 
 from collections.abc import Iterator
 
@@ -9,14 +9,14 @@ from app.service.verification.report import VerificationContext
 
 
 def office_disagreements(audit: VerificationContext, organisation_id: str | None) -> Iterator[tuple[str, str]]:
-    """What is wrong with organisations, keys, sessions, proposals, experiments, webhooks, attempts and anchors.
+    """Compare organisations, keys, sessions, proposals, experiments, webhooks, attempts and anchors with the audit log.
 
     Args:
-        audit: has read the acts.
-        organisation_id: whose; None: everybody's.
+        audit: has replayed the audit logs.
+        organisation_id: None: every organisation.
 
     Yields:
-        Organisation and sentence; none of an organisation whose acts cannot be believed.
+        Organisation id and discrepancy; nothing for an organisation with a broken log.
     """
     found: list[tuple[str, str]] = []
     present: set[str] = set()
@@ -26,7 +26,7 @@ def office_disagreements(audit: VerificationContext, organisation_id: str | None
         said = audit.told.setdefault(owner, AuditState())
         if record.table == "organisations":
             present.add(owner)
-        # What was found is let go: only rows that are missing stay in memory.
+        # Found rows are dropped: only missing ones stay in memory.
         columns = said.records.get(record.table, {}).pop(record.key, None)
         if columns is None:
             unmade.append(
@@ -36,6 +36,6 @@ def office_disagreements(audit: VerificationContext, organisation_id: str | None
             found.append((owner, detail))
     for owner, told in audit.told.items():
         found.extend((owner, detail) for detail in missing(told.records))
-    # A log that does not begin with its organisation may be younger than a row; nothing belongs to one that is gone.
+    # A log that does not begin with its organisation may be younger than a row; no row may outlive its organisation.
     found.extend((owner, detail) for owner, detail in unmade if audit.told[owner].founded or owner not in present)
     yield from sorted((owner, detail) for owner, detail in found if audit.told[owner].fault is None)

@@ -1,4 +1,4 @@
-"""One verification at a time says whose writes are stopped, in whatever process it runs."""
+"""Lock that serializes the placing of quarantines across processes."""
 
 import fcntl
 import os
@@ -13,28 +13,25 @@ from sqlalchemy import func, select
 from app.persistence.database import NO_TENANT, Database
 
 LOCK: Final = 7305524921735473254
-"""The number of the lock among PostgreSQL's advisory ones, for ever; migrations have the one before it."""
+"""Key of PostgreSQL's advisory lock, fixed for ever; migrations use the one before it."""
 
 LOOK_SECONDS: Final = 0.05
-"""How often somebody who waits looks whether it is free."""
+"""Polling interval of a waiting verification."""
 
 
 @contextmanager
 def verification_lock(db: Database) -> Iterator[None]:
-    """Wait until no other verification decides about a database, in this process or in another one; then be alone.
+    """Hold the verification lock of a database, in this process and all others.
 
-    Whoever charges does not notice. The system takes the turn from a process that dies.
-
-    Args:
-        db: the ledger's database.
+    Charges are not blocked. The operating system or the database releases the lock of a process that dies.
     """
     if db.dialect == "postgresql":
         with db.read(NO_TENANT, patient=True) as tx:
-            while not tx.scalar(select(func.pg_try_advisory_xact_lock(LOCK))):  # a lock that is waited for times out
+            while not tx.scalar(select(func.pg_try_advisory_xact_lock(LOCK))):  # a blocking call would time out
                 time.sleep(LOOK_SECONDS)
             yield
         return
-    # SQLite has only the writers' lock. The file's folder is locked: closing the file itself would lose SQLite's own.
+    # Lock the folder: closing a handle of the database file would release SQLite's own locks.
     folder = os.open(Path(str(db.engine.url.database)).parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Placing quarantines: in the rows of accounts, and in the chain of their organisation."""
+"""Place quarantines in account rows and in the audit log."""
 
 import logging
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from app.service.audit_log import AuditEvent, record_event
 from app.service.verification.report import VerificationReport
 
 STOPPED_AT_ONCE: Final = 100
-"""How many accounts are stopped in one transaction; each is an entry of the audit log."""
+"""Accounts quarantined per transaction, each with an audit event."""
 
 _logger = logging.getLogger(__name__)
 
@@ -26,17 +26,12 @@ _logger = logging.getLogger(__name__)
 def place(
     db: Database, organisation_id: str, found: VerificationReport, asker: Actor, now: datetime
 ) -> VerificationReport:
-    """Stop writes to the accounts that a verification found wrong. Those that are stopped stay so.
+    """Quarantine the unproven accounts of a report; existing quarantines stay.
 
-    Args:
-        db: the ledger's database.
-        organisation_id: whose ledger was verified.
-        found: by the verification; the caller has the turn, so that it is the newest.
-        asker: who verifies.
-        now: in UTC.
+    The caller holds the verification lock, so that the report is the newest.
 
     Returns:
-        The same, with all accounts that are stopped now.
+        The report with all quarantined accounts.
     """
     stopped = dict(found.quarantined)
     new = {key: why for key, why in found.unproven.items() if stopped.get(key) != why}
@@ -51,7 +46,7 @@ def place(
 def _place(
     db: Database, organisation_id: str, sentences: Mapping[str, str], asker: Actor, now: datetime
 ) -> Mapping[str, str | None]:
-    """Stop accounts and say so in the chain, or stop them alone where the chain's end is what is damaged."""
+    """Quarantine accounts and record it; without a record if the end of the audit log is damaged."""
 
     def write(*, told: bool) -> Mapping[str, str | None]:
         with db.write(organisation_id) as tx:
@@ -66,9 +61,9 @@ def _place(
     try:
         return db.retried(lambda: write(told=True))
     except LedgerUnavailableError:
-        raise  # nothing is damaged: the database is busy, or away
+        raise  # not damaged: the database is busy or down
     except (*DAMAGED, SQLAlchemyError) as error:
-        _logger.error(  # noqa: TRY400 - what is damaged is told by the verification; here its kind is enough
+        _logger.error(  # noqa: TRY400 - the verification reports the damage
             "Quarantines of %s cannot be written to its audit log, and are placed without: %s",
             organisation_id,
             type(error).__name__,

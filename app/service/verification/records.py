@@ -1,4 +1,4 @@
-"""Rows beside the accounts, column by column, as the audit log has made and changed them."""
+"""Rows other than accounts, as the audit log has created and changed them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -13,10 +13,10 @@ from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.persistence.repositories.records import StoredRecord
 
 Records = dict[str, dict[str, dict[str, Any]]]
-"""By table and key, the columns of a row that the audit log knows."""
+"""Columns of a row that the audit log knows, by table and key."""
 
 ENDING: Final = frozenset({"sessions"})
-"""Tables whose rows go by themselves, when their time is over."""
+"""Tables whose rows are deleted when they expire."""
 
 _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("api_keys", "secret_hash"): digest,
@@ -26,16 +26,16 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("webhooks", "previous_secret"): digest,
     ("webhooks", "types"): json.loads,
 }
-"""Columns that the log knows in another form: it holds no secrets."""
+"""Columns that the audit log has in another form, for it contains no secrets."""
 
 
 def note(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    """Note what an entry makes of rows.
+    """Apply an audit entry to the rows.
 
     Args:
-        said: by the entries before it; changed.
-        entry: of the chain.
-        after: what it says to be there now.
+        said: the rows after the entries before it; changed.
+        entry: of the audit log.
+        after: its new state.
     """
     maker = _MAKERS.get(entry.action)
     if maker is not None:
@@ -50,14 +50,11 @@ def note(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
 
 
 def compare(columns: Mapping[str, Any], record: StoredRecord) -> str | None:
-    """Compare a row with what the audit log has of it.
+    """Compare a row with the audit log; return the discrepancy, or None.
 
     Args:
-        columns: by the log.
+        columns: by the audit log.
         record: the row.
-
-    Returns:
-        A sentence that names the columns that differ; None if none does.
     """
     other = [name for name, value in columns.items() if _cell(record.table, name, record.row) != value]
     return (
@@ -66,13 +63,10 @@ def compare(columns: Mapping[str, Any], record: StoredRecord) -> str | None:
 
 
 def missing(said: Records) -> Iterator[str]:
-    """Name the rows that the audit log has and no table.
+    """Report the rows of the audit log that have no row in a table.
 
     Args:
-        said: what the log has, without the rows that were found.
-
-    Yields:
-        Sentences.
+        said: the rows of the audit log without those that were found.
     """
     for table, rows in said.items():
         if table not in ENDING:

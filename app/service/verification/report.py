@@ -1,4 +1,4 @@
-"""What a verification knows so far, and what it finds."""
+"""Context and report of a verification."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from app.persistence.tolerant import DAMAGED, DamagedCell
 from app.service.verification.audit_replay import AuditState, Terms
 
 PRICES_AT_ONCE = 500
-"""How many prices are asked of the database in one statement; a population may have as many events as steps."""
+"""Costs per statement; a population may have as many events as steps."""
 
 STOPPING: Final = {
     "accounts": "id",
@@ -26,18 +26,18 @@ STOPPING: Final = {
     ),
     **dict.fromkeys(("attempts", "decisions", "reservations", "run_budgets", "decision_events"), "run_id"),
 }
-"""By table, the column that names the account that nothing proves if the row cannot be read."""
+"""By table, the column with the account that is unproven if the row cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """Something that does not agree.
+    """A discrepancy between the ledger's records.
 
     Args:
-        organisation_id: whose ledger; None for an event's description where every ledger is verified.
-        account_id: the account whose balance is not proven by it; None for a price.
-        position: the first bad decision of the run's chain; None where it is no decision.
-        detail: a sentence for a person.
+        organisation_id: None: an event's description, found while all ledgers are verified.
+        account_id: the account whose balance it leaves unproven; None: no account.
+        position: the first bad decision of the run's chain; None: not about a decision.
+        detail: a sentence for operators.
     """
 
     organisation_id: str | None
@@ -48,19 +48,17 @@ class Discrepancy:
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """What was recomputed, and what did not agree.
+    """Result of a verification.
 
     Args:
-        accounts: how many were recomputed.
-        runs: how many of them are runs.
-        decisions: how many were hashed again.
-        reservations: how many were balanced.
-        charges: how many charged step events were summed.
-        steps: how many steps these stand for.
-        acts: how many acts were hashed again.
-        faults: everything that disagrees; none if the ledger is sound.
-        quarantined: why writes to an account are stopped.
-        organisation_id: whose ledger; None: of every organisation.
+        accounts: number of accounts recomputed, runs included.
+        decisions: number of decisions hashed again.
+        charges: number of charged step events.
+        steps: number of charged steps.
+        acts: number of audit events hashed again.
+        faults: the discrepancies; empty if the ledger is sound.
+        quarantined: reason by account.
+        organisation_id: None: every organisation.
     """
 
     accounts: int
@@ -76,17 +74,17 @@ class VerificationReport:
 
     @property
     def sound(self) -> bool:
-        """Whether everything agrees."""
+        """Whether there are no discrepancies."""
         return not self.faults
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A sentence for each disagreement."""
+        """A sentence for each discrepancy."""
         return tuple(fault.detail for fault in self.faults)
 
     @property
     def unproven(self) -> dict[Key, str]:
-        """Why writes to an account are to be stopped: its first fault."""
+        """The first discrepancy of each account, as the reason of its quarantine."""
         found: dict[Key, str] = {}
         for fault in self.faults:
             if fault.organisation_id is not None and fault.account_id is not None:
@@ -95,25 +93,25 @@ class VerificationReport:
 
     @property
     def liftable(self) -> dict[Key, str]:
-        """Why accounts are stopped in which nothing is found wrong any more: two persons may let charges pass again."""
+        """The quarantined accounts without discrepancies; two people may lift their quarantine."""
         unproven = self.unproven
         whole = {fault.organisation_id for fault in self.faults if fault.account_id is None}
         return {key: why for key, why in self.quarantined.items() if key not in unproven and not whole & {key[0], None}}
 
     def revised(self, again: Sequence["VerificationReport"]) -> "VerificationReport":
-        """This one, with what was found when some organisations were looked at again in the place of what it found."""
+        """Replace the results of organisations by those of their second verification."""
         looked_at = {one.organisation_id for one in again}
         others = [fault for fault in self.faults if fault.organisation_id not in looked_at]
         found = [*others, *(fault for one in again for fault in one.faults)]
         stopped = {key: why for key, why in self.quarantined.items() if key[0] not in looked_at}
         stopped.update({key: why for one in again for key, why in one.quarantined.items()})
-        # An event's description is nobody's own where every ledger is verified, and is found again in its own.
+        # The first report has event descriptions without organisation; the second one finds them again.
         faults = {(fault.account_id, fault.detail): fault for fault in found}
         return replace(self, faults=tuple(faults.values()), quarantined=stopped)
 
 
 def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
-    """What was found on several databases, each of which has organisations of its own."""
+    """Merge the reports of several databases, which have different organisations."""
     return VerificationReport(
         accounts=sum(one.accounts for one in found),
         runs=sum(one.runs for one in found),
@@ -129,21 +127,20 @@ def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
 
 @dataclass
 class Balance:
-    """An account, and how many repetitions of which event its rows add up to.
+    """An account with the counts of its charged events.
 
-    Counts are exact and few; a curve is what they cost, in the end.
+    Counts are exact and small; curves are computed at the end.
 
     Args:
-        account: as it is kept.
-        spent: charged, by the event's fingerprint.
-        reported: those of them that nobody was asked for beforehand: they may lie over the limit.
-        held: set aside by reservations.
-        allowed: what active plans may still take, or have taken and not settled; a lowered limit withdraws the rest.
-        left: how many steps active plans may still take.
-        withdrawn: what was forfeited of withdrawn steps: nobody let it through under the limit then in force.
-        workloads: events by which the weights of its filter may have been chosen.
-        limits: epsilon and delta of it that chained decisions name.
-        misread: whether its filter reads an epsilon that is not the one a chained decision read.
+        spent: charged repetitions, by the event's fingerprint.
+        reported: those of `spent` that no decision admitted beforehand; they may exceed the limit.
+        held: reserved by active reservations.
+        allowed: steps that active reservations may still take, or have taken and not settled, without cancelled ones.
+        left: number of steps that active reservations may still take.
+        withdrawn: forfeited steps that a lowered limit had cancelled; they were not admitted under that limit.
+        workloads: events that may have determined the filter's weights.
+        limits: epsilon and delta in the decision chains.
+        misread: whether its filter yields another epsilon than a decision recorded.
     """
 
     account: Account
@@ -159,32 +156,27 @@ class Balance:
 
     @property
     def name(self) -> str:
-        """Its path and its id."""
+        """Path and id."""
         return f"{self.account.path} ({self.account.id})"
 
 
 @dataclass
 class VerificationContext:
-    """What a verification has read and found so far.
+    """Data and findings of a verification in progress.
 
-    Curves are large. Those of a run are dropped as soon as it is judged, and a price is read again when it is needed.
+    Curves are large. Those of a run are dropped when it is checked, and costs are read again when needed.
 
     Args:
-        tx: the verification's transaction, which sees one state of the database.
-        sound: events whose price is what they cost.
-        book: prices that were read lately.
-        balances: of populations and budgets whose row can be read, and of the run that is judged at the moment.
-        paths: the accounts that a charge touches, by the account that is charged.
-        told: what the acts of each organisation say.
-        charged: the budgets that each run charges, in order.
-        attested: why the children of accounts are disjoint parts.
-        blocks: the data that budgets stand for.
-        children: the budgets directly beneath an account, once all are read.
-        reservations: every one.
-        plans: the same, by run.
-        faults: what does not agree.
-        damaged: cells that cannot be read: table, column and key of the row; there may be as many as rows.
-        accounts: how many were recomputed; what follows counts as in `Verification`.
+        tx: the verification's transaction, which sees one snapshot.
+        sound: events whose stored cost is right.
+        balances: of readable populations and budgets, and of the run being checked.
+        paths: accounts that a charge affects, by the charged account.
+        told: state by the audit log, by organisation.
+        charged: budgets that each run charges, in order.
+        attested: attestations that the children of an account are disjoint.
+        children: child budgets, once all are read.
+        plans: reservations by run.
+        damaged: unreadable cells: table, column and key.
     """
 
     tx: Connection
@@ -208,29 +200,29 @@ class VerificationContext:
     steps: int = 0
 
     def add(self, key: Key, detail: str, position: int | None = None) -> None:
-        """Note what does not agree about an account, named by its path and id."""
+        """Report a discrepancy of an account."""
         name = self.balances[key].name
         self.faults.append(Discrepancy(key[0], key[1], position, f"{name}: {detail}"))
 
     def terms(self, key: Key) -> Terms | None:
-        """What acts say of an account; None: nothing, or nothing that can be believed."""
+        """Get an account's state by the audit log; None: not in the log, or the log is broken."""
         told = self.told.get(key[0])
         return told.terms.get(key[1]) if told is not None and told.fault is None else None
 
     def anchors(self, key: Key) -> Mapping[int, str]:
-        """The hash of a run's chain after so many decisions, as the organisation's chain has it."""
+        """Get the anchored hashes of a run's chain, by number of decisions."""
         told = self.told.get(key[0])
         return told.anchors.get(key[1], {}) if told is not None and told.fault is None else {}
 
     def withdrawn(self, organisation_id: str, reservation_id: str) -> Counter[str] | None:
-        """What lowered limits have withdrawn of a plan; None: nobody knows, the chain cannot be believed."""
+        """Get the steps of a reservation that lowered limits have cancelled; None: the log is broken."""
         told = self.told.get(organisation_id)
         if told is None or told.fault is not None:
             return None
         return told.withdrawn.get(reservation_id, Counter())
 
     def report(self, cell: DamagedCell) -> None:
-        """Note a cell that cannot be read; it stops the account to which its row belongs."""
+        """Report an unreadable cell, which leaves the account of its row unproven."""
         named = (cell.table, cell.column, repr(cell.row))
         if named in self.damaged:
             return
@@ -243,24 +235,24 @@ class VerificationContext:
 
     @contextmanager
     def guarded(self, key: Key) -> Iterator[None]:
-        """Let nothing that is said of one account keep the others from being judged."""
+        """Report damaged data of an account without ending the verification."""
         try:
             yield
         except DAMAGED as fault:
             self.add(key, f"it cannot be judged: {type(fault).__name__} {fault}.")
 
     def stages(self, key: Key) -> list[Account]:
-        """An account under each limit that it has had, with the weights that its filter then had; itself last."""
+        """List the account under each of its limits, with the weights of that time; the present one last."""
         account, terms = self.balances[key].account, self.terms(key)
         before = [] if terms is None else terms.stages[:-1]
         return [*(replace(account, limit=stage.limit, weights=stage.weights) for stage in before), account]
 
     def believes(self, organisation_id: str) -> bool:
-        """Whether the chain of an organisation's acts is whole."""
+        """Whether the audit log of an organisation is unbroken."""
         return organisation_id not in self.told or self.told[organisation_id].fault is None
 
     def upwards(self, key: Key) -> Iterator[Balance]:
-        """An account and those above it, by their parents; of several budgets, above the first."""
+        """Iterate over an account and its ancestors, by the first budget of several."""
         seen: set[str] = set()
         balance = self.balances.get(key)
         while balance is not None and balance.account.id not in seen:  # a damaged tree may hold a circle
@@ -269,11 +261,11 @@ class VerificationContext:
             balance = self.balances.get((key[0], balance.account.parent_id or ""))
 
     def above(self, key: Key) -> list[Balance]:
-        """The accounts that a charge to an account touches besides, by depth and id, from their parents."""
+        """List the ancestors that a charge affects, by depth and id, derived from the parents."""
         return self._reached(key, every=True)
 
     def adding(self, key: Key) -> list[Balance]:
-        """Those of them whose spending is the sum of it: there are no disjoint parts between."""
+        """List the ancestors that add the charge up, without a parallel account in between."""
         return self._reached(key, every=False)
 
     def _reached(self, key: Key, *, every: bool) -> list[Balance]:
@@ -290,14 +282,14 @@ class VerificationContext:
         return sorted(found.values(), key=lambda one: (one.account.depth, one.account.id))
 
     def know_children(self) -> None:
-        """Note what lies directly beneath each population and budget; all of them have been read."""
+        """Index the children of populations and budgets, once all are read."""
         for key, balance in self.balances.items():
             above = self.balances.get((key[0], balance.account.parent_id or ""))
-            if above is not None and above.account.depth < balance.account.depth:  # nobody falls in a circle for ever
+            if above is not None and above.account.depth < balance.account.depth:  # excludes cycles of a damaged tree
                 self.children.setdefault((key[0], above.account.id), []).append(key)
 
     def cost(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> RdpCurve | None:
-        """What repetitions of events cost under an account's rules, exactly; None if one has no sound price."""
+        """Compute the exact cost of repeated events; None: one has no sound cost."""
         prices = CostTable(organisation_id, account.relation, account.grid_version)
         if any((prices, event) not in self.sound for event in counts):
             return None
@@ -307,7 +299,7 @@ class VerificationContext:
         return total
 
     def prices(self, prices: CostTable, events: Iterable[str]) -> Iterator[tuple[str, RdpCurve]]:
-        """Those of the events that have a sound price, each with what one repetition costs."""
+        """Iterate over the sound costs of events, per repetition."""
         wanted = [event for event in events if (prices, event) in self.sound]
         for begin in range(0, len(wanted), PRICES_AT_ONCE):
             yield from self.book.find(self.tx, prices, wanted[begin : begin + PRICES_AT_ONCE]).items()

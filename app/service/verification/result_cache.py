@@ -1,4 +1,4 @@
-"""What verifications have found last, as long as this process lives: those that somebody asked this process for."""
+"""Cache the latest verification of each organisation that this process ran on request."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,25 +9,24 @@ from app.service.auth.request_context import RequestContext
 from app.service.verification.report import VerificationReport
 
 REMEMBERED: Final = 1000
-"""Organisations."""
+"""Size of the cache, in organisations."""
 
 MOST_FAULTS: Final = 100
-"""Of one verification."""
+"""Discrepancies kept per verification."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A verification that was made.
+    """Summary of a verification.
 
     Args:
-        sound: whether everything agreed.
-        accounts: balances that were recomputed.
-        decisions: that were walked.
-        acts: that were hashed again.
-        faults: sentences about what does not agree, the first ones.
-        hidden: how many more there are.
-        actor: who asked for it.
-        at: when, in UTC.
+        accounts: number of balances recomputed.
+        decisions: number of decisions checked.
+        acts: number of audit events hashed again.
+        faults: the first discrepancies.
+        hidden: number of further ones.
+        actor: who started it.
+        at: in UTC.
     """
 
     sound: bool
@@ -41,18 +40,13 @@ class Verified:
 
 
 class Verifications:
-    """The last one of each organisation; any thread may ask."""
+    """Latest verifications; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._known: LruCache[str, Verified] = LruCache(REMEMBERED)
 
     def keep(self, call: RequestContext, found: VerificationReport) -> None:
-        """Remember what was found.
-
-        Args:
-            call: who asked, and when.
-            found: in the caller's whole organisation.
-        """
+        """Store a verification of the caller's whole organisation."""
         made = Verified(
             sound=found.sound,
             accounts=found.accounts,
@@ -66,5 +60,5 @@ class Verifications:
         self._known.put(call.organisation_id, made)
 
     def last(self, organisation_id: str) -> Verified | None:
-        """What was found last; None: nobody has asked this process."""
+        """Get the latest verification; None: none by this process."""
         return self._known.get(organisation_id)

@@ -1,4 +1,4 @@
-"""Checkpoints against the chains that they signed: who keeps one sees whether what it stands for was rewritten."""
+"""Compare audit logs with the checkpoints that signed them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,13 +13,12 @@ from app.service.verification.audit_replay import AuditState
 
 @dataclass(frozen=True, slots=True)
 class TrustedCheckpoint:
-    """What a checkpoint says.
+    """Contents of a checkpoint.
 
     Args:
-        organisation_id: whose chain.
-        acts: how many acts there were.
-        head: the hash (hex) of the last of them.
-        name: of the checkpoint, for people.
+        acts: length of the audit log.
+        head: hash (hex) of its last entry.
+        name: for messages.
     """
 
     organisation_id: str
@@ -29,18 +28,15 @@ class TrustedCheckpoint:
 
 
 def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> TrustedCheckpoint:
-    """What a signed checkpoint says.
+    """Verify a signed checkpoint.
 
     Args:
         document: payload and signature.
-        public_key: PEM, from whoever keeps the private one.
-        name: of the document, for people.
-
-    Returns:
-        The witness.
+        public_key: PEM, from the key's owner.
+        name: of the document, for messages.
 
     Raises:
-        InvalidInputError: it is no checkpoint, or was signed with another key.
+        InvalidInputError: it is no checkpoint, or the signature is wrong.
     """
     if not is_signed_by(document, public_key):
         raise InvalidInputError(f"{name} was not signed with this key, or was changed since.")
@@ -51,20 +47,17 @@ def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> Tru
 
 
 def kept_witness(checkpoint: Checkpoint) -> TrustedCheckpoint:
-    """What a checkpoint that the ledger keeps says, by the row and not by its signature."""
+    """Convert a stored checkpoint by its row, without checking its signature."""
     name = f"the checkpoint after {checkpoint.audit_length} acts"
     return TrustedCheckpoint(checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex(), name)
 
 
 def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCheckpoint]) -> Iterator[tuple[str, str]]:
-    """What chains disagree about with checkpoints.
+    """Compare audit logs with checkpoints; yield organisation ids and discrepancies.
 
     Args:
-        told: by organisation, with the hashes after as many acts as the witnesses name.
+        told: state by organisation, with the hashes at the checkpoints' lengths.
         witnesses: of any organisations.
-
-    Yields:
-        The organisation's id, and a sentence.
     """
     for witness in witnesses:
         chain = told.get(witness.organisation_id, AuditState())
@@ -81,7 +74,7 @@ def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCh
 
 
 def document_fault(checkpoint: Checkpoint) -> str | None:
-    """What is wrong with a checkpoint's row; None: nothing. Its signature is for whoever has the public key."""
+    """Compare a checkpoint's row with its document; return the discrepancy, or None. The signature is not checked."""
     name = f"the checkpoint after {checkpoint.audit_length} acts"
     try:
         document = json.loads(checkpoint.document)
