@@ -1,4 +1,4 @@
-"""What was done with an organisation's budgets, by whom and why: entries of the organisation's own chain."""
+"""Append events to the audit log of an organisation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from app.persistence.repositories import audit_entries, organisations
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """Something that was done.
+    """An event of the audit log.
 
     Args:
-        action: the kind of the subject, and what was done to it.
-        subject: the id of what it was done to.
-        before: what was there; None: nothing.
-        after: what is there now; None: nothing.
-        reason: why, in the actor's words.
+        action: kind of the subject, and the change.
+        subject: id of the changed object.
+        before: its state before; None: it did not exist.
+        after: its state after; None: it no longer exists.
+        reason: the actor's own words.
     """
 
     action: AuditAction
@@ -31,14 +31,10 @@ class AuditEvent:
 
 
 def record_event(tx: Connection, organisation_id: str, asker: Actor, act: AuditEvent, now: datetime) -> None:
-    """Append an act to an organisation's chain, in the transaction that does it.
+    """Append an event to an organisation's audit log, in the transaction of the change.
 
-    Args:
-        tx: a writer's; it has locked no account yet, or the organisation before: organisations are locked first.
-        organisation_id: whose chain.
-        asker: who does it.
-        act: what is done.
-        now: in UTC.
+    Organisations are locked first: `tx` must not have locked an account before, unless it holds the organisation's
+    lock.
     """
     organisations.lock(tx, organisation_id)
     position, head = audit_entries.head(tx, organisation_id)

@@ -67,7 +67,7 @@ CASES = (
     Mutation(
         "a provider that drips keeps a thread and a connection",
         "app/service/auth/oidc/http_json.py",
-        "                    self._open.shutdown(socket.SHUT_RDWR)  # whoever reads from it reads its end\n",
+        "                    self._open.shutdown(socket.SHUT_RDWR)  # a blocked read returns\n",
         "                    pass\n",
         ("tests/service/test_openid_fetching.py",),
         "drips",

@@ -1,1 +1,1 @@
-"""What was done and spent, told so that others can check it."""
+"""Query, sign and export the audit log and the decisions."""

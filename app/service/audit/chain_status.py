@@ -1,4 +1,4 @@
-"""The state of an organisation's chain of acts, without recomputing anything."""
+"""Read the state of an audit log without recomputing it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,15 +10,15 @@ from app.service.auth.request_context import RequestContext
 
 @dataclass(frozen=True, slots=True)
 class ChainHealth:
-    """How long a chain is, what vouches for it, and what a verification has stopped.
+    """State of an organisation's audit log.
 
     Args:
-        length: how many acts there are.
-        head: the hash of the last of them, hex.
-        signed: how many acts the last checkpoint covers; None: there is none.
-        signed_at: when it was signed, in UTC.
-        stopped: by the ids of quarantined accounts, why.
-        paths: of these, by id.
+        length: number of entries.
+        head: hash (hex) of the last entry.
+        signed: number of entries that the last checkpoint covers; None: no checkpoint.
+        signed_at: in UTC.
+        stopped: reason of the quarantine, by account id.
+        paths: of these accounts, by id.
     """
 
     length: int
@@ -30,10 +30,10 @@ class ChainHealth:
 
 
 def read_health(call: RequestContext) -> ChainHealth:
-    """Read the state of the caller's organisation.
+    """Get the state of the audit log.
 
     Args:
-        call: needs AUDIT_READ, in the whole organisation.
+        call: needs AUDIT_READ for the whole organisation.
     """
     call.require_organisation_scope(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:

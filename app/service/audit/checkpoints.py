@@ -1,7 +1,7 @@
-"""Checkpoints: a signature under an organisation's whole history, to be kept where nobody can rewrite it.
+"""Sign checkpoints of an organisation's history, to be kept outside the ledger.
 
-The chains of runs are tied to the organisation's chain first: an act names how many decisions each of them has, and its
-head. So one hash stands for everything that was done and decided.
+First an audit event anchors the decision chains: it names the length and the head of each. So the head of the audit log
+covers all changes and decisions.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from app.service.metrics import counters
 from app.service.signatures import Signer
 
 RUNS_AN_ACT: Final = 500
-"""How many runs one act ties to the chain."""
+"""Runs anchored per audit event."""
 
 LOOK_SECONDS: Final = 30.0
-"""How often it is looked whether a checkpoint is due."""
+"""Interval at which due checkpoints are looked for."""
 
 _logger = logging.getLogger(__name__)
 
@@ -40,16 +40,13 @@ _logger = logging.getLogger(__name__)
 def make_checkpoint(
     call: RequestContext, signer: Signer, identity: IdempotentRequest, render: Callable[[Checkpoint], str]
 ) -> StoredResponse:
-    """Sign the organisation's history as it is now.
+    """Create a checkpoint.
 
     Args:
-        call: needs AUDIT_READ, in the whole organisation.
+        call: needs AUDIT_READ for the whole organisation.
         signer: has the key.
-        identity: of the request.
-        render: makes the reply's body.
-
-    Returns:
-        The reply.
+        identity: of the idempotent request.
+        render: builds the response body.
     """
     call.require_organisation_scope(Permission.AUDIT_READ)
 
@@ -60,15 +57,12 @@ def make_checkpoint(
 
 
 def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Checkpoint]:
-    """Read checkpoints in the order of their making.
+    """List checkpoints in order of creation.
 
     Args:
-        call: needs AUDIT_READ, in the whole organisation.
-        after: only those behind this number of acts.
-        limit: how many at the most.
-
-    Returns:
-        The checkpoints.
+        call: needs AUDIT_READ for the whole organisation.
+        after: only checkpoints of more audit events than this.
+        limit: length of the list.
     """
     call.require_organisation_scope(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -76,17 +70,17 @@ def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Ch
 
 
 def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now: datetime) -> Checkpoint:
-    """Tie the runs to the organisation's chain, and sign its head.
+    """Anchor the decision chains in the audit log, and sign its head.
 
     Args:
         tx: a writer's transaction.
-        organisation_id: whose.
+        organisation_id: the owner.
         signer: has the key.
-        asker: who wants it.
+        asker: the actor of the audit events.
         now: in UTC.
 
     Returns:
-        The checkpoint; the latest one, if nothing was done and decided since with this key.
+        A new checkpoint; the latest one if nothing has changed since and the key is the same.
     """
     organisations.lock(tx, organisation_id)
     while moved := checkpoints.unanchored(tx, organisation_id, RUNS_AN_ACT):
@@ -123,12 +117,9 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
 
 
 async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
-    """Sign every organisation's history regularly, until cancelled, and write it to the log: another place to keep it.
+    """Sign every organisation's due checkpoints until cancelled, and write them to the process log as well.
 
-    Args:
-        db: a ledger's database; a failure is logged, and the next look comes.
-        signer: has the key.
-        seconds: after how long an organisation has another checkpoint, if something happened.
+    Failures are logged and retried.
     """
     while True:
         await asyncio.sleep(min(LOOK_SECONDS, seconds))
@@ -142,7 +133,7 @@ async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None
 
 
 def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int:
-    """Sign the history of each organisation whose latest checkpoint is too old; how many were signed."""
+    """Sign the checkpoints that are due; return the number of new ones."""
     with db.read(ALL_TENANTS) as tx:
         owners = sorted(organisations.organisation_ids(tx))
     signed = 0

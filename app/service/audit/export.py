@@ -1,4 +1,4 @@
-"""The charges of a run or a population as JSON lines, which anybody can verify without this ledger's database."""
+"""Export the charges of a run or population as JSON lines, for verification without this ledger."""
 
 import json
 from base64 import b64encode
@@ -22,10 +22,10 @@ from app.persistence.tolerant import DamagedCell, refuse
 from app.service.verification.audit_replay import AuditState, Terms, read_acts
 
 Damaged = Mapping[object, DamagedCell]
-"""Cells of accounts that cannot be read, by the account's id and by its path."""
+"""Unreadable cells of accounts, by account id and by path."""
 
 FORMAT: Final = 1
-"""Counts the changes of the lines' form; docs/reference/export-format.md describes it."""
+"""Version of the format; see docs/reference/export-format.md."""
 
 
 def export(
@@ -36,23 +36,22 @@ def export(
     population: str | None = None,
     organisation: str | None = None,
 ) -> Generator[str, None, None]:
-    """Write out what a stand-alone script needs to recompute every balance and every chain.
+    """Export the data from which a stand-alone script recomputes every balance and chain.
 
     Args:
         db: the ledger's database.
         now: in UTC.
-        run: a run's id; its chain and its own account are written, and its ancestors for their limits.
-        population: a population's id or name; everything beneath it is written, and for their limits the other
-            accounts that its runs charge.
-        organisation: an organisation's id or name; None: whichever has the run or the population.
+        run: id of a run; exports its chain, its account, and its ancestors for their limits.
+        population: id or name; exports everything under it, and the other accounts that its runs charge.
+        organisation: id or name; None: any that has the run or population.
 
     Yields:
-        JSON objects, one a line: a header, events, prices, accounts, runs, reservations, decisions in the order of
-        their chains, and an end that counts them.
+        One JSON object per line: header, events, prices, accounts, runs, reservations, audit events, decisions in order
+        of their chains, and the number of lines.
 
     Raises:
-        InvalidInputError: neither or both of `run` and `population` are given, or several organisations have it.
-        NotFoundError: there is none such.
+        InvalidInputError: `run` and `population` are both given or both missing, or several organisations have it.
+        NotFoundError: no such run or population.
         LedgerUnavailableError: an account's row cannot be read.
     """
     if (run is None) == (population is None):
@@ -81,21 +80,11 @@ def export_from(
     population: str | None = None,
     organisation: str | None = None,
 ) -> Iterator[str]:
-    """As `export`, from whichever database has it.
-
-    Args:
-        databases: of all placements.
-        now: in UTC.
-        run: as in `export`.
-        population: as in `export`.
-        organisation: as in `export`.
-
-    Returns:
-        The lines.
+    """Export from the database that has the run or population; see `export`.
 
     Raises:
-        InvalidInputError: as in `export`; or it is on several databases.
-        NotFoundError: it is on none of them.
+        InvalidInputError: as in `export`; or several databases have it.
+        NotFoundError: no database has it.
         LedgerUnavailableError: an account's row cannot be read.
     """
     found: list[tuple[str, Generator[str, None, None]]] = []
@@ -174,20 +163,20 @@ def _lines(
         reserved = raw_rows.reserved(tx, owner, reservation.id)
         assert reserved is not None, "one that cannot be read ends the export"
         yield _reservation(reservation, reserved)
-    if whole:  # the chain is the organisation's: one run's share of it would prove nothing
+    if whole:  # the audit log is the organisation's: a run's part of it proves nothing
         for act in audit_entries.list_all(tx, owner):
             yield f'{{"type":"act","hash":"{act.entry_hash.hex()}","entry":{canonical_audit_entry(act.entry)}}}'
     for run in runs:
         for entry in raw_rows.entries(tx, owner, run.id):
-            # The very text that was hashed, so that no other way of writing numbers can come between.
+            # Write the hashed text itself, so that no other number format can change it.
             yield f'{{"type":"decision","hash":"{entry.entry_hash.hex()}","entry":{canonical_entry(entry.entry)}}}'
 
 
 def _require_readable(damaged: Damaged, wanted: Iterable[str | None]) -> None:
-    """Export nothing without an account that belongs to it.
+    """Require that the rows of accounts are readable.
 
     Raises:
-        LedgerUnavailableError: the row of one cannot be read.
+        LedgerUnavailableError: one is not.
     """
     for name in wanted:
         if name in damaged:
@@ -201,7 +190,7 @@ def _events(
     runs: Iterable[StoredRun],
     reservations: Iterable[StoredReservation],
 ) -> Iterator[dict[str, Any]]:
-    """The events that are mentioned, and their prices under the rules of the accounts."""
+    """List the events in use, and their costs under the accounts' relations and grids."""
     mentioned = {fingerprint for one in reservations for fingerprint in one.items}
     for run in runs:
         mentioned |= raw_rows.mentioned_events(tx, owner, run.id)
@@ -223,7 +212,7 @@ def _events(
 
 
 def _limits(account: Account, terms: Terms | None) -> list[dict[str, float] | None]:
-    """The limits that were in force, in their order, the one that is now last."""
+    """List the limits in the order in which they were in force, the present one last."""
     before = [] if terms is None else [stage.limit for stage in terms.stages[:-1]]
     limits = [*before, account.limit]
     return [None if limit is None else asdict(limit) for limit in limits]

@@ -1,4 +1,4 @@
-"""Reading what was done with an organisation's budgets, and what was decided."""
+"""Query decisions and audit events."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -21,15 +21,14 @@ from app.service.queries.runs import find_path
 
 @dataclass(frozen=True, slots=True)
 class DecisionQuery:
-    """Which decisions are asked for; None: whichever.
+    """Filter of decisions; None: no restriction.
 
     Args:
-        run: those about this run, by its id.
-        account: those about runs that charge this account (id, or path of names), however deep.
-        outcome: what became of the steps.
-        actor: who asked.
-        since: not before this moment.
-        until: before this moment.
+        run: id of the run.
+        account: id or path; decisions of all runs that charge this account.
+        actor: who requested the steps.
+        since: inclusive.
+        until: exclusive.
     """
 
     run: str | None = None
@@ -41,21 +40,18 @@ class DecisionQuery:
 
 
 def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place | None, limit: int) -> list[Decided]:
-    """Read decisions about all runs within the caller's reach, the newest first.
+    """List the decisions within the caller's scope, the newest first.
 
     Args:
         call: needs LEDGER_READ.
-        query: which of them.
-        before: only those behind this place in the list; None: from the newest.
-        limit: how many at the most.
-
-    Returns:
-        The decisions.
+        query: the filter.
+        before: only decisions after this place in the list; None: from the newest.
+        limit: length of the list.
 
     Raises:
-        NotFoundError: there is no such run, or no such account.
-        InsufficientScopeError: it is out of the caller's reach.
-        InvalidInputError: the time that is asked for ends before it begins.
+        NotFoundError: no such run or account.
+        InsufficientScopeError: outside the caller's scope.
+        InvalidInputError: `until` is before `since`.
     """
     call.require_permission(Permission.LEDGER_READ)
     _check_time(query.since, query.until)
@@ -64,19 +60,16 @@ def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place 
 
 
 def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
-    """Read one decision with its steps.
+    """Get a decision with its steps.
 
     Args:
         call: needs LEDGER_READ.
-        run_id: whose.
-        position: its place among the run's decisions.
-
-    Returns:
-        The decision.
+        run_id: of the run.
+        position: among the run's decisions.
 
     Raises:
-        NotFoundError: there is no such run, or it has no such decision.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: no such run or decision.
+        InsufficientScopeError: outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -90,23 +83,20 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
 def read_acts(
     call: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
 ) -> list[StoredAuditEntry]:
-    """Read the organisation's chain of acts, as far as it is within the caller's reach.
+    """List the audit events within the caller's scope, in the order of the log or in reverse.
 
-    A caller who is bound to an account reads of that, of what lies beneath it, and of keys, proposals and experiments
-    of these. What concerns the whole organisation, its webhooks, and the tokens of people is left out.
+    A scope includes the account, its descendants, and their keys, proposals and experiments. It excludes events of the
+    organisation, its webhooks and people's tokens.
 
     Args:
         call: needs AUDIT_READ.
-        wanted: which of them.
-        after: only those behind this position, as they are read; None: from the beginning, or from the end.
-        limit: how many at the most.
-        newest_first: whether the chain is read from its end.
-
-    Returns:
-        The acts in the order of the chain, or against it.
+        wanted: the filter.
+        after: only events after this position in the order of the list; None: from its beginning.
+        limit: length of the list.
+        newest_first: whether to list in reverse.
 
     Raises:
-        InvalidInputError: the time that is asked for ends before it begins.
+        InvalidInputError: `until` is before `since`.
     """
     call.require_permission(Permission.AUDIT_READ)
     _check_time(wanted.since, wanted.until)
@@ -120,23 +110,14 @@ def read_acts(
 
 
 def name_accounts(call: RequestContext, ids: Collection[str]) -> dict[str, str]:
-    """The paths of those of some ids that are accounts', as acts about them tell.
-
-    Args:
-        call: needs AUDIT_READ.
-        ids: that stand in acts within the caller's reach.
-    """
+    """Get the paths of accounts among ids from audit events that the caller may read."""
     call.require_permission(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
         return account_paths.paths_of(tx, call.organisation_id, ids)
 
 
 def _check_time(since: datetime | None, until: datetime | None) -> None:
-    """Say so instead of finding nothing.
-
-    Raises:
-        InvalidInputError: the time ends before it begins.
-    """
+    """Raise InvalidInputError if `until` is before `since`, because the list would always be empty."""
     if since is not None and until is not None and since > until:
         raise InvalidInputError(
             f"`until` ({until.isoformat()}) lies before `since` ({since.isoformat()}): nothing can lie between them."
@@ -144,9 +125,9 @@ def _check_time(since: datetime | None, until: datetime | None) -> None:
 
 
 def _reachable(tx: Connection, call: RequestContext, query: DecisionQuery) -> decision_queries.DecisionFilter:
-    """What is asked for, as far as the caller may see it."""
+    """Build the filter of a query, restricted to the caller's scope."""
     run = None if query.run is None else find_path(tx, call, query.run)[-1].account
-    # Who may see the run, or the account, has a scope that is above it.
+    # find_path and find_account check the scope of a named run or account.
     above = query.account or (call.principal.scope if run is None else None)
     account = None if above is None else find_account(tx, call, above).account
     if run is None and account is not None and account.kind is AccountKind.RUN:

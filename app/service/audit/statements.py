@@ -1,4 +1,4 @@
-"""Statements: what a finished model has cost the people whose data it was trained on, and what that number means."""
+"""Signed statements of the privacy loss of a run or population, and of its meaning."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -77,20 +77,17 @@ NOT_COVERED: Final = (
 
 
 def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str, Any]:
-    """What a run has cost, signed.
+    """Issue a signed statement of a run's privacy loss: payload and signature.
 
     Args:
         call: needs LEDGER_READ.
-        run_id: whose.
+        run_id: of the run.
         signer: has the key.
 
-    Returns:
-        Payload and signature.
-
     Raises:
-        NotFoundError: the organisation has no such run.
-        InsufficientScopeError: it is out of the caller's reach.
-        AccountQuarantinedError: verification found an account of its path wrong.
+        NotFoundError: no such run.
+        InsufficientScopeError: outside the caller's scope.
+        AccountQuarantinedError: an account of its path is quarantined.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -134,20 +131,17 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
 
 
 def population_statement(call: RequestContext, population_id: str, signer: Signer) -> dict[str, Any]:
-    """What all models trained on a population have cost together, signed.
+    """Issue a signed statement of the total privacy loss of a population: payload and signature.
 
     Args:
         call: needs LEDGER_READ.
-        population_id: whose.
+        population_id: of the population.
         signer: has the key.
 
-    Returns:
-        Payload and signature.
-
     Raises:
-        NotFoundError: the organisation has no such population.
-        InsufficientScopeError: it is out of the caller's reach.
-        AccountQuarantinedError: verification found it wrong.
+        NotFoundError: no such population.
+        InsufficientScopeError: outside the caller's scope.
+        AccountQuarantinedError: the population is quarantined.
     """
     record = get_account(call, AccountKind.POPULATION, population_id).record
     with call.db.read(call.organisation_id) as tx:
@@ -181,7 +175,7 @@ def _head(call: RequestContext, kind: str) -> dict[str, Any]:
 
 
 def _protected(path: Sequence[AccountRecord]) -> list[dict[str, Any]]:
-    """The people of each population above an account: a run may charge several."""
+    """Describe the people of each population above an account; a run may charge several."""
     return [
         {
             "population": record.account.id,
@@ -196,7 +190,7 @@ def _protected(path: Sequence[AccountRecord]) -> list[dict[str, Any]]:
 
 
 def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any]:
-    """What an account has lost: by the filter that was fixed beforehand, and by the tightest accountant."""
+    """Describe an account's privacy loss, by the filter and by the tightest accountant."""
     assert governing.limit is not None, "it governs by its limit"
     return {
         "limit": asdict(governing.limit),
@@ -214,7 +208,7 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
 
 
 def _guarantee(governing: Account) -> str:
-    """What is proven of an account: at its limit, if that was fixed beforehand and nothing went past it (ADR 0020)."""
+    """Choose the proven guarantee: at the limit only if it was fixed beforehand and never exceeded (ADR 0020)."""
     adaptive = governing.filter is FilterKind.ADAPTIVE
     released = replace(governing, held=zero_curve(governing.grid_version))
     exceeded = not released.spent.is_zero and not fits(released)
@@ -236,13 +230,13 @@ def _account(account: Account) -> dict[str, Any]:
 
 
 def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Collection[str]) -> list[dict[str, Any]]:
-    """The sweeps to which a run belongs, and what each of them has cost: that is what a model costs that was chosen.
+    """Describe the experiments of a run with their cost, which is the cost of a model chosen among their runs.
 
     Args:
         tx: the caller's transaction.
-        call: who asks.
-        run_id: the run.
-        charged: fingerprints of the events that were charged to it.
+        call: of the request.
+        run_id: of the run.
+        charged: fingerprints of the run's charged events.
     """
     found = experiments.above(tx, call.organisation_id, run_id)
     return [
@@ -261,12 +255,12 @@ def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Col
 
 
 def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
-    """Whether a sweep that is paid at once is paid: a pending one is not, nor one whose run did another thing."""
+    """Whether an experiment's advance charge was made; not if it is pending or its run charged other events."""
     return record.run is None or (record.run.event is not None and fingerprint(record.run.event) in charged)
 
 
 def _trained(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Runs with what they have cost, read together however many there are."""
+    """Describe runs with their cost, in a constant number of statements."""
     states = {run.account_id: run for run in runs.get_many(tx, call.organisation_id, run_ids)}
     paths = find_paths(tx, call, run_ids)
     return [
