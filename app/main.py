@@ -158,8 +158,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.oidc_session_minutes = settings.oidc_session_minutes
     app.state.public_url = settings.public_url
     app.state.oidc_client = settings.oidc_client()
-    app.state.standings = AccountStatusCache()
-    app.state.histories = AccountHistoryCache()
+    app.state.account_statuses = AccountStatusCache()
+    app.state.account_histories = AccountHistoryCache()
     app.state.verifications = Verifications()
     for module in (*ROUTERS, *DASHBOARD_ROUTERS):
         # `include_router` would copy each route for this application.

@@ -45,7 +45,7 @@ class SeriesRole(StrEnum):
     """Meaning of a series; determines its colour and dashes in every chart."""
 
     SPENT = "spent"
-    HELD = "held"
+    RESERVED = "reserved"
     LIMIT = "limit"
     PROJECTED = "projected"
     REFUSED = "refused"

@@ -62,7 +62,7 @@ _COLOURS: Final[Mapping[ChartTheme, Mapping[str, str]]] = {
         "soft": "#51606f",
         "line": "#d5dbe1",
         "spent": "#0072b2",
-        "held": "#e69f00",
+        "reserved": "#e69f00",
         "warn": "#a85a00",
         "stop": "#b83a00",
     },
@@ -72,7 +72,7 @@ _COLOURS: Final[Mapping[ChartTheme, Mapping[str, str]]] = {
         "soft": "#a9b6c2",
         "line": "#33414e",
         "spent": "#56b4e9",
-        "held": "#f0b429",
+        "reserved": "#f0b429",
         "warn": "#ffc145",
         "stop": "#ff8a5c",
     },
@@ -85,7 +85,7 @@ _SERIES: Final[Mapping[ChartTheme, Sequence[str]]] = {
 
 _ROLES: Final[Mapping[SeriesRole, tuple[str, _Look]]] = {
     SeriesRole.SPENT: ("spent", _Look("", width=2.2)),
-    SeriesRole.HELD: ("held", _Look("", (0, (8, 3)))),
+    SeriesRole.RESERVED: ("reserved", _Look("", (0, (8, 3)))),
     SeriesRole.LIMIT: ("stop", _Look("", (0, (8, 3)))),
     SeriesRole.PROJECTED: ("soft", _Look("", (0, (2, 3)))),
     SeriesRole.REFUSED: ("stop", _Look("", marker="x")),

@@ -96,7 +96,7 @@ def _marks(seen: RunDetail) -> tuple[Mark, ...]:
     run, remaining = seen.record.run, seen.record.steps_remaining
     marks = []
     if remaining and seen.projected and seen.projected[-1][0] == remaining:
-        marks.append(Mark(float(run.next_step + remaining), "nothing more fits"))
+        marks.append(Mark(float(run.next_step + remaining), "budget exhausted"))
     if run.declared_steps is not None and run.next_step:
         marks.append(Mark(float(run.declared_steps), "declared end"))
     return tuple(marks)

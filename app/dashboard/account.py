@@ -10,7 +10,7 @@ from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
 from app.api.routers.accounts import HISTORIANS
 from app.charts.account_charts import account_chart, share_chart
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import PageContext, Visiting, router
+from app.dashboard.page_context import PageContext, PageDep, router
 from app.service.queries.account_detail import get_account_detail
 from app.service.queries.overview import read_change_token
 from app.service.queries.whatif import HypotheticalRun
@@ -34,29 +34,31 @@ class PlanFields(Fields):
 
 @routes.get("/accounts/{account_id}")
 async def show_account(
-    account_id: str, request: Request, visit: Visiting, before: Annotated[str | None, Query(max_length=100)] = None
+    account_id: str, request: Request, page: PageDep, before: Annotated[str | None, Query(max_length=100)] = None
 ) -> Response:
     """A population or a budget: what was spent of it, by whom, and what would still fit."""
-    return await to_thread.run_sync(_shown, account_id, request, visit, before, limiter=HISTORIANS)
+    return await to_thread.run_sync(_shown, account_id, request, page, before, limiter=HISTORIANS)
 
 
-def _shown(account_id: str, request: Request, visit: PageContext, before: str | None) -> Response:
-    tag = visit.tag(visit.minute, read_change_token(visit.call))
-    unchanged = visit.unchanged(tag)
+def _shown(account_id: str, request: Request, page: PageContext, before: str | None) -> Response:
+    tag = page.etag(page.minute, read_change_token(page.call))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
     given, state = dict(request.query_params), request.app.state
     fields, faults = read_fields(PlanFields, given)
     plan = None if fields is None else fields.plan()
-    seen = get_account_detail(visit.call, state.standings, state.histories, account_id, before=before, plan=plan)
+    seen = get_account_detail(
+        page.call, state.account_statuses, state.account_histories, account_id, before=before, plan=plan
+    )
     record = seen.view.record
-    return visit.show(
+    return page.render(
         "account.html",
         tag=tag,
         seen=seen,
         record=record,
         account=record.account,
-        standing=seen.standing,
+        status=seen.status,
         chart=account_chart(seen.history, record.tells.thresholds),
         shares=share_chart(seen.history),
         signed=state.signer is not None,

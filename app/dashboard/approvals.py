@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from fastapi import Query, Request, Response
 
 from app.api.pagination import decode_cursor, split_page
-from app.dashboard.page_context import Visiting, router
+from app.dashboard.page_context import PageDep, router
 from app.dashboard.policies import WORDS
 from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
@@ -21,29 +21,29 @@ routes = router()
 @routes.get("/approvals")
 def show_approvals(
     request: Request,
-    visit: Visiting,
+    page: PageDep,
     account: Annotated[str, Query(max_length=2000)] = "",
     before: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """Proposals that are open, then those that were decided; and the form that changes the limit of one account."""
-    tag = visit.tag(read_change_token(visit.call))
-    unchanged = visit.unchanged(tag)
+    tag = page.etag(read_change_token(page.call))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
     limit, fault, account = None, "", account.strip()
     if account:
         try:
-            limit = read_limit_now(visit.call, account)
-            fault = "" if limit else "This run has no limit of its own: the accounts above it have theirs."
+            limit = read_limit_now(page.call, account)
+            fault = "" if limit else "This run has no limit of its own. See the accounts above it."
         except (NotFoundError, InsufficientScopeError) as error:
             fault = error.detail
-    waiting = read_open(visit.call)
+    waiting = read_open(page.call)
     decided, following = split_page(
-        read_decided(visit.call, before=decode_cursor(before), limit=DECIDED + 1),
+        read_decided(page.call, before=decode_cursor(before), limit=DECIDED + 1),
         DECIDED,
         lambda each: each.proposal.id,
     )
-    return visit.show(
+    return page.render(
         "approvals.html",
         tag=tag,
         waiting=waiting[:MOST_OPEN],
@@ -54,5 +54,5 @@ def show_approvals(
         fault=fault,
         limit=limit,
         words=WORDS,
-        paths=account_paths(request, visit),
+        paths=account_paths(request, page),
     )

@@ -45,7 +45,7 @@ def asset_url(name: str) -> str:
     """The address of a file: it never names other content.
 
     Args:
-        name: such as "pages.js".
+        name: such as "live_update.js".
 
     Raises:
         NotFoundError: there is none of this name.

@@ -13,7 +13,7 @@ from app.api.session_cookies import require_own_page
 from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_in
 from app.dashboard.decisions import PAGE, Moment, Word
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import PART_HEADER, PageContext, Visiting, router
+from app.dashboard.page_context import PART_HEADER, PageContext, PageDep, router
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
 from app.persistence.repositories.audit_entries import AuditFilter, StoredAuditEntry
@@ -43,22 +43,22 @@ class AuditFields(Fields):
 
 
 @routes.get("/audit")
-async def show_audit(request: Request, visit: Visiting, verify: bool = False) -> Response:  # noqa: FBT001, FBT002 - a field
+async def show_audit(request: Request, page: PageDep, verify: bool = False) -> Response:  # noqa: FBT001, FBT002 - a field
     """Acts within reach; with `verify`, after everything was recomputed. A script's poll of that address looks only."""
     now = verify and PART_HEADER not in request.headers
     if now:
         require_own_page(request)
-        await verified(request, visit.call)
-    return await run_in_threadpool(_shown, request, visit, now)
+        await verified(request, page.call)
+    return await run_in_threadpool(_shown, request, page, now)
 
 
-def _shown(request: Request, visit: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
-    visit.call.require_permission(Permission.AUDIT_READ)
+def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
+    page.call.require_permission(Permission.AUDIT_READ)
     known: Verifications = request.app.state.verifications
-    whole = visit.call.principal.scope is None
-    last = known.last(visit.call.organisation_id) if whole else None
-    tag = visit.tag(visit.minute, last and last.at, verified_now, read_change_token(visit.call))
-    unchanged = visit.unchanged(tag)
+    whole = page.call.principal.scope is None
+    last = known.last(page.call.organisation_id) if whole else None
+    tag = page.etag(page.minute, last and last.at, verified_now, read_change_token(page.call))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
     given = dict(request.query_params)
@@ -68,19 +68,19 @@ def _shown(request: Request, visit: PageContext, verified_now: bool) -> Response
     try:
         if fields is not None:
             place = decode_position(after, -1) if after else None
-            found = read_acts(visit.call, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
+            found = read_acts(page.call, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
     except InvalidInputError as error:
         faults = {"until": error.detail}
     shown, following = split_page(found, PAGE, lambda kept: str(kept.entry.position))
-    paths = name_accounts(visit.call, ids_in(shown))
+    paths = name_accounts(page.call, ids_in(shown))
     filters = {name: text for name, text in given.items() if name in AuditFields.model_fields and text.strip()}
-    return visit.show(
+    return page.render(
         "audit.html",
         tag=tag,
-        health=read_health(visit.call) if whole else None,
+        health=read_health(page.call) if whole else None,
         last=last,
         verified_now=verified_now,
-        may_verify=whole and visit.may(Permission.LEDGER_VERIFY),
+        may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),
         values=filters,
         faults=faults,
         found=[describe_event(kept, paths) for kept in shown],

@@ -97,7 +97,7 @@ class _Facts(dict[str, str]):
     """Facts by name; what an act of another version does not say is told as such."""
 
     def __missing__(self, name: str) -> str:
-        return "what it does not say"
+        return "(not recorded)"
 
 
 def describe_event(kept: StoredAuditEntry, paths: Mapping[str, str]) -> AuditMessage:

@@ -11,7 +11,7 @@ from app.accounting.events import event_to_dict
 from app.api.pagination import MAX_DIGITS, decode_position_cursor, encode_position, split_page
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import Visiting, router
+from app.dashboard.page_context import PageDep, router
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.persistence.repositories.decision_queries import Decided
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
@@ -30,7 +30,7 @@ def _in_utc(at: datetime) -> datetime:
     try:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except OverflowError:
-        raise ValueError("a moment lies within the years 1 and 9999") from None
+        raise ValueError("must be between the years 1 and 9999") from None
 
 
 Moment = Annotated[datetime | None, AfterValidator(lambda at: None if at is None else _in_utc(at))]
@@ -55,11 +55,11 @@ class DecisionFields(Fields):
 
 
 @routes.get("/decisions")
-def show_decisions(request: Request, visit: Visiting, after: str = "") -> Response:
+def show_decisions(request: Request, page: PageDep, after: str = "") -> Response:
     """Decisions of all runs within reach, the newest first."""
     # A refusal by a replica whose clock is behind moves nothing else: so this is at most a minute old.
-    tag = visit.tag(visit.minute, read_change_token(visit.call))
-    unchanged = visit.unchanged(tag)
+    tag = page.etag(page.minute, read_change_token(page.call))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
     given = dict(request.query_params)
@@ -68,14 +68,14 @@ def show_decisions(request: Request, visit: Visiting, after: str = "") -> Respon
     before = decode_position_cursor(after)
     try:
         if fields is not None:
-            found = read_decisions(visit.call, fields.query(), before=before, limit=PAGE + 1)
+            found = read_decisions(page.call, fields.query(), before=before, limit=PAGE + 1)
     except (NotFoundError, InsufficientScopeError) as error:
         faults = {"run" if fields is not None and fields.run else "account": error.detail}
     except InvalidInputError as error:
         faults = {"until": error.detail}
     shown, following = split_page(found, PAGE, lambda each: encode_position(each.place))
     filters = {name: text for name, text in given.items() if name in DecisionFields.model_fields and text.strip()}
-    return visit.show(
+    return page.render(
         "decisions.html",
         tag=tag,
         values=filters,
@@ -89,11 +89,11 @@ def show_decisions(request: Request, visit: Visiting, after: str = "") -> Respon
 
 
 @routes.get("/decisions/{run_id}/{position}")
-def show_decision(visit: Visiting, run_id: str, position: Annotated[int, Path(ge=0, lt=10**MAX_DIGITS)]) -> Response:
+def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0, lt=10**MAX_DIGITS)]) -> Response:
     """One decision: what was asked, the numbers that decided, and its link of the run's chain."""
-    found = read_decision(visit.call, run_id, position)
+    found = read_decision(page.call, run_id, position)
     decision = found.decision
-    return visit.show(
+    return page.render(
         "decision.html",
         found=found,
         decision=decision,
@@ -109,7 +109,7 @@ def why(decision: Decision) -> str:
     if decision.refusal_details is not None:
         return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
     if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:
-        return f"These steps had happened, and brought {decision.binding_account_path} over its limit."
+        return f"These steps were reported after they ran, and took {decision.binding_account_path} over its limit."
     if decision.requested_count > decision.step_count:
-        return f"Of {decision.requested_count} steps that were asked for, these fitted."
+        return f"These are the steps that fitted, of {decision.requested_count} requested."
     return ""

@@ -9,15 +9,25 @@ from markupsafe import Markup, escape
 
 from app.accounting.events import NeighboringRelation
 from app.charts.model import exact
+from app.service.queries.account_status import AccountStatus, Severity
 
 _MILLE: Final = 1000
 
 RELATIONS: Final = {
     NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
-    NeighboringRelation.REPLACE_SPECIAL: "Replace by nobody",
+    NeighboringRelation.REPLACE_SPECIAL: "Replace with a null record",
     NeighboringRelation.REPLACE_ONE: "Replace one",
 }
-"""What tells neighbouring data sets apart."""
+"""Names of neighboring relations."""
+
+SEVERITIES: Final = {
+    Severity.OVER: "over the limit",
+    Severity.EXHAUSTED: "nearly exhausted",
+    Severity.LOW: "low",
+    Severity.HALF: "half used",
+    Severity.OK: "OK",
+}
+"""Labels of severities."""
 
 
 def spent(epsilon: float | None) -> str:
@@ -90,6 +100,13 @@ def marked(text: str) -> Markup:
     )
 
 
+def severity_label(status: AccountStatus) -> str:
+    """Label the state of an account."""
+    if status.limit is None:
+        return "unreadable"
+    return SEVERITIES[status.severity] if status.quarantine is None else "quarantined"
+
+
 def width(part: float) -> str:
     """A part of a bar that is 100 wide."""
     return f"{min(100.0, max(0.0, 100 * part)):.2f}".rstrip("0").rstrip(".")
@@ -106,6 +123,7 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "lasting": lasting,
     "short": short,
     "marked": marked,
+    "severity_label": severity_label,
     "width": width,
 }
 """By the names that templates know."""

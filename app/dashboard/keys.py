@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from fastapi import Query, Request, Response
 
 from app.api.pagination import decode_cursor, split_page
-from app.dashboard.page_context import Visiting, router
+from app.dashboard.page_context import PageDep, router
 from app.dashboard.select_options import account_paths
 from app.ledger.permissions import ISSUES, Role
 from app.service.governance.api_keys import list_keys
@@ -15,13 +15,13 @@ from app.service.queries.overview import read_change_token
 SHOWN: Final = 50
 
 FOR: Final = {
-    Role.VIEWER: "dashboards: reads",
-    Role.TRAINER: "training jobs: registers runs and takes steps",
-    Role.PLANNER: "who prepares studies: reads, and proposes limits",
-    Role.BUDGET_ADMIN: "a team's lead: opens budgets, lowers limits, issues keys",
-    Role.PRIVACY_OFFICER: "the privacy office: everything but taking steps",
-    Role.AUDITOR: "who checks the office: reads, and verifies",
-    Role.ADMIN: "who sets the organisation up: everything",
+    Role.VIEWER: "for dashboards: read",
+    Role.TRAINER: "for training jobs: register runs and authorize steps",
+    Role.PLANNER: "for planning: read and propose limits",
+    Role.BUDGET_ADMIN: "for team leads: create budgets, lower limits, issue keys",
+    Role.PRIVACY_OFFICER: "for the privacy office: everything except authorizing steps",
+    Role.AUDITOR: "for auditors: read and verify",
+    Role.ADMIN: "for set-up: everything",
 }
 """What each role is for, in a few words."""
 
@@ -29,21 +29,21 @@ routes = router()
 
 
 @routes.get("/keys")
-def show_keys(request: Request, visit: Visiting, after: Annotated[str, Query(max_length=200)] = "") -> Response:
+def show_keys(request: Request, page: PageDep, after: Annotated[str, Query(max_length=200)] = "") -> Response:
     """Keys in the order of their making, and the form that makes one."""
-    tag = visit.tag(visit.minute, read_change_token(visit.call))
-    unchanged = visit.unchanged(tag)
+    tag = page.etag(page.minute, read_change_token(page.call))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
-    found = list_keys(visit.call, after=decode_cursor(after), limit=SHOWN + 1)
+    found = list_keys(page.call, after=decode_cursor(after), limit=SHOWN + 1)
     shown, following = split_page(found, SHOWN, lambda key: key.id)
-    lendable = ISSUES[visit.call.principal.role]
-    return visit.show(
+    lendable = ISSUES[page.call.principal.role]
+    return page.render(
         "keys.html",
         tag=tag,
-        keys=[(key, key.trouble(visit.call.now)) for key in shown],
+        keys=[(key, key.trouble(page.call.now)) for key in shown],
         following=following,
-        scopes=read_paths(visit.call, [visit.call.principal.scope, *(key.scope for key in shown)]),
+        scopes=read_paths(page.call, [page.call.principal.scope, *(key.scope for key in shown)]),
         roles=[(role, FOR[role]) for role in Role if role in lendable],
-        paths=account_paths(request, visit),
+        paths=account_paths(request, page),
     )

@@ -14,7 +14,7 @@ from app.api.problems import EXPECTED_ERRORS
 from app.api.request_ids import request_id_of
 from app.api.route import StrictJsonRequest, address_of, authenticate_request, placement_of, rates_of
 from app.api.session_cookies import COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie, require_own_page, require_token
-from app.dashboard.page_context import error_page, sign_in_page
+from app.dashboard.page_context import error_page, login_page
 from app.ledger.errors import AuthenticationError, InvalidInputError
 from app.service.auth import sessions
 from app.service.auth.oidc.tokens import token_in
@@ -25,13 +25,13 @@ Next = Annotated[str, Query(max_length=4000)]
 
 _MOST_FIELDS: Final = 10
 
-NO_KEY: Final = "An API key has the form key_….…; what was written has not."
+NO_KEY: Final = "An API key has the form key_….…."
 
 
 @routes.get("/sign-in")
 async def show_sign_in(request: Request, next: Next = "/") -> Response:  # noqa: A002 - the field's name in the address
     """The form that takes a key."""
-    return sign_in_page(request, own_path(next))
+    return login_page(request, own_path(next))
 
 
 @routes.post("/sign-in")
@@ -44,13 +44,11 @@ async def sign_in(request: Request) -> Response:
         target = own_path(fields.get("next", "/"))
         key = f"Bearer {fields.get('key', '').strip()}"
         if token_in(key) is not None:
-            return sign_in_page(
-                request, target, "This is a token, and programs send tokens; people sign in with a key."
-            )
+            return login_page(request, target, "This is an access token. Sign in with an API key.")
         try:
             caller = await authenticate_request(request, key)
         except AuthenticationError as error:
-            return sign_in_page(request, target, error.detail if "." in key else NO_KEY)
+            return login_page(request, target, error.detail if "." in key else NO_KEY)
         request.state.principal = caller
         rates_of(request).sign_ins.take(caller.actor)
         lasting = timedelta(hours=request.app.state.session_hours)

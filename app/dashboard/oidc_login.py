@@ -15,7 +15,7 @@ from app.api.request_ids import request_id_of
 from app.api.route import address_of, placement_of, rates_of
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie
 from app.dashboard.login import Next, own_path
-from app.dashboard.page_context import error_page, sign_in_page
+from app.dashboard.page_context import error_page, login_page
 from app.ledger.errors import AuthenticationError, NotFoundError
 from app.service.auth import sessions
 from app.service.auth.oidc.authorization_code import (
@@ -67,7 +67,7 @@ async def callback(request: Request) -> Response:
     try:
         reply = await _signed_in(request, flow)
     except AuthenticationError as error:
-        reply = sign_in_page(request, flow.target if flow else "/", error.detail)
+        reply = login_page(request, flow.target if flow else "/", error.detail)
     except EXPECTED_ERRORS as error:
         reply = await error_page(request, error)
     keep_cookie(request, reply, FLOW_COOKIE, "", seconds=0)  # an answer is taken once
@@ -106,12 +106,12 @@ async def _signed_in(request: Request, flow: LoginState | None) -> Response:
 
 def _refused(request: Request, flow: LoginState, answer: dict[str, str]) -> Response:
     if flow.silent and answer["error"] in UNSEEN:
-        reply = sign_in_page(request, flow.target)
+        reply = login_page(request, flow.target)
         keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)
         return reply
     words = ERRORS.get(answer["error"], f"The identity provider answered {answer['error'][:100]!a}.")
     more = answer.get("error_description", "")[:300]
-    return sign_in_page(request, flow.target, f"{words} It says: {more}" if more.isprintable() and more else words)
+    return login_page(request, flow.target, f"{words} It says: {more}" if more.isprintable() and more else words)
 
 
 def _way(request: Request) -> OidcClient:

@@ -75,17 +75,17 @@ class PageContext:
         self._part = PART_HEADER in request.headers
 
     @property
-    def rooms(self) -> list[tuple[str, str, Permission]]:
+    def nav_items(self) -> list[tuple[str, str, Permission]]:
         """The pages that are for the role of whoever is signed in."""
-        return [room for room in NAV_ITEMS if self.may(room[2])]
+        return [item for item in NAV_ITEMS if self.has_permission(item[2])]
 
     @property
-    def room(self) -> str:
+    def nav_path(self) -> str:
         """The address of the page without what stands behind its first part."""
         return "/" + self._request.url.path.split("/")[1]
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         """Who is signed in, short."""
         actor = self.call.principal.actor
         return actor if actor.startswith("oidc:") else f"{actor[:4]}…{actor[-6:]}"
@@ -101,11 +101,11 @@ class PageContext:
         query = self._request.url.query
         return self._request.url.path + (f"?{query}" if query else "")
 
-    def may(self, needed: Permission) -> bool:
+    def has_permission(self, needed: Permission) -> bool:
         """Whether the role of whoever is signed in has a permission."""
         return needed in PERMISSIONS[self.call.principal.role]
 
-    def tag(self, *facts: object) -> str:
+    def etag(self, *facts: object) -> str:
         """An entity tag of a page that shows no more than what follows from some facts.
 
         Args:
@@ -115,28 +115,28 @@ class PageContext:
         known = [version("epsilon-ledger"), caller.actor, caller.role, caller.scope, self.path, *facts]
         return f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
 
-    def unchanged(self, tag: str) -> Response | None:
+    def not_modified(self, tag: str) -> Response | None:
         """The answer to a script that has a page's content already; None: it has not."""
         if self._part and self._request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "private, no-cache"})
         return None
 
-    def show(self, template: str, *, tag: str | None = None, status: int = 200, **facts: object) -> Response:
+    def render(self, template: str, *, tag: str | None = None, status_code: int = 200, **facts: object) -> Response:
         """A page, or its changing part for a script that asks for that.
 
         Args:
             template: its name.
             tag: of the content; None: it is taken from the content itself.
-            status: of the answer.
+            status_code: of the response.
             **facts: what the template tells.
         """
         cookie = cookie_of(self._request)
-        context = {"visit": self, "csrf": sessions.csrf_token(cookie) if cookie else "", "tag": tag or ""}
+        context = {"page": self, "csrf": sessions.csrf_token(cookie) if cookie else "", "tag": tag or ""}
         content = TEMPLATES.get_template(template).render(facts | context, part=self._part)
         if not self._part:
-            return html(content, status)
-        tag = tag or self.tag(content)
-        return self.unchanged(tag) or html(content, status, {"ETag": tag, "Cache-Control": "private, no-cache"})
+            return html(content, status_code)
+        tag = tag or self.etag(content)
+        return self.not_modified(tag) or html(content, status_code, {"ETag": tag, "Cache-Control": "private, no-cache"})
 
 
 class PageRoute(APIRoute):
@@ -146,20 +146,20 @@ class PageRoute(APIRoute):
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
 
-        async def visit(request: Request) -> Response:
+        async def page(request: Request) -> Response:
             cookie = cookie_of(request)
             if cookie is None:
-                return _to_sign_in(request)
+                return _redirect_to_login(request)
             try:
                 request.state.principal = await authenticate_request(request, f"{sessions.SCHEME} {cookie}")
                 reject_nul(request)
                 return await handle(request)
             except AuthenticationError:
-                return _to_sign_in(request)
+                return _redirect_to_login(request)
             except EXPECTED_ERRORS as error:
                 return await error_page(request, error)
 
-        return visit
+        return page
 
 
 def html(content: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -179,7 +179,7 @@ async def error_page(request: Request, error: Exception) -> Response:
     told = json.loads(bytes(reply.body))
     signed_in = hasattr(request.state, "principal")
     content = TEMPLATES.get_template("error.html").render(
-        visit=PageContext(request) if signed_in else None,
+        page=PageContext(request) if signed_in else None,
         csrf=sessions.csrf_token(cookie_of(request) or "") if signed_in else "",
         tag="",
         part=False,
@@ -190,7 +190,7 @@ async def error_page(request: Request, error: Exception) -> Response:
     return html(content, reply.status_code, kept)
 
 
-def sign_in_page(request: Request, target: str, fault: str = "", status: int | None = None) -> Response:
+def login_page(request: Request, target: str, fault: str = "", status: int | None = None) -> Response:
     """The page where people sign in.
 
     Args:
@@ -200,8 +200,8 @@ def sign_in_page(request: Request, target: str, fault: str = "", status: int | N
         status: of the answer; None: as it follows from the fault.
     """
     way: OidcClient | None = request.app.state.oidc_client
-    content = TEMPLATES.get_template("sign_in.html").render(
-        visit=None,
+    content = TEMPLATES.get_template("login.html").render(
+        page=None,
         csrf="",
         tag="",
         part=False,
@@ -231,7 +231,7 @@ def router() -> APIRouter:
     return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
-def _to_sign_in(request: Request) -> Response:
+def _redirect_to_login(request: Request) -> Response:
     if PART_HEADER in request.headers or request.method != "GET":
         return Response(status_code=HTTPStatus.UNAUTHORIZED)
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -242,8 +242,8 @@ def _to_sign_in(request: Request) -> Response:
     return RedirectResponse(target, HTTPStatus.SEE_OTHER)
 
 
-async def _visit(request: Request) -> PageContext:
+async def _page_context(request: Request) -> PageContext:
     return PageContext(request)
 
 
-Visiting = Annotated[PageContext, Depends(_visit)]
+PageDep = Annotated[PageContext, Depends(_page_context)]

@@ -11,7 +11,7 @@ from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, Ne
 from app.charts.model import Axis, Chart, Series, SeriesRole, exact
 from app.dashboard.formatting import RELATIONS
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import PageContext, Visiting, router
+from app.dashboard.page_context import PageContext, PageDep, router
 from app.dashboard.snippets import as_curl, as_python
 from app.service.planning.estimator import Estimate, PlanDraft, estimate
 from app.service.queries.overview import find_accounts, read_change_token
@@ -23,7 +23,7 @@ MOST_ACCOUNTS: Final = 12
 """Whose what-if boxes are offered; of more, one says a part of the path."""
 
 ACCOUNTANTS: Final = {
-    "adaptive": "The ledger's filter",
+    "adaptive": "Ledger filter (adaptive)",
     "rdp": "RDP, declared",
     "rdp_classic": "RDP, older conversion",
     "zcdp": "zCDP",
@@ -62,7 +62,7 @@ class PlannerFields(Fields):
     @classmethod
     def _within(cls, batch: int, info: ValidationInfo) -> int:
         if info.data.get("sampling") == "batch" and batch > info.data.get("size", batch):
-            raise ValueError("a batch holds at most the whole data set")
+            raise ValueError("must not exceed the data set size")
         return batch
 
     def sketch(self) -> PlanDraft:
@@ -81,25 +81,25 @@ class PlannerFields(Fields):
 
 
 @routes.get("/planner")
-async def show_planner(request: Request, visit: Visiting) -> Response:
+async def show_planner(request: Request, page: PageDep) -> Response:
     """A plan and its price, computed by another process: whoever waits for it takes no thread from those who train."""
-    tag = visit.tag(await to_thread.run_sync(read_change_token, visit.call))
-    unchanged = visit.unchanged(tag)
+    tag = page.etag(await to_thread.run_sync(read_change_token, page.call))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
     fields, faults = read_fields(PlannerFields, dict(request.query_params))
     found = None
     if fields is not None:
         calculation = Job(estimate, (fields.sketch(),))
-        found = await asyncio.wrap_future(WORKER_POOL.submit(f"plans {visit.call.organisation_id}", calculation))
-    return await to_thread.run_sync(_shown, request, visit, tag, found, faults)
+        found = await asyncio.wrap_future(WORKER_POOL.submit(f"plans {page.call.organisation_id}", calculation))
+    return await to_thread.run_sync(_shown, request, page, tag, found, faults)
 
 
-def _shown(request: Request, visit: PageContext, tag: str, found: Estimate | None, faults: dict[str, str]) -> Response:
+def _shown(request: Request, page: PageContext, tag: str, found: Estimate | None, faults: dict[str, str]) -> Response:
     given = dict(request.query_params)
     wanted = given.get("budget", "").strip()[:200]
-    accounts, more = find_accounts(visit.call, request.app.state.standings, wanted=wanted, most=MOST_ACCOUNTS)
-    return visit.show(
+    accounts, more = find_accounts(page.call, request.app.state.account_statuses, wanted=wanted, most=MOST_ACCOUNTS)
+    return page.render(
         "planner.html",
         tag=tag,
         values=_values(given),
@@ -170,6 +170,6 @@ def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:
         return []
     sketch, event = found.sketch, found.event
     return [
-        ("curl", "As a call of the API", as_curl(sketch, event)),
-        ("python", "By the client", as_python(sketch, event)),
+        ("curl", "API request", as_curl(sketch, event)),
+        ("python", "Python client", as_python(sketch, event)),
     ]

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from fastapi import Query, Request, Response
 
 from app.accounting.events import NeighboringRelation
-from app.dashboard.page_context import Visiting, router
+from app.dashboard.page_context import PageDep, router
 from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.permissions import Permission
@@ -16,17 +16,17 @@ from app.service.queries.overview import read_change_token
 WORDS: Final = {
     "max_epsilon": "Largest epsilon of a run",
     "max_delta": "Largest delta of a run, and of any limit",
-    "require_delta_below_inverse_size": "The population's size is known, and delta below 1/size",
-    "require_limit": "A run has a limit of its own",
-    "require_plan": "A run says what it plans",
-    "mechanisms": "Only these mechanisms",
-    "neighboring_relations": "Only these neighboring relations",
+    "require_delta_below_inverse_size": "Population size known, and delta below 1/size",
+    "require_limit": "Every run has its own limit",
+    "require_plan": "Every run declares a plan",
+    "mechanisms": "Allowed mechanisms",
+    "neighboring_relations": "Allowed neighboring relations",
     "min_noise_multiplier": "Smallest noise multiplier",
-    "approval_above_epsilon": "Runs above this epsilon wait for another person",
-    "max_unapproved_epsilon_per_budget": "Epsilon of all runs together that nobody has approved",
-    "report_roles": "Who reports steps that have happened",
-    "approvers_to_raise_limit": "Persons whom it takes to raise a limit",
-    "approvers_to_create_population": "Persons whom it takes to open a population",
+    "approval_above_epsilon": "Runs above this epsilon need approval",
+    "max_unapproved_epsilon_per_budget": "Largest epsilon of all unapproved runs together",
+    "report_roles": "Roles that may report executed steps",
+    "approvers_to_raise_limit": "People needed to raise a limit",
+    "approvers_to_create_population": "People needed to create a population",
     "deviations": "Steps that differ from the run's declaration",
 }
 
@@ -34,19 +34,19 @@ routes = router()
 
 
 @routes.get("/policies")
-def show_policies(request: Request, visit: Visiting, account: Annotated[str, Query(max_length=2000)] = "") -> Response:
+def show_policies(request: Request, page: PageDep, account: Annotated[str, Query(max_length=2000)] = "") -> Response:
     """The organisation's policy, or that of one account with all that holds there."""
-    tag = visit.tag(read_change_token(visit.call))
-    unchanged = visit.unchanged(tag)
+    tag = page.etag(read_change_token(page.call))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
     fault, account = "", account.strip()
     try:
-        ruled = read_ruled(visit.call, account or None)
+        ruled = read_ruled(page.call, account or None)
     except (NotFoundError, InsufficientScopeError) as error:
-        ruled, fault = read_ruled(visit.call, None), error.detail
+        ruled, fault = read_ruled(page.call, None), error.detail
     on_account = bool(account) and not fault
-    return visit.show(
+    return page.render(
         "policies.html",
         tag=tag,
         account=account,
@@ -54,8 +54,8 @@ def show_policies(request: Request, visit: Visiting, account: Annotated[str, Que
         fault=fault,
         ruled=ruled,
         words=WORDS,
-        may=visit.may(Permission.POLICY_MANAGE) and (on_account or visit.call.principal.scope is None),
+        may=page.has_permission(Permission.POLICY_MANAGE) and (on_account or page.call.principal.scope is None),
         mechanisms=LEAVES,
         relations=list(map(str, NeighboringRelation)),
-        paths=account_paths(request, visit),
+        paths=account_paths(request, page),
     )

@@ -8,7 +8,7 @@ from app.accounting.events import DpEvent, leaves, type_name
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.charts.run_charts import noise_chart, run_chart, sampling_chart, sampling_of
 from app.dashboard.formatting import limit
-from app.dashboard.page_context import Visiting, router
+from app.dashboard.page_context import PageDep, router
 from app.ledger.deviations import DeviationKind
 from app.ledger.event_inspection import smallest_noise
 from app.ledger.reservations import has_lapsed
@@ -30,14 +30,14 @@ KINDS: Final = {
 
 
 @routes.get("/runs/{run_id}")
-def show_run(run_id: str, request: Request, visit: Visiting) -> Response:
+def show_run(run_id: str, request: Request, page: PageDep) -> Response:
     """A run: what it has spent of what, over its steps."""
-    tag = visit.tag(visit.minute, read_run_stamp(visit.call, run_id))
-    unchanged = visit.unchanged(tag)
+    tag = page.etag(page.minute, read_run_stamp(page.call, run_id))
+    unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged
-    seen = get_run_detail(visit.call, run_id)
-    return visit.show(
+    seen = get_run_detail(page.call, run_id)
+    return page.render(
         "run.html",
         tag=tag,
         seen=seen,
@@ -49,7 +49,7 @@ def show_run(run_id: str, request: Request, visit: Visiting) -> Response:
         why=_why,
         signed=request.app.state.signer is not None,
         kinds=KINDS,
-        lapsed=lambda reservation: has_lapsed(reservation, visit.call.lapsed_by),
+        lapsed=lambda reservation: has_lapsed(reservation, page.call.lapsed_by),
     )
 
 

@@ -11,9 +11,9 @@ MOST: Final = 300
 """Accounts that are offered; of more than these, a path is typed."""
 
 
-def account_paths(request: Request, visit: PageContext) -> list[str]:
+def account_paths(request: Request, page: PageContext) -> list[str]:
     """Paths of populations and budgets within a visitor's reach, in order; those above first if there are many."""
-    standings: AccountStatusCache = request.app.state.standings
-    with visit.call.db.read(visit.call.organisation_id) as tx:
-        found = standings.read(tx, visit.call)
+    statuses: AccountStatusCache = request.app.state.account_statuses
+    with page.call.db.read(page.call.organisation_id) as tx:
+        found = statuses.read(tx, page.call)
     return sorted(each.path for each in found[:MOST])

@@ -91,9 +91,9 @@ def test_what_if_answers_as_the_steps_of_a_run_would_be_answered(
         assert f"at most {steps + answer.json()['steps_remaining']} fit" in told
     else:
         fitting, least = answer.json()["max_count_that_fits"], answer.json()["noise_multiplier_that_fits"]
-        assert (f"at most {fitting} fit" if fitting else "Not even one such step fits") in told
+        assert (f"at most {fitting} fit" if fitting else "No such step fits") in told
         assert f"a noise multiplier of {least:g} or more" in told
-        assert answer.json()["binding_account_path"] + " is in the way" in told
+        assert "blocked by " + answer.json()["binding_account_path"] in told
 
 
 def test_the_least_noise_of_what_fits_fits_and_a_little_less_does_not(ledger: Ledger) -> None:
@@ -116,7 +116,7 @@ def test_what_if_tells_a_scope_no_numbers_of_accounts_between_it_and_the_populat
     asked = f"/accounts/{inner}?steps=10&noise=1.1&rate=0.01"
 
     def rows(role: str) -> list[str]:
-        table = visit(ledger, asked, signed_in(ledger, role)).text.partition("What would be left")[2]
+        table = visit(ledger, asked, signed_in(ledger, role)).text.partition("Remaining budget")[2]
         return re.findall(r'<tr><th scope="row">([^<]+)', table.partition("</table>")[0])
 
     assert rows("viewer") == ["mimic/icu-team/sweep", "mimic/icu-team", "mimic"]
@@ -162,7 +162,7 @@ def test_under_replace_one_the_page_opens_and_says_of_what_nothing_is_proven(led
     population = str(ledger.population(neighboring_relation="replace_one", limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     cookie = signed_in(ledger)
     told = words(visit(ledger, f"/accounts/{population}", cookie))
-    assert "Nothing is proven of such a run" in told
+    assert "No known bound for this run" in told
     assert "Under “replace one”" in told
     assert "It fits" in words(visit(ledger, f"/accounts/{population}?steps=10&noise=50&rate=1", cookie))
 
@@ -181,7 +181,7 @@ def test_what_is_no_number_is_told_at_its_field(ledger: Ledger) -> None:
     assert reply.status_code == 200
     assert "write a whole number" in words(reply)
     assert reply.text.count('aria-invalid="true"') == 2
-    assert "Write what the run would do." in words(reply)
+    assert "Enter the run's steps, noise and sampling." in words(reply)
 
 
 def test_what_is_held_stands_beside_what_is_spent(ledger: Ledger) -> None:
@@ -213,7 +213,7 @@ def test_what_lies_beneath_tells_what_the_overview_tells(
     told = []
     for path in ("/", f"/accounts/{hospital.ids['mimic']}"):
         page.goto(f"{server.url}{path}")
-        teams = page.locator(".tree .standing")
+        teams = page.locator(".tree .account-status")
         told.append([teams.filter(has_text=name).inner_text() for name in ("icu-team", "readmission")])
     icu, readmission = told[1]
     assert "% a day" in icu

@@ -62,11 +62,11 @@ def _confirm(page: Page, button: str, reason: str | None = None) -> None:
 def test_two_people_raise_a_limit(enter: Enter, office: LiveServer, hospital: Hospital) -> None:
     planner = enter("planner", "/approvals?account=mimic/icu-team")
     planner.get_by_label("Epsilon").fill("4.5")
-    planner.get_by_label("Reason, for whoever decides").fill("The study goes on for a year.")
+    planner.get_by_label("Reason, recorded").fill("The study goes on for a year.")
     planner.get_by_role("button", name="Change the limit").click()
     expect(planner.get_by_role("dialog")).to_contain_text("from epsilon 3 at delta 1e-06 to epsilon 4.5")
     _confirm(planner, "Change the limit")
-    expect(planner.locator("#told")).to_have_text("It is proposed. Another person approves it.")
+    expect(planner.locator("#message")).to_have_text("Proposed. Another person must approve it.")
     own = planner.get_by_role("article", name="mimic/icu-team")
     expect(own).to_contain_text("epsilon from 3 to 4.5, delta stays 1e-06")
     expect(own).to_contain_text("56.3 % of the 8 that mimic has; now it is 37.5 %")
@@ -79,7 +79,7 @@ def test_two_people_raise_a_limit(enter: Enter, office: LiveServer, hospital: Ho
     waiting.get_by_role("button", name="Approve").click()
     expect(officer.get_by_role("dialog")).to_contain_text("The limit of mimic/icu-team becomes epsilon 4.5")
     _confirm(officer, "Approve", "The board's minutes of 12 November.")
-    expect(officer.locator("#told")).to_have_text("It is approved.")
+    expect(officer.locator("#message")).to_have_text("Approved.")
     expect(waiting).to_have_count(0)
     row = officer.get_by_role("row", name="mimic/icu-team")
     expect(row).to_contain_text("approved")
@@ -101,7 +101,7 @@ def test_who_proposed_is_told_before_they_try_to_approve(enter: Enter, office: L
     expect(own.get_by_role("button", name="Approve")).to_have_count(0)
     own.get_by_role("button", name="Withdraw").click()
     _confirm(page, "Withdraw", "It was too early.")
-    expect(page.locator("#told")).to_have_text("It is withdrawn.")
+    expect(page.locator("#message")).to_have_text("Withdrawn.")
 
 
 def test_a_run_that_waits_is_rejected_with_a_reason(enter: Enter) -> None:
@@ -112,7 +112,7 @@ def test_a_run_that_waits_is_rejected_with_a_reason(enter: Enter) -> None:
     expect(waiting).to_contain_text("65.7 % of the 10 that imaging has")
     waiting.get_by_role("button", name="Reject").click()
     _confirm(page, "Reject", "Plan less.")
-    expect(page.locator("#told")).to_have_text("It is rejected.")
+    expect(page.locator("#message")).to_have_text("Rejected.")
     expect(page.get_by_role("row", name=re.compile("foundation-model"))).to_contain_text("Plan less.")
 
 
@@ -121,11 +121,11 @@ def test_a_lower_limit_holds_at_once_and_an_old_page_overwrites_nothing(enter: E
     page = enter("budget_admin", "/approvals?account=mimic/readmission")
     for each, epsilon in ((page, "3.5"), (old, "3.6")):
         each.get_by_label("Epsilon").fill(epsilon)
-        each.get_by_label("Reason, for whoever decides").fill("Less is enough.")
+        each.get_by_label("Reason, recorded").fill("Less is enough.")
         each.get_by_role("button", name="Change the limit").click()
         _confirm(each, "Change the limit")
         if each is page:
-            expect(each.locator("#told")).to_have_text("The limit is changed.")
+            expect(each.locator("#message")).to_have_text("Limit changed.")
     expect(old.get_by_role("dialog").get_by_role("alert")).to_contain_text("Reload the page")
 
 
@@ -138,25 +138,25 @@ def test_a_double_click_makes_one_key_which_is_shown_once_and_can_be_withdrawn(
     assert "trainer" in roles
     page.get_by_label("Name").fill("scans")
     page.get_by_label("Role").select_option("trainer")
-    page.get_by_label("Holds for").fill("mimic/icu-team")
-    page.get_by_label("Ends").fill("2099-01-01T00:00")
-    page.get_by_role("button", name="Make a key").click()
-    page.get_by_role("dialog").get_by_role("button", name="Make the key").evaluate(
+    page.get_by_label("Scope").fill("mimic/icu-team")
+    page.get_by_label("Expires").fill("2099-01-01T00:00")
+    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("dialog").get_by_role("button", name="Create the key").evaluate(
         "button => { button.click(); button.click(); }"
     )
     dialog = page.get_by_role("dialog", name="The new key")
     key = dialog.get_by_label("The new key").input_value()
     with httpx2.Client(base_url=office.url, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as own:
         assert own.get("/v1/runs").status_code == 200
-    dialog.get_by_role("button", name="I have kept it").click()
+    dialog.get_by_role("button", name="I have saved it").click()
     row = page.get_by_role("row", name=re.compile("scans"))
     expect(row).to_have_count(1)
     expect(row).to_contain_text("mimic/icu-team")
     assert key not in page.content()
     row.get_by_text("Change scans").click()
-    row.get_by_role("button", name="Withdraw").click()
-    _confirm(page, "Withdraw", "It was a try.")
-    expect(row).to_contain_text("withdrawn")
+    row.get_by_role("button", name="Revoke").click()
+    _confirm(page, "Revoke", "It was a try.")
+    expect(row).to_contain_text("revoked")
 
 
 def test_a_key_is_changed_for_a_new_one(enter: Enter, office: LiveServer) -> None:
@@ -165,18 +165,18 @@ def test_a_key_is_changed_for_a_new_one(enter: Enter, office: LiveServer) -> Non
     page = enter("admin", "/keys")
     row = page.get_by_role("row", name=re.compile("screen")).first
     row.get_by_text("Change screen").click()
-    row.get_by_label("The old one opens for").select_option("another hour")
-    row.get_by_role("button", name="Change for a new one").click()
-    _confirm(page, "Change the key")
-    page.get_by_role("dialog", name="The new key").get_by_role("button", name="I have kept it").click()
+    row.get_by_label("Old key works for").select_option("1 hour")
+    row.get_by_role("button", name="Rotate").click()
+    _confirm(page, "Rotate")
+    page.get_by_role("dialog", name="The new key").get_by_role("button", name="I have saved it").click()
     expect(page.get_by_role("row", name=re.compile("screen"))).to_have_count(2)
 
 
 def test_what_is_wrong_with_a_key_is_told_in_place(enter: Enter) -> None:
     page = enter("admin", "/keys")
     page.get_by_label("Name").fill("bud_looks-like-an-id")
-    page.get_by_role("button", name="Make a key").click()
-    _confirm(page, "Make the key")
+    page.get_by_role("button", name="Create a key").click()
+    _confirm(page, "Create the key")
     expect(page.get_by_label("Name")).to_be_focused()
     expect(page.get_by_label("Name")).to_have_accessible_description(re.compile("must not look like an id"))
 
@@ -187,14 +187,14 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
     expect(rules.get_by_role("row", name=re.compile("approval_above_epsilon"))).to_contain_text("imaging")
     expect(rules.get_by_role("row", name=re.compile("approvers_to_raise_limit"))).to_contain_text("by default")
     page.get_by_label("Largest epsilon of a run").fill("1.5")
-    page.get_by_label("A run says what it plans").check()
+    page.get_by_label("Every run declares a plan").check()
     page.get_by_label("gaussian", exact=True).check()
     page.get_by_label("add or remove one").check()
     page.get_by_label("Steps that differ").select_option("are refused")
     page.get_by_label("Reason").fill("The board of 12 November.")
     page.get_by_role("button", name="Change the policy").click()
     _confirm(page, "Change the policy")
-    expect(page.locator("#told")).to_have_text("The policy is changed.")
+    expect(page.locator("#message")).to_have_text("Policy changed.")
     for rule, said in (
         ("max_epsilon", "1.5"),
         ("require_plan", "yes"),
@@ -210,7 +210,7 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
     page.get_by_label("Reason").fill("Nobody has to wait.")
     page.get_by_role("button", name="Change the policy").click()
     _confirm(page, "Change the policy")  # looser than above: it is kept, and changes nothing
-    expect(page.locator("#told")).to_have_text("The policy is changed.")
+    expect(page.locator("#message")).to_have_text("Policy changed.")
     row = rules.get_by_role("row", name=re.compile("approval_above_epsilon"))
     expect(row.locator("td").nth(0)).to_have_text("5")
     expect(row.locator("td").nth(1)).to_have_text("1")
@@ -218,14 +218,14 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
 
 def test_a_policy_is_loosened_by_two_persons(enter: Enter) -> None:
     page = enter("privacy_officer", "/policies?account=imaging")
-    warnings = page.get_by_role("region", name="Rules that do less")
+    warnings = page.get_by_role("region", name="Rules with limited effect")
     expect(warnings).to_contain_text("approval_above_epsilon can be bypassed: without require_limit a run")
     expect(warnings.locator("code").first).to_have_text("require_limit")
     page.get_by_label("Runs above this epsilon").fill("5")
     page.get_by_label("Reason").fill("Nobody has to wait.")
     page.get_by_role("button", name="Change the policy").click()
     _confirm(page, "Change the policy")
-    expect(page.locator("#told")).to_contain_text("It loosens a rule, and is proposed.")
+    expect(page.locator("#message")).to_contain_text("Proposed, because it loosens a rule.")
     expect(page.get_by_role("region", name="Change the policy of imaging")).to_contain_text(
         "A looser policy is proposed"
     )
@@ -235,7 +235,7 @@ def test_a_policy_is_loosened_by_two_persons(enter: Enter) -> None:
     expect(cells).to_have_text(["1", "5", "loosened"])
     waiting.get_by_role("button", name="Approve").click()
     _confirm(other, "Approve", "So be it.")
-    expect(other.locator("#told")).to_have_text("It is approved.")
+    expect(other.locator("#message")).to_have_text("Approved.")
     page.reload()
     row = page.get_by_role("region", name="Rules", exact=True).get_by_role("row", name=re.compile("approval_above"))
     expect(row.locator("td").nth(0)).to_have_text("5")
@@ -243,26 +243,26 @@ def test_a_policy_is_loosened_by_two_persons(enter: Enter) -> None:
 
 def test_a_population_is_opened_by_two_persons(enter: Enter) -> None:
     page = enter("privacy_officer", "/policies")
-    page.get_by_label("Persons whom it takes to open a population").select_option("two")
+    page.get_by_label("People needed to create a population").select_option("two")
     page.get_by_label("Reason").fill("Nobody begins anew alone.")
     page.get_by_role("button", name="Change the policy").click()
     _confirm(page, "Change the policy")
-    expect(page.locator("#told")).to_have_text("The policy is changed.")
+    expect(page.locator("#message")).to_have_text("Policy changed.")
     page.goto(page.url.replace("/policies", "/"))
-    page.get_by_text("Open a population").first.click()
+    page.get_by_text("Create a population").first.click()
     form = page.locator('form[data-call="POST /v1/populations"]')
     form.get_by_label("Name").fill("eicu")
     form.get_by_label("Who is protected").fill("patient")
     form.get_by_label("Limit: epsilon").fill("2")
     form.get_by_label("Limit: delta").fill("1e-6")
     form.get_by_role("button").click()
-    _confirm(page, "Open it")
+    _confirm(page, "Create")
     page.wait_for_url("**/approvals#prp_*")
     expect(page.get_by_role("article", name="eicu")).to_contain_text("epsilon 2 at delta")
     other = enter("admin", "/approvals")
     other.get_by_role("article", name="eicu").get_by_role("button", name="Approve").click()
     _confirm(other, "Approve", "Other people.")
-    expect(other.locator("#told")).to_have_text("It is approved.")
+    expect(other.locator("#message")).to_have_text("Approved.")
     expect(other.get_by_role("row", name=re.compile("eicu"))).to_contain_text("Other people.")
 
 
@@ -280,24 +280,24 @@ def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
 def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -> None:
     page = enter("privacy_officer", "/webhooks")
     page.get_by_label("Address").fill("https://receiver.example/alerts")
-    page.get_by_label("a run is over its limit").check()
-    page.get_by_role("button", name="Make a webhook").click()
-    _confirm(page, "Make the webhook")
+    page.get_by_label("run over its limit").check()
+    page.get_by_role("button", name="Create a webhook").click()
+    _confirm(page, "Create the webhook")
     dialog = page.get_by_role("dialog", name="The webhook's secret")
     secret = dialog.get_by_label("The webhook's secret").input_value()
     assert secret.startswith("whsec_")
-    dialog.get_by_role("button", name="I have kept it").click()
+    dialog.get_by_role("button", name="I have saved it").click()
     hook = page.get_by_role("article", name="https://receiver.example/alerts")
-    expect(hook).to_contain_text("Told of run.overdrawn, of everything")
-    hook.get_by_role("button", name="Send a test").click()
-    _confirm(page, "Send a test")
-    expect(hook.get_by_role("row", name=re.compile("a test"))).to_be_visible()
-    hook.get_by_role("button", name="New secret").click()
-    _confirm(page, "New secret")
+    expect(hook).to_contain_text("Receives run.overdrawn about everything")
+    hook.get_by_role("button", name="Send a test event").click()
+    _confirm(page, "Send a test event")
+    expect(hook.get_by_role("row", name=re.compile("test event"))).to_be_visible()
+    hook.get_by_role("button", name="Rotate the secret").click()
+    _confirm(page, "Rotate the secret")
     dialog = page.get_by_role("dialog", name="The new secret")
     assert dialog.get_by_label("new secret").input_value() not in {secret, ""}
-    dialog.get_by_role("button", name="I have kept it").click()
-    expect(hook).to_contain_text("The secret before is used until")
+    dialog.get_by_role("button", name="I have saved it").click()
+    expect(hook).to_contain_text("The previous secret is used until")
     hook.get_by_role("button", name="Disable").click()
     _confirm(page, "Disable")
     expect(hook).to_contain_text("disabled since")
@@ -307,10 +307,10 @@ def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -
 def test_an_account_is_told_of_what_it_tells(enter: Enter, office: LiveServer, hospital: Hospital) -> None:
     page = enter("privacy_officer", "/webhooks?account=mimic/readmission")
     page.get_by_label("Shares of the limit").fill("0.25, 0.75")
-    page.get_by_label("Days ahead").fill("14")
-    page.get_by_role("button", name="Change it").click()
-    _confirm(page, "Change it")
-    expect(page.locator("#told")).to_have_text("It is changed.")
+    page.get_by_label("Forecast, in days").fill("14")
+    page.get_by_role("button", name="Change").click()
+    _confirm(page, "Change")
+    expect(page.locator("#message")).to_have_text("Alert settings changed.")
     expect(page.get_by_label("Shares of the limit")).to_have_value("0.25, 0.75")
     with office.client("viewer") as api:
         told = api.get(f"/v1/accounts/{hospital.ids['mimic/readmission']}/alert-settings").json()
@@ -376,7 +376,7 @@ def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in
     page = context.new_page()
     sign_in(page, server, "admin")
     page.goto(server.url + path)
-    assert "let the browser run this page's own script" in page.locator("noscript p").first.inner_text()
+    assert "Changes need JavaScript" in page.locator("noscript p").first.inner_text()
     button = page.locator("form[data-call] button").last
     button.click()  # it sends nothing, least of all in an address
     assert page.url == server.url + path

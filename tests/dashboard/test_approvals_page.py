@@ -50,4 +50,4 @@ def test_a_quarantine_above_is_told_on_the_pages_of_all_accounts_under_it(ledger
     apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
     assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["code"] == "account_quarantined"
     for page in (f"/runs/{run}", f"/accounts/{budget}"):
-        assert f"Quarantined, nothing is charged: {ALL}" in words(visit(ledger, page, signed_in(ledger)))
+        assert f"Quarantined, no charges accepted: {ALL}" in words(visit(ledger, page, signed_in(ledger)))

@@ -123,7 +123,7 @@ def test_what_matches_nothing_says_so_and_lists_what_is_known(auditor: httpx2.Cl
     assert "No act is called <code>run.pausd</code>" in text
     assert 'href="/audit?action=run.paused"' in text
     text = auditor.get("/audit?subject=run_nowhere").text
-    assert "nothing matches" in text
+    assert "matches all filters" in text
     assert 'href="/audit?action=run.%2A"' in text
     backwards = auditor.get("/audit?since=2026-11-22&until=2026-11-21").text
     assert "lies before `since`" in backwards
@@ -149,7 +149,7 @@ def test_who_is_bound_to_an_account_reads_the_acts_beneath_it(server: LiveServer
     assert "registered the run mimic/icu-team/lstm-mortality" in text
     assert "imaging" not in text
     assert "Verify now" not in text
-    assert "Acts in the chain" not in text
+    assert "Entries" not in text
 
 
 def test_another_organisation_has_a_chain_of_its_own(server: LiveServer) -> None:

@@ -16,7 +16,7 @@ HOME = "http://localhost:9"
 HEAD = """<!doctype html><html lang="en"><head><title>Try</title><meta name="csrf-token" content="its-token">
 <script type="module" src="/calls.js"></script></head><body>
 <main id="page" tabindex="-1"><section data-live id="s"></section>"""
-TAIL = '</main><p id="told" role="status" aria-live="polite"></p></body></html>'
+TAIL = '</main><p id="message" role="status" aria-live="polite"></p></body></html>'
 
 MANY_KINDS = """<form data-call="PUT /v1/accounts/{account}/policy" data-with="policy" data-if-match='"acc-policy-3"'>
 <input type="hidden" name="account" value="a/b">
@@ -86,7 +86,8 @@ def show(page: Page) -> Show:
     def show(form: str) -> Api:
         page.route("**/v1/**", api.take)
         page.route(
-            "**/calls.js", lambda route: route.fulfill(content_type="text/javascript", body=asset("calls.js").content)
+            "**/calls.js",
+            lambda route: route.fulfill(content_type="text/javascript", body=asset("api_forms.js").content),
         )
         whole = HEAD + form + TAIL
         for path in ("/try", "/elsewhere/**", "/sign-in*"):
@@ -106,7 +107,7 @@ def page(context: BrowserContext) -> Page:
 def test_fields_become_json_of_their_kinds(page: Page, show: Show) -> None:
     api = show(MANY_KINDS)
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#told")).to_have_text("Done.")
+    expect(page.locator("#message")).to_have_text("Done.")
     (sent,) = api.sent
     assert (sent["method"], sent["url"]) == ("PUT", f"{HOME}/v1/accounts/a%2Fb/policy")
     assert sent["body"] == {
@@ -132,7 +133,7 @@ def test_a_part_that_says_nothing_is_sent_all_the_same(page: Page, show: Show) -
         '<form data-call="PUT /v1/policy" data-with="policy"><input name="policy.x"><button>Save</button></form>'
     )
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#told")).to_have_text("Done.")
+    expect(page.locator("#message")).to_have_text("Done.")
     assert api.sent[0]["body"] == {"policy": {}}
 
 
@@ -142,7 +143,7 @@ def test_what_is_no_json_is_said_at_its_field_and_nothing_is_sent(page: Page, sh
         "<button>Send</button></form>"
     )
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_label("Event")).to_have_accessible_description("this is no JSON")
+    expect(page.get_by_label("Event")).to_have_accessible_description("this is not JSON")
     assert api.sent == []
 
 
@@ -171,7 +172,7 @@ def test_after_a_failure_of_the_network_the_same_is_sent_under_the_same_key(page
     expect(page.get_by_role("alert")).to_contain_text("503")
     api.status = 201
     send.click()
-    expect(page.locator("#told")).to_have_text("Done.")
+    expect(page.locator("#message")).to_have_text("Done.")
     expect(page.get_by_role("alert")).to_have_count(0)
     send.click()
     page.wait_for_timeout(200)
@@ -240,19 +241,19 @@ def test_a_session_that_ended_leads_to_the_sign_in_and_back(page: Page, show: Sh
 
 
 def test_success_goes_on_to_where_the_answer_leads_and_is_told_there(page: Page, show: Show) -> None:
-    more = ' data-then="/elsewhere/{id}" data-told="Waits." data-told201="Made {id}."'
+    more = ' data-then="/elsewhere/{id}" data-done="Waits." data-done201="Made {id}."'
     api = show(ONE.replace("{more}", more))
     api.status, api.answer = 201, {"id": "run_1"}
     page.get_by_role("button", name="Send").click()
     page.wait_for_url(f"{HOME}/elsewhere/run_1")
-    expect(page.locator("#told")).to_have_text("Made run_1.")
+    expect(page.locator("#message")).to_have_text("Made run_1.")
 
 
 def test_success_asks_the_page_to_refresh_itself(page: Page, show: Show) -> None:
-    show(ONE.replace("{more}", ' data-told="It is so."'))
+    show(ONE.replace("{more}", ' data-done="It is so."'))
     page.evaluate("() => document.addEventListener('page:refresh', () => { window.refreshed = true; })")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator("#told")).to_have_text("It is so.")
+    expect(page.locator("#message")).to_have_text("It is so.")
     assert page.evaluate("window.refreshed") is True
 
 
@@ -262,14 +263,14 @@ def test_a_secret_is_shown_once_can_be_copied_and_is_gone(page: Page, show: Show
     api.status, api.answer = 201, {"id": "key_1", "key": "key_1.secret"}
     page.get_by_role("button", name="Send").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("shown this once")
+    expect(dialog).to_contain_text("shown only once")
     expect(dialog.get_by_label("The key")).to_have_value("key_1.secret")
     page.keyboard.press("Escape")
     expect(dialog).to_be_visible()
     dialog.get_by_role("button", name="Copy").click()
     expect(dialog.get_by_role("status")).to_have_text("Copied.")
     assert page.evaluate("navigator.clipboard.readText()") == "key_1.secret"
-    dialog.get_by_role("button", name="I have kept it").click()
+    dialog.get_by_role("button", name="I have saved it").click()
     expect(dialog).to_have_count(0)
     assert "key_1.secret" not in page.content()
     assert "idempotency-key" not in api.sent[0]["headers"]  # a reply with a secret is kept nowhere
@@ -279,16 +280,16 @@ def test_a_call_for_a_secret_that_failed_is_not_said_to_be_safe_to_repeat(page: 
     api = show(ONE.replace("{more}", ' data-shows="key"'))
     api.broken = True
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("alert")).to_contain_text("Look whether it is there before you repeat it")
+    expect(page.get_by_role("alert")).to_contain_text("Check whether it exists before you repeat it")
 
 
 def test_a_button_can_stand_for_another_call_than_its_form(page: Page, show: Show) -> None:
     api = show(
         '<form data-call="POST /v1/p/{id}/approve"><input type="hidden" name="id" value="prp_1">'
         "<button>Approve</button>"
-        '<button data-call="POST /v1/p/{id}/reject" data-told="Rejected.">Reject</button></form>'
+        '<button data-call="POST /v1/p/{id}/reject" data-done="Rejected.">Reject</button></form>'
     )
     page.get_by_role("button", name="Reject").click()
-    expect(page.locator("#told")).to_have_text("Rejected.")
+    expect(page.locator("#message")).to_have_text("Rejected.")
     assert api.sent[0]["url"].endswith("/v1/p/prp_1/reject")
     assert api.sent[0]["body"] is None

@@ -45,7 +45,7 @@ def test_somebody_finds_out_why_a_run_was_refused(page: Page, server: LiveServer
         expect(main).to_contain_text(words)
     expect(main).to_contain_text(f"{told['refusal']['noise_multiplier_that_fits']}")
     expect(main.locator("pre")).to_contain_text('"noise_multiplier": 0.6')
-    page.get_by_role("link", name="The one before it").click()
+    page.get_by_role("link", name="Previous").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Decision {told['position'] - 1} ")
 
 
@@ -59,7 +59,7 @@ def test_pages_follow_each_other_without_gap_and_without_script(
     seen: list[str | None] = []
     while True:
         seen += [each.get_attribute("href") for each in page.locator("tbody td:first-child a").all()]
-        older = page.get_by_role("link", name="Older ones")
+        older = page.get_by_role("link", name="Older")
         if not older.count():
             break
         with page.expect_navigation():  # a click does not wait for the whole page
@@ -67,7 +67,7 @@ def test_pages_follow_each_other_without_gap_and_without_script(
     with server.client("viewer") as api:
         items = api.get("/v1/decisions", params={"limit": 200}).json()["items"]
     assert seen == [f"/decisions/{each['run']}/{each['position']}" for each in items]
-    page.get_by_role("link", name="The newest").click()
+    page.get_by_role("link", name="Newest").click()
     assert "after=" not in page.url
     assert "since=2020-01-01" in page.url
     context.close()
@@ -124,13 +124,13 @@ def test_what_cannot_be_found_is_told_at_its_field(
     (told,) = re.findall(rf'id="{field}-fault">([^<]+)<', reply.text)
     assert words in told
     assert reply.text.count('aria-invalid="true"') == (field != "decision")
-    assert "Nothing was looked for" in reply.text
+    assert "Invalid search" in reply.text
 
 
 def test_an_empty_list_says_why(server: LiveServer, visitor: httpx2.Client) -> None:
-    assert "No decision is like that" in visitor.get("/decisions?actor=key_nobody").text
+    assert "No matching decisions" in visitor.get("/decisions?actor=key_nobody").text
     with browser_client(server, "viewer", "clinic") as clinic:
-        assert "Nothing was decided yet" in clinic.get("/decisions").text
+        assert "No decisions yet" in clinic.get("/decisions").text
 
 
 def test_nobody_sees_what_is_out_of_reach(server: LiveServer, hospital: Hospital) -> None:

@@ -60,9 +60,9 @@ def test_everybody_can_use_every_page(
             expect(canvas).to_have_attribute("data-drawn", re.compile(r"\d+"))
         found[name] = hindrances(page)
     for path, opener in (
-        ("/", page.get_by_text("Open a population", exact=True)),
-        (f"/accounts/{hospital.ids['imaging']}", page.get_by_text("Open a budget beneath it", exact=True)),
-        ("/keys", page.get_by_role("button", name="Make a key")),
+        ("/", page.get_by_text("Create a population", exact=True)),
+        (f"/accounts/{hospital.ids['imaging']}", page.get_by_text("Create a child budget", exact=True)),
+        ("/keys", page.get_by_role("button", name="Create a key")),
         ("/webhooks", page.get_by_role("button", name="Disable")),
     ):
         page.goto(f"{server.url}{path}")

@@ -8,36 +8,36 @@ from tests.dashboard.conftest import SignIn
 
 
 def _confirm(page: Page) -> None:
-    page.get_by_role("dialog").get_by_role("button", name="Open it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Create").click()
 
 
 def test_a_population_and_a_budget_are_opened_by_hand_and_spent_from(
     page: Page, changing: LiveServer, sign_in: SignIn
 ) -> None:
     sign_in(page, changing, "privacy_officer")
-    page.get_by_text("Open a population", exact=True).click()
+    page.get_by_text("Create a population", exact=True).click()
     page.get_by_label("Name").fill("sleep-study")
     page.get_by_label("Who is protected").fill("sleeper")
-    page.get_by_label("Neighbouring data sets").select_option("Replace by nobody")
-    page.get_by_label("How many they are").fill("12000")
+    page.get_by_label("Neighbouring data sets").select_option("Replace with a null record")
+    page.get_by_label("Size").fill("12000")
     page.get_by_label("Limit: epsilon").fill("6")
     page.get_by_label("Limit: delta").fill("1e-6")
-    page.get_by_role("button", name="Open the population").click()
+    page.get_by_role("button", name="Create the population").click()
     expect(page.get_by_role("dialog")).to_contain_text("sleep-study is opened, with epsilon 6 at delta 0.000001")
     _confirm(page)
     page.wait_for_url(f"{changing.url}/accounts/pop_*")
-    expect(page.locator("#told")).to_have_text("The population sleep-study is open.")
+    expect(page.locator("#message")).to_have_text("The population sleep-study is open.")
     expect(page.get_by_role("heading", level=1)).to_contain_text("sleep-study")
     expect(page.locator("#facts")).to_contain_text("sleeper")
     expect(page.locator("#facts")).to_contain_text("replace special")
 
-    page.get_by_text("Open a budget beneath it", exact=True).click()
+    page.get_by_text("Create a child budget", exact=True).click()
     form = page.locator("#open-budget")
     form.get_by_label("Name").fill("apnoea")
     form.get_by_label("Limit: epsilon").fill("2")
     form.get_by_label("Limit: delta").fill("1e-6")
-    form.get_by_label("Closes, in UTC").fill("2099-01-01T00:00")
-    form.get_by_role("button", name="Open the budget").click()
+    form.get_by_label("Closes (UTC)").fill("2099-01-01T00:00")
+    form.get_by_role("button", name="Create the budget").click()
     expect(page.get_by_role("dialog")).to_contain_text("sleep-study/apnoea is opened, with epsilon 2")
     _confirm(page)
     page.wait_for_url(f"{changing.url}/accounts/bud_*")
@@ -62,12 +62,12 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_opened(
 ) -> None:
     page = context.new_page()  # whose console tells of the refusal
     sign_in(page, changing, "budget_admin")
-    page.get_by_text("Open a population", exact=True).click()
+    page.get_by_text("Create a population", exact=True).click()
     page.get_by_label("Name").fill("a/b")
     page.get_by_label("Who is protected").fill("patient")
     page.get_by_label("Limit: epsilon").fill("1")
     page.get_by_label("Limit: delta").fill("1e-6")
-    page.get_by_role("button", name="Open the population").click()
+    page.get_by_role("button", name="Create the population").click()
     _confirm(page)
     expect(page.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -81,5 +81,5 @@ def test_who_opens_nothing_is_offered_nothing(page: Page, changing: LiveServer, 
     expect(page.locator("#trees")).to_be_visible()
     expect(page.locator("#open-population")).to_have_count(0)
     page.get_by_role("link", name="mimic").first.click()
-    expect(page.get_by_role("heading", name="Budgets beneath it")).to_be_visible()
+    expect(page.get_by_role("heading", name="Child budgets")).to_be_visible()
     expect(page.locator("#open-budget")).to_have_count(0)

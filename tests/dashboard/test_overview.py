@@ -16,28 +16,26 @@ from tests.signed_in import signed_in
 
 def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: LiveServer, sign_in: SignIn) -> None:
     sign_in(page, server, "viewer")
-    assert page.locator(".population > .standing .name").all_inner_texts() == [
+    assert page.locator(".population > .account-status .name").all_inner_texts() == [
         *("stroke-registry", "mimic", "imaging", "staff-survey"),
     ]
     with server.client("viewer") as api:
         for found in api.get("/v1/populations").json()["items"]:
-            row = page.locator(".population > .standing", has_text=found["name"])
+            row = page.locator(".population > .account-status", has_text=found["name"])
             expect(row).to_contain_text(f"{spent(found['epsilon'])} of {found['limit']['epsilon']:g}")
-    team = page.locator(".tree .standing", has_text="outcome-models")
-    expect(team).to_contain_text("nearly empty")
+    team = page.locator(".tree .account-status", has_text="outcome-models")
+    expect(team).to_contain_text("nearly exhausted")
     expect(team).to_contain_text(re.compile(r"% a day: \d+ (minutes|hours) left"))
-    expect(page.locator(".tree .standing", has_text="readmission")).to_contain_text("held")
+    expect(page.locator(".tree .account-status", has_text="readmission")).to_contain_text("held")
     refused = page.get_by_role("region", name="Latest refusals").get_by_role("row", name="transformer").first
     expect(refused).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
     expect(refused.get_by_role("link").first).to_have_attribute("href", re.compile(r"^/decisions/run_\w+/\d+$"))
-    expect(
-        page.get_by_role("region", name="Runs that have not ended").get_by_text("pending", exact=True)
-    ).to_be_visible()
+    expect(page.get_by_role("region", name="Unfinished runs").get_by_text("pending", exact=True)).to_be_visible()
 
 
 def test_what_happens_appears_while_somebody_looks(page: Page, changing: LiveServer, sign_in: SignIn) -> None:
     sign_in(page, changing, "viewer")
-    region = page.get_by_role("region", name="Runs that have not ended")
+    region = page.get_by_role("region", name="Unfinished runs")
     first = region.locator("tbody tr").first
     link = first.get_by_role("link")
     expect(link).to_have_text("foundation-model")
@@ -76,7 +74,7 @@ def test_a_page_that_is_answered_by_a_problem_does_not_call_itself_up_to_date(
     page = context.new_page()
     sign_in(page, server, "viewer")
     page.route(f"{server.url}/", lambda route: route.fulfill(status=403, content_type="text/html", body="<p>No.</p>"))
-    expect(page.locator("#live")).to_contain_text("what you see may be old")
+    expect(page.locator("#live")).to_contain_text("may be out of date")
     context.close()
 
 
@@ -93,10 +91,10 @@ def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in
     sign_in(page, server, "viewer")
     page.get_by_label("Find").fill("ICU")
     page.get_by_role("button", name="Find").click()
-    assert page.locator(".population > .standing .name").all_inner_texts() == ["mimic"]
+    assert page.locator(".population > .account-status .name").all_inner_texts() == ["mimic"]
     page.get_by_label("Find").fill("nobody")
     page.get_by_role("button", name="Find").click()
-    expect(page.locator("main")).to_contain_text("No path within your reach holds “nobody”")
+    expect(page.locator("main")).to_contain_text("No visible path contains “nobody”")
     context.close()
 
 
@@ -104,9 +102,9 @@ def test_an_organisation_without_anything_is_told_how_to_begin(page: Page, serve
     page.goto(f"{server.url}/sign-in")
     page.get_by_label("API key").fill(server.key("viewer", "clinic"))
     page.get_by_role("button", name="Sign in").click()
-    expect(page.locator("main")).to_contain_text("There is no population yet")
-    expect(page.locator("main")).to_contain_text("Nothing runs now")
-    expect(page.locator("main")).to_contain_text("Nothing was refused")
+    expect(page.locator("main")).to_contain_text("No populations yet")
+    expect(page.locator("main")).to_contain_text("No unfinished runs")
+    expect(page.locator("main")).to_contain_text("No refusals")
     expect(page.locator("main")).not_to_contain_text("icu-team")
 
 
@@ -141,8 +139,8 @@ def test_an_account_whose_row_is_damaged_hides_no_other(ledger: Ledger) -> None:
         set_account(tx, TEAM, uncompacted_charges="[1")
     cookie = signed_in(ledger, "admin")
     told = words(visit(ledger, "/", cookie))
-    assert "1 over a limit, stopped or damaged" in told
-    assert re.search("icu-team its row is damaged: verify says how cannot be read", told)
+    assert "1 over the limit, quarantined or damaged" in told
+    assert re.search("icu-team damaged row: verify the ledger cannot be read", told)
     assert re.search("imaging 0.000 of 3, 3.000 free", told)
     for path in (f"/accounts/{other}", f"/accounts/{population}", "/planner", "/approvals", "/policies", "/keys"):
         assert visit(ledger, path, cookie).status_code == 200, path

@@ -39,7 +39,7 @@ def test_sliding_a_number_answers_at_once_and_has_an_address(page: Page, server:
         slider.press("ArrowRight")
     expect(cost).to_contain_text("fits")
     expect(cost).not_to_contain_text("does not fit")
-    expect(page.locator("[aria-live=polite]").filter(has_text="It needs a limit of")).to_contain_text("and fits")
+    expect(page.locator("[aria-live=polite]").filter(has_text="Limit needed:")).to_contain_text("and fits")
     expect(slider).to_be_focused()
     noise = float(page.get_by_label("Noise multiplier", exact=True).input_value())
     assert noise > 1.28
@@ -63,7 +63,7 @@ def test_what_is_out_of_bounds_is_told_at_its_field(page: Page, server: LiveServ
     noise.fill("0")
     expect(noise).to_have_attribute("aria-invalid", "true")
     expect(noise).to_have_accessible_description(re.compile("must be at least 0.001"))
-    expect(page.locator("#cost")).to_contain_text("No answer yet")
+    expect(page.locator("#cost")).to_contain_text("No result yet")
     noise.fill("2")
     expect(page.locator("#cost")).to_contain_text("steps fit the limit")
     expect(noise).not_to_have_attribute("aria-invalid", "true")
@@ -79,7 +79,7 @@ def test_what_is_out_of_bounds_is_told_at_its_field(page: Page, server: LiveServ
         ("rate=1.1", "rate", "must be at most 1"),
         ("delta=0.5", "delta", "must be less than 0.5"),
         ("epsilon=0", "epsilon", "must be greater than 0"),
-        ("sampling=batch&batch=9&size=8", "batch", "a batch holds at most the whole data set"),
+        ("sampling=batch&batch=9&size=8", "batch", "must not exceed the data set size"),
     ],
 )
 def test_every_bound_is_told_in_words(visitor: httpx2.Client, query: str, field: str, words: str) -> None:
@@ -97,10 +97,10 @@ def test_what_was_written_stays_and_is_text(visitor: httpx2.Client) -> None:
 
 
 def test_under_replace_one_batches_need_their_size(visitor: httpx2.Client) -> None:
-    assert "Nothing is proven of this plan" in visitor.get("/planner?relation=replace_one").text
+    assert "No known bound for this plan" in visitor.get("/planner?relation=replace_one").text
     fixed = visitor.get(f"/planner?relation=replace_one&noise=4&{BY_BATCH}").text
     assert "sampled_without_replacement" in fixed
-    assert "Nothing is proven" not in fixed
+    assert "No known bound" not in fixed
     assert "not proven" not in fixed
 
 
@@ -167,7 +167,7 @@ def test_a_button_copies(page: Page, server: LiveServer, sign_in: SignIn) -> Non
     sign_in(page, server, "viewer")
     page.goto(f"{server.url}/planner")
     page.get_by_role("button", name="Copy: by the client").click()
-    expect(page.locator("#told")).to_contain_text("Copied")
+    expect(page.locator("#message")).to_contain_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == page.locator("#python").inner_text()
 
 

@@ -47,7 +47,7 @@ def test_the_projection_ends_where_nothing_more_fits(ledger: Ledger) -> None:
     [projected] = [each["points"] for each in told["series"] if each["role"] == "projected"]
     assert projected[-1][0] == 100 + remaining
     assert projected[-1][1] <= 1.0
-    assert {"x": 100.0 + remaining, "label": "nothing more fits"} in told["marks"]
+    assert {"x": 100.0 + remaining, "label": "budget exhausted"} in told["marks"]
 
 
 def test_each_attempt_is_a_line_that_begins_with_what_was_spent(ledger: Ledger) -> None:
@@ -114,13 +114,13 @@ def test_a_run_without_a_default_event_has_words_in_the_place_of_a_chart(ledger:
     ledger.population()
     ledger.budget()
     told = words(visit(ledger, f"/runs/{ledger.run(event=None)}", signed_in(ledger)))
-    assert "Nothing to be drawn yet" in told
+    assert "No data yet" in told
 
 
 def test_a_run_that_was_told_nothing_says_so(ledger: Ledger) -> None:
     told = words(visit(ledger, f"/runs/{a_run(ledger)}", signed_in(ledger)))
-    assert "Nothing was refused" in told
-    assert "Nothing was set aside" in told
+    assert "No refusals" in told
+    assert "No reservations" in told
 
 
 def test_a_run_of_others_is_not_there(ledger: Ledger) -> None:
@@ -151,7 +151,7 @@ def test_a_person_sees_the_curve_and_its_numbers(
     canvas = page.locator("#curve canvas")
     expect(canvas).to_have_attribute("data-drawn", re.compile(r"^[1-9]\d+$"))
     assert "Epsilon over steps" in (canvas.get_attribute("aria-label") or "")
-    page.locator("#curve").get_by_text("The same as a table").click()
+    page.locator("#curve").get_by_text("Show as a table").click()
     expect(page.locator("#curve table")).to_contain_text("Spent")
     expect(page.get_by_role("region", name="Refused steps")).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
 
@@ -164,7 +164,7 @@ def test_the_curve_of_a_run_grows_while_somebody_looks(page: Page, changing: Liv
         page.goto(f"{changing.url}/runs/{run}")
         curve = page.locator("#curve")
         expect(curve.locator("canvas")).to_have_attribute("data-drawn", re.compile(r"^[1-9]"))
-        curve.get_by_text("The same as a table").click()
+        curve.get_by_text("Show as a table").click()
         expect(curve.locator("th[scope=col]").nth(1)).to_have_text("If it goes on")
         for count, steps in ((40, "40"), (60, "100")):
             assert trainer.post(f"/v1/runs/{run}/steps", json={"count": count}).status_code == 200
@@ -209,6 +209,6 @@ def test_the_page_of_a_run_is_read_without_script(hospital: Hospital, server: Li
     expect(page.get_by_role("heading", level=1)).to_have_text("transformer")
     page.wait_for_load_state("load")
     assert page.locator("#curve img").evaluate("image => image.naturalWidth") > 0
-    page.locator("#curve").get_by_text("The same as a table").click()
+    page.locator("#curve").get_by_text("Show as a table").click()
     expect(page.locator("#curve table")).to_contain_text("Limit")
     context.close()

@@ -110,7 +110,7 @@ def test_a_wrong_cookie_leads_to_the_sign_in(http: TestClient, cookie: str) -> N
 def test_a_token_is_not_taken_for_a_key(http: TestClient) -> None:
     reply = http.post("/sign-in", data={"key": "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhbmEifQ.c2lnbmF0dXJl"})
     assert reply.status_code == 401
-    assert "This is a token" in reply.text
+    assert "This is an access token" in reply.text
     assert "set-cookie" not in reply.headers
 
 

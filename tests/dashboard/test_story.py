@@ -1,4 +1,4 @@
-"""A person's day: who is nearly empty, why was a run refused, what would fit, may we have more, and how is it going."""
+"""A day of a privacy officer: exhausted budgets, a refused run, what would fit, a higher limit, progress."""
 
 import re
 import threading
@@ -37,16 +37,18 @@ def enter(browser: Browser, changing: LiveServer, sign_in: SignIn) -> Iterator[E
         context.close()
 
 
-def test_from_the_nearly_empty_budget_to_one_that_lasts(enter: Enter, changing: LiveServer, hospital: Hospital) -> None:
+def test_from_the_nearly_exhausted_budget_to_one_that_lasts(
+    enter: Enter, changing: LiveServer, hospital: Hospital
+) -> None:
     planner = enter("planner")
 
-    # Which population is nearly empty? The first one; and beneath it, who is it?
+    # Which population is nearly exhausted? The first one; and beneath it, who is it?
     first = planner.locator(".population").first
     expect(first.get_by_role("link").first).to_have_text("stroke-registry")
-    nearly_empty = first.locator(".tree .standing", has_text="nearly empty")
-    nearly_empty.get_by_role("link", name="outcome-models").click()
+    nearly_exhausted = first.locator(".tree .account-status", has_text="nearly exhausted")
+    nearly_exhausted.get_by_role("link", name="outcome-models").click()
     expect(planner.get_by_role("heading", level=1)).to_contain_text("outcome-models")
-    expect(planner.get_by_role("region", name="Table of who spends")).to_contain_text("transformer")
+    expect(planner.get_by_role("region", name="Table of spending by child")).to_contain_text("transformer")
 
     # Why was its run refused?
     refused = planner.get_by_role("region", name="Latest refusals here")
@@ -77,7 +79,7 @@ def test_from_the_nearly_empty_budget_to_one_that_lasts(enter: Enter, changing: 
     dialog = officer.get_by_role("dialog")
     dialog.get_by_label("Reason").fill("As the board has agreed.")
     dialog.get_by_role("button", name="Approve", exact=True).click()
-    expect(officer.locator("#told")).to_have_text("It is approved.")
+    expect(officer.locator("#message")).to_have_text("Approved.")
 
     # Whoever looks sees it without a click: there is room now, up to what the population has left.
     expect(planner.locator("#facts")).to_contain_text("of 3.5")

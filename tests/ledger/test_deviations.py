@@ -1,4 +1,4 @@
-"""Declared against observed: in what steps differ, and where first."""
+"""Declared versus observed: in what steps differ, and where first."""
 
 import pytest
 

@@ -161,16 +161,16 @@ def test_the_command_line_is_one_of_the_two(
 def test_the_pages_say_why_an_account_is_stopped_and_how_that_ends(stopped: Trainer) -> None:
     ledger, cookie = stopped.ledger, signed_in(stopped.ledger, "auditor")
     shown = visit(ledger, f"/accounts/{team(ledger)}", cookie)
-    assert "Quarantined, nothing is charged: mimic/icu-team (bud_" in words(shown)
+    assert "Quarantined, no charges accepted: mimic/icu-team (bud_" in words(shown)
     assert f'data-call="POST /v1/accounts/{team(ledger)}/quarantine/lift"' in shown.text
     other = visit(ledger, f"/accounts/{team(ledger)}", signed_in(ledger, "viewer"))
-    assert "two persons lift the quarantine" in words(other)
+    assert "two people lift the quarantine" in words(other)
     assert "quarantine/lift" not in other.text
     shift(ledger, 1)
     audit = visit(ledger, "/audit?verify=true", cookie, **{"Sec-Fetch-Site": "same-origin"})
-    assert "until two persons lift it" in words(audit)
+    assert "until two people lift it" in words(audit)
     assert f'<li><a href="/accounts/{team(ledger)}">{TEAM}</a>: ' in audit.text
-    assert "Quarantined, nothing is charged" in words(visit(ledger, f"/accounts/{team(ledger)}", cookie))
+    assert "Quarantined, no charges accepted" in words(visit(ledger, f"/accounts/{team(ledger)}", cookie))
     proposed(ledger)
     assert "The ledger is verified first" in visit(ledger, "/approvals", signed_in(ledger, "admin")).text
     [proposal] = ledger.get("/v1/proposals?status=open").json()["items"]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, update
 
+from app.dashboard.formatting import severity_label
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.windows import ALWAYS
@@ -16,7 +17,7 @@ from app.persistence.tables import accounts as accounts_table
 from app.service.alerts.forecasts import outlook
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, AccountStatusCache, with_burn_rate
+from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, with_burn_rate
 from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview, trees_of
 from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import TEAM, set_account, set_balance, tampering
@@ -33,7 +34,7 @@ def call_of(ledger: Ledger, role: str = "viewer", now: datetime | None = None) -
     return RequestContext(ledger.database, caller, at)
 
 
-def standings_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[str, AccountStatus]:
+def statuses_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[str, AccountStatus]:
     call = call_of(ledger)
     with ledger.database.read(call.organisation_id) as tx:
         return {each.path: each for each in (book or AccountStatusCache()).read(tx, call)}
@@ -47,18 +48,18 @@ def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
     plan = {"plan": [{"event": SAMPLED, "count": 50}]}
     reserved = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer")
     assert reserved.status_code == 201
-    found = standings_of(ledger)
+    found = statuses_of(ledger)
     for listed in ("/v1/populations", "/v1/budgets"):
         for told in ledger.get(listed).json()["items"]:
-            standing = found[told["path"]]
-            assert standing.epsilon == told["epsilon"]
-            assert standing.limit == Limit(**told["limit"])
-            assert standing.epsilon_including_reserved > standing.epsilon
-            assert standing.holds
-            assert standing.left == standing.limit.epsilon - standing.epsilon_including_reserved
+            status = found[told["path"]]
+            assert status.epsilon == told["epsilon"]
+            assert status.limit == Limit(**told["limit"])
+            assert status.epsilon_including_reserved > status.epsilon
+            assert status.has_reserved
+            assert status.remaining == status.limit.epsilon - status.epsilon_including_reserved
     voided = ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer")
     assert voided.status_code == 200
-    assert not any(each.holds for each in standings_of(ledger).values())
+    assert not any(each.has_reserved for each in statuses_of(ledger).values())
 
 
 def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,12 +76,12 @@ def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest
         return read_many(tx, organisation_id, ids)
 
     monkeypatch.setattr(accounts, "read_many", counted)
-    first = standings_of(ledger, book)
+    first = statuses_of(ledger, book)
     assert len(first) == 4
-    assert standings_of(ledger, book) == first
+    assert statuses_of(ledger, book) == first
     assert len(asked) == 1
     assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    changed = standings_of(ledger, book)
+    changed = statuses_of(ledger, book)
     assert {path for path, each in changed.items() if each != first[path]} == {"imaging", "imaging/icu-team"}
     assert sorted(asked[1]) == sorted(changed[path].id for path in ("imaging", "imaging/icu-team"))
 
@@ -104,24 +105,24 @@ def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger
         ledger.budget(parent=name)
         assert ledger.post(f"/v1/runs/{ledger.run(f'{name}/icu-team')}/steps", {}, "trainer").status_code == 200
     book = AccountStatusCache()
-    whole = standings_of(ledger, book)
+    whole = statuses_of(ledger, book)
     with tampering(ledger.database) as tx:
         DAMAGES[what](tx)
         tx.execute(update(accounts_table).where(accounts_table.c.path == TEAM).values(updated_at=NEW_YEAR))
-    found = standings_of(ledger, book)
+    found = statuses_of(ledger, book)
     hurt = found.pop(TEAM)
-    assert (hurt.name, hurt.limit, hurt.left, hurt.level, hurt.words) == (
+    assert (hurt.name, hurt.limit, hurt.remaining, hurt.severity, severity_label(hurt)) == (
         "icu-team",
         None,
         0.0,
-        "over",
-        "cannot be read",
+        Severity.OVER,
+        "unreadable",
     )
     assert found == {path: each for path, each in whole.items() if path != TEAM}
     seen = read_overview(call_of(ledger), book)
-    assert [tree.standing.path for tree in seen.trees] == ["mimic", "imaging"]
-    assert [child.standing.words for child in seen.trees[0].children] == ["cannot be read"]
-    assert (seen.levels["over"], sum(seen.levels.values())) == (1, 4)
+    assert [tree.status.path for tree in seen.trees] == ["mimic", "imaging"]
+    assert [severity_label(child.status) for child in seen.trees[0].children] == ["unreadable"]
+    assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
 
 
 def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) -> None:
@@ -130,10 +131,10 @@ def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) ->
     book = AccountStatusCache()
     with tampering(ledger.database) as tx:
         set_account(tx, TEAM, uncompacted_charges="[1")
-    assert standings_of(ledger, book)[TEAM].limit is None
+    assert statuses_of(ledger, book)[TEAM].limit is None
     with tampering(ledger.database) as tx:
         set_account(tx, TEAM, uncompacted_charges="{}")
-    assert standings_of(ledger, book)[TEAM].words == "calm"
+    assert statuses_of(ledger, book)[TEAM].severity == Severity.OK
 
 
 def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
@@ -187,16 +188,18 @@ def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
             told = outlook(tx, later.organisation_id, record, later.now)
             assert (each.share, each.per_day) == (told.forecast.share, told.forecast.per_day)
             assert each.empty_at == told.exhaustion_at
-            assert each.lasts is not None
+            assert each.time_to_exhaustion is not None
 
 
-def standing(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
+def status(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
     """An account that has used a part of its limit of 2."""
     root = path.split("/", maxsplit=1)[0]
     kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
     spent = 2 * share if epsilon is None else epsilon
     facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), Limit(2.0, 1e-6))
-    return AccountStatus(*facts, spent, spent, holds=False, share=share, window=ALWAYS, created_at=datetime.now(UTC))
+    return AccountStatus(
+        *facts, spent, spent, has_reserved=False, share=share, window=ALWAYS, created_at=datetime.now(UTC)
+    )
 
 
 def ending(account: AccountStatus, days: int) -> AccountStatus:
@@ -207,40 +210,40 @@ def ending(account: AccountStatus, days: int) -> AccountStatus:
 @pytest.mark.parametrize(
     ("account", "level"),
     [
-        (standing("p", 1.01), "over"),
-        (replace(standing("p", 0.0), quarantine="its balance is not proven"), "over"),
-        (standing("p", 0.99), "empty"),
-        (replace(standing("p", 0.1), epsilon_including_reserved=1.97, holds=True), "empty"),
-        (standing("p", 0.8), "near"),
-        (ending(standing("p", 0.1), 7), "near"),
-        (standing("p", 0.5), "half"),
-        (ending(standing("p", 0.1), 30), "half"),
-        (standing("p", 0.49), "calm"),
-        (ending(standing("p", 0.1), 32), "calm"),
+        (status("p", 1.01), "over"),
+        (replace(status("p", 0.0), quarantine="its balance is not proven"), "over"),
+        (status("p", 0.99), "exhausted"),
+        (replace(status("p", 0.1), epsilon_including_reserved=1.97, has_reserved=True), "exhausted"),
+        (status("p", 0.8), "low"),
+        (ending(status("p", 0.1), 7), "low"),
+        (status("p", 0.5), "half"),
+        (ending(status("p", 0.1), 30), "half"),
+        (status("p", 0.49), "ok"),
+        (ending(status("p", 0.1), 32), "ok"),
     ],
 )
 def test_levels(account: AccountStatus, level: str) -> None:
-    assert account.level == level
-    assert account.words
+    assert account.severity == Severity(level)
+    assert severity_label(account)
 
 
 def test_a_tree_is_as_urgent_as_its_most_urgent_account() -> None:
     shown = [
-        *(standing("a", 0.7), standing("a/x", 0.1, parent="a"), standing("a/y", 0.2, parent="a")),
-        *(standing("b", 0.2), standing("b/x", 0.3, parent="b"), standing("b/x/deep", 0.9, parent="b/x")),
+        *(status("a", 0.7), status("a/x", 0.1, parent="a"), status("a/y", 0.2, parent="a")),
+        *(status("b", 0.2), status("b/x", 0.3, parent="b"), status("b/x/deep", 0.9, parent="b/x")),
     ]
-    unseen = [standing("b/x/deep/er", 0.0, parent="b/x/deep"), standing("a/z", 0.0, parent="a")]
+    unseen = [status("b/x/deep/er", 0.0, parent="b/x/deep"), status("a/z", 0.0, parent="a")]
     first, second = trees_of(shown, [*shown, *unseen])
-    assert (first.standing.path, second.standing.path) == ("b", "a")
-    assert [child.standing.path for child in second.children] == ["a/y", "a/x"]
+    assert (first.status.path, second.status.path) == ("b", "a")
+    assert [child.status.path for child in second.children] == ["a/y", "a/x"]
     assert second.hidden == 1
     assert (first.hidden, first.children[0].hidden, first.children[0].children[0].hidden) == (0, 0, 1)
 
 
 def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [standing(f"p{number:03}", 0.1) for number in range(POPULATIONS + 20)]
+    many = [status(f"p{number:03}", 0.1) for number in range(POPULATIONS + 20)]
     teams = [
-        standing(f"p{number:03}/t{team}", (number * 3 + team) / 1000, parent=f"p{number:03}")
+        status(f"p{number:03}/t{team}", (number * 3 + team) / 1000, parent=f"p{number:03}")
         for number in range(POPULATIONS + 20)
         for team in range(3)
     ]
@@ -251,10 +254,10 @@ def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch:
     shown = [child for tree in seen.trees for child in tree.children]
     assert len(shown) == BUDGETS
     assert sum(tree.hidden for tree in seen.trees) == 3 * POPULATIONS - BUDGETS
-    assert seen.trees[0].standing.path == "p119"
-    least = min(child.standing.share for child in shown)
-    hidden = {each.path for each in teams if each.population_id in {tree.standing.id for tree in seen.trees}}
-    hidden -= {child.standing.path for child in shown}
+    assert seen.trees[0].status.path == "p119"
+    least = min(child.status.share for child in shown)
+    hidden = {each.path for each in teams if each.population_id in {tree.status.id for tree in seen.trees}}
+    hidden -= {child.status.path for child in shown}
     assert max(each.share for each in teams if each.path in hidden) <= least
     found = read_overview(call_of(ledger), AccountStatusCache(), wanted=" P007/t1 ")
-    assert [tree.standing.path for tree in found.trees] == ["p007"]
+    assert [tree.status.path for tree in found.trees] == ["p007"]

@@ -168,6 +168,6 @@ async def get_account_history(
     max_points: Annotated[int, Query(ge=2, le=500, description="How many moments at the most.")] = 200,
 ) -> Response:
     """How much a population or a budget has spent over time, and through which of its children."""
-    histories: AccountHistoryCache = request.app.state.histories
+    histories: AccountHistoryCache = request.app.state.account_histories
     found = await to_thread.run_sync(histories.read, call, account_id, max_points, limiter=HISTORIANS)
     return etag_response(request, AccountHistory.of(found))

@@ -75,7 +75,7 @@ def _of_run(call: RequestContext, run_id: str) -> Chart:
 
 
 def _of_account(request: Request, call: RequestContext, account_id: str) -> Chart:
-    histories: AccountHistoryCache = request.app.state.histories
+    histories: AccountHistoryCache = request.app.state.account_histories
     history = histories.read(call, account_id, POINTS)
     return _named(account_chart(history), history.account.path)
 

@@ -6,7 +6,7 @@ const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).tr
 // Colour is never all that tells lines apart: dashes and the shapes of points do, too.
 const ROLES = {
   spent: { colour: "spent", width: 2.5 },
-  held: { colour: "held", dash: [8, 3] },
+  reserved: { colour: "reserved", dash: [8, 3] },
   limit: { colour: "stop", dash: [10, 4], bare: true },
   projected: { colour: "soft", dash: [2, 4], bare: true },
   refused: { colour: "stop", shape: "crossRot", size: 7 },
@@ -74,7 +74,7 @@ function xAxis(spec, ink, line) {
   };
 }
 
-// A line is told by a piece of itself, points by their shape, an area by its colour.
+// The legend shows a piece of each line, the shape of points and the colour of areas.
 function legendOf(chart) {
   return Chart.defaults.plugins.legend.labels.generateLabels(chart).map((item) => {
     const dataset = chart.data.datasets[item.datasetIndex];

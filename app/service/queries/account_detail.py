@@ -53,7 +53,7 @@ class AccountDetail:
 
     Args:
         above: its ancestors, root first.
-        standing: its status, with the burn rate.
+        status: its status, with the burn rate.
         tree: its descendants, the most urgent first.
         spenders: its children, the largest share first.
         runs: its runs, the newest first.
@@ -65,7 +65,7 @@ class AccountDetail:
 
     view: AccountView
     above: tuple[AccountRecord, ...]
-    standing: AccountStatus
+    status: AccountStatus
     tree: AccountTree
     history: AccountHistory
     spenders: tuple[Spender, ...]
@@ -78,7 +78,7 @@ class AccountDetail:
 
 def get_account_detail(
     call: RequestContext,
-    standings: AccountStatusCache,
+    statuses: AccountStatusCache,
     histories: AccountHistoryCache,
     account_id: str,
     *,
@@ -89,7 +89,7 @@ def get_account_detail(
 
     Args:
         call: needs LEDGER_READ.
-        standings: cached account status.
+        statuses: cached account status.
         histories: cached histories.
         account_id: of the account.
         before: list only runs registered before this id.
@@ -107,10 +107,10 @@ def get_account_detail(
         if record.account.kind is AccountKind.RUN:
             raise NotFoundError(f"{account_id} is a run, and no population or budget.")
         [view] = account_views(tx, call, [record])
-        everything = standings.read(tx, call, beneath=record.account.id)
+        everything = statuses.read(tx, call, beneath=record.account.id)
         shown = with_burn_rate(tx, call, _chosen(everything, record.account.id))
         [tree] = trees_of(shown, everything)
-        if tree.standing.limit is None:
+        if tree.status.limit is None:
             raise LedgerUnavailableError(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
             )
@@ -120,7 +120,7 @@ def get_account_detail(
         return AccountDetail(
             view=view,
             above=tuple(path[:-1]),
-            standing=tree.standing,
+            status=tree.status,
             tree=tree,
             history=history,
             spenders=_spenders(tx, call, record.account, history),
@@ -134,7 +134,7 @@ def get_account_detail(
 
 def _chosen(everything: list[AccountStatus], account_id: str) -> list[AccountStatus]:
     """Select the account and its most urgent descendants, with all accounts between them."""
-    urgent = sorted(everything, key=lambda each: each.urgency)[:BENEATH]
+    urgent = sorted(everything, key=lambda each: each.sort_key)[:BENEATH]
     ids = ancestors(everything, [account_id, *(each.id for each in urgent)])
     return [each for each in everything if each.id in ids]
 

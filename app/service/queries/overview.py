@@ -11,7 +11,7 @@ from app.persistence.repositories.decision_queries import Decided
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, AccountStatusCache, ancestors, with_burn_rate
+from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, ancestors, with_burn_rate
 
 POPULATIONS: Final = 100
 BUDGETS: Final = 150
@@ -30,7 +30,7 @@ class AccountTree:
         hidden: number of descendants not shown.
     """
 
-    standing: AccountStatus
+    status: AccountStatus
     children: tuple["AccountTree", ...]
     hidden: int
 
@@ -43,7 +43,7 @@ class Overview:
         trees: the most urgent first.
         populations: total number of trees.
         budgets: total number of budgets.
-        levels: number of accounts by severity.
+        severities: number of accounts by severity.
         runs: active runs, the most recently used first.
         unfinished: number of active runs by status.
         refusals: the latest refused decisions.
@@ -52,7 +52,7 @@ class Overview:
     trees: tuple[AccountTree, ...]
     populations: int
     budgets: int
-    levels: dict[str, int]
+    severities: dict[Severity, int]
     runs: list[RunOutline]
     unfinished: dict[str, int]
     refusals: list[Decided]
@@ -69,17 +69,17 @@ def read_change_token(call: RequestContext) -> tuple[object, ...]:
         return overview_queries.change_token(tx, call.organisation_id)
 
 
-def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted: str = "") -> Overview:
+def read_overview(call: RequestContext, statuses: AccountStatusCache, *, wanted: str = "") -> Overview:
     """Get the most urgent accounts within the caller's scope: at most POPULATIONS trees with BUDGETS budgets.
 
     Args:
         call: needs LEDGER_READ.
-        standings: cached account status.
+        statuses: cached account status.
         wanted: only trees with an account whose path contains this text, ignoring case.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
-        everything = standings.read(tx, call)
+        everything = statuses.read(tx, call)
         found = _matching(everything, wanted)
         chosen = with_burn_rate(tx, call, _chosen(found))
         unfinished, numbers = overview_queries.unfinished_runs(
@@ -87,14 +87,14 @@ def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted
         )
         refused = decision_queries.DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=call.principal.scope)
         refusals = decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS)
-    levels: dict[str, int] = {}
+    severities: dict[Severity, int] = {}
     for each in found:
-        levels[each.level] = levels.get(each.level, 0) + 1
+        severities[each.severity] = severities.get(each.severity, 0) + 1
     return Overview(
         trees=trees_of(chosen, found),
         populations=sum(each.kind is AccountKind.POPULATION for each in found),
         budgets=sum(each.kind is AccountKind.BUDGET for each in found),
-        levels=levels,
+        severities=severities,
         runs=unfinished,
         unfinished=numbers,
         refusals=refusals,
@@ -102,13 +102,13 @@ def read_overview(call: RequestContext, standings: AccountStatusCache, *, wanted
 
 
 def find_accounts(
-    call: RequestContext, standings: AccountStatusCache, *, wanted: str, most: int
+    call: RequestContext, statuses: AccountStatusCache, *, wanted: str, most: int
 ) -> tuple[list[AccountStatus], int]:
     """Search populations and budgets by path, within the caller's scope and without damaged ones.
 
     Args:
         call: needs LEDGER_READ.
-        standings: cached account status.
+        statuses: cached account status.
         wanted: text in the path, ignoring case; empty: all.
         most: length of the list.
 
@@ -117,7 +117,7 @@ def find_accounts(
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
-        everything = standings.read(tx, call)
+        everything = statuses.read(tx, call)
     found = sorted(
         (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
         key=lambda each: each.path,
@@ -144,15 +144,15 @@ def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]
             hidden[at] = hidden.get(at, 0) + 1
             at = None if at in ids else parents.get(at)
 
-    def grow(standing: AccountStatus) -> AccountTree:
-        children = sorted(map(grow, beneath.get(standing.id, [])), key=_urgency)
-        return AccountTree(standing, tuple(children), hidden.get(standing.id, 0))
+    def grow(status: AccountStatus) -> AccountTree:
+        children = sorted(map(grow, beneath.get(status.id, [])), key=_sort_key)
+        return AccountTree(status, tuple(children), hidden.get(status.id, 0))
 
-    return tuple(sorted(map(grow, beneath.get(None, [])), key=_urgency))
+    return tuple(sorted(map(grow, beneath.get(None, [])), key=_sort_key))
 
 
-def _urgency(tree: AccountTree) -> tuple[int, float, str]:
-    return min([tree.standing.urgency, *map(_urgency, tree.children)])
+def _sort_key(tree: AccountTree) -> tuple[int, float, str]:
+    return min([tree.status.sort_key, *map(_sort_key, tree.children)])
 
 
 def _matching(everything: list[AccountStatus], wanted: str) -> list[AccountStatus]:
@@ -164,14 +164,14 @@ def _matching(everything: list[AccountStatus], wanted: str) -> list[AccountStatu
 
 def _chosen(found: Sequence[AccountStatus]) -> list[AccountStatus]:
     """Select the most urgent accounts and their ancestors."""
-    by_urgency = sorted(found, key=lambda each: each.urgency)
-    roots = [each for each in by_urgency if each.parent_id is None or each.kind is AccountKind.POPULATION]
+    by_sort_key = sorted(found, key=lambda each: each.sort_key)
+    roots = [each for each in by_sort_key if each.parent_id is None or each.kind is AccountKind.POPULATION]
     if not roots:  # the caller's scope is a budget
-        roots = [each for each in by_urgency if each.depth == min(other.depth for other in found)]
+        roots = [each for each in by_sort_key if each.depth == min(other.depth for other in found)]
     first: dict[str, None] = {}
-    for each in by_urgency:  # a tree counts by its most urgent account, not by its root
+    for each in by_sort_key:  # a tree counts by its most urgent account, not by its root
         first.setdefault(each.population_id)
     kept = set(list(first)[:POPULATIONS])
-    budgets = [each.id for each in by_urgency if each.kind is AccountKind.BUDGET and each.population_id in kept]
+    budgets = [each.id for each in by_sort_key if each.kind is AccountKind.BUDGET and each.population_id in kept]
     ids = ancestors(found, [*(each.id for each in roots if each.population_id in kept), *budgets[:BUDGETS]])
     return [each for each in found if each.id in ids]

@@ -57,7 +57,7 @@ async function ask(sent = false) {
   } catch (error) {
     if (error.name === "AbortError") return;
     pause = Math.min(2 * pause, SLOWEST);
-    say("The service does not answer; what you see may be old.");
+    say("The service does not answer. This page may be out of date.");
   }
   plan();
 }

@@ -1,12 +1,12 @@
 // Sends to the API what a person changes: `<form data-call="POST /v1/api-keys">` collects its fields to JSON, asks before it
-// does anything (data-confirm, data-yes, data-reason), sends it once, and tells what came of it (data-told, data-told201,
-// data-then, data-then202, data-shows for a secret). A button's data- attributes win over its form's. templates/calls.html has macros.
-const SLOWEST = 60000, TOLD = 9000;
-const UNKNOWN = "Nothing is known of what came of it. It is safe to repeat: the same is never done twice.";
-const UNKNOWN_SECRET = "Nothing is known of what came of it. Look whether it is there before you repeat it.";
+// does anything (data-confirm, data-yes, data-reason), sends it once, and tells what came of it (data-done, data-done201,
+// data-then, data-then202, data-shows for a secret). A button's data- attributes win over its form's. templates/api_forms.html has macros.
+const SLOWEST = 60000, MESSAGE_MILLISECONDS = 9000;
+const UNKNOWN = "The outcome is unknown. It is safe to repeat: the same request is never applied twice.";
+const UNKNOWN_SECRET = "The outcome is unknown. Check whether it exists before you repeat it.";
 const keys = new Map(); // by what was sent: the Idempotency-Key of those calls of which nobody knows what came of them
 const underway = new Set(), labels = new WeakMap();
-const told = document.getElementById("told");
+const message = document.getElementById("message");
 const csrf = document.querySelector('meta[name="csrf-token"]')?.content || "";
 let clearing = 0, counted = 0;
 
@@ -32,7 +32,7 @@ function itemsOf(field) {
 
 function numberOf(field, text) {
   const number = Number(text);
-  if (!Number.isFinite(number)) throw new WrongField(field.name, `“${text}” is no number`);
+  if (!Number.isFinite(number)) throw new WrongField(field.name, `“${text}” is not a number`);
   return number;
 }
 
@@ -44,7 +44,7 @@ function valueOf(field) {
   if (type === "boolean") return field.value === "true";
   if (type === "moment") return new Date(`${field.value}Z`).toISOString();
   if (type !== "json") return field.value;
-  try { return JSON.parse(field.value); } catch { throw new WrongField(field.name, "this is no JSON"); }
+  try { return JSON.parse(field.value); } catch { throw new WrongField(field.name, "this is not JSON"); }
 }
 
 function collect(form) {
@@ -78,7 +78,7 @@ function requestOf(form, how) {
   const path = address.replace(/\{([\w.-]+)\}/g, (_, name) => {
     const value = found.get(name);
     found.delete(name);
-    if (value === undefined) throw new WrongField(name, "this is needed");
+    if (value === undefined) throw new WrongField(name, "required");
     return encodeURIComponent(value);
   });
   for (const place of how.with ? how.with.split(" ") : []) nestedDefault(found, place);
@@ -156,8 +156,8 @@ function complain(form, words, faults = []) {
 
 function tell(words) {
   clearTimeout(clearing);
-  told.textContent = words;
-  clearing = setTimeout(() => { told.textContent = ""; }, TOLD);
+  message.textContent = words;
+  clearing = setTimeout(() => { message.textContent = ""; }, MESSAGE_MILLISECONDS);
 }
 
 function busy(button, on) {
@@ -187,7 +187,7 @@ function ask(form, how, request) {
   if (how.reason) {
     const id = `reason-${++counted}`;
     const reason = make("textarea", { id, name: how.reason, rows: 3, maxLength: 2000, required: true });
-    inner.append(make("label", { htmlFor: id, textContent: "Reason, for whoever reads the record" }), reason);
+    inner.append(make("label", { htmlFor: id, textContent: "Reason, recorded in the audit log" }), reason);
   }
   inner.append(buttons);
   const dialog = dialogOf(how.title || how.yes || "Are you sure?", inner);
@@ -206,17 +206,17 @@ function showOnce(how, secret) {
   return new Promise((done) => {
     const field = make("input", { type: "text", readOnly: true, value: secret, id: `secret-${++counted}`, autocomplete: "off", spellcheck: false });
     const copy = make("button", { type: "button", className: "strong", textContent: "Copy" });
-    const kept = make("button", { type: "button", textContent: "I have kept it" });
+    const kept = make("button", { type: "button", textContent: "I have saved it" });
     const note = make("p", { className: "hint" });
     note.setAttribute("role", "status");
-    const words = "It is shown this once, and stored nowhere: keep it now, where only those find it who need it.";
+    const words = "It is shown only once and is not stored. Save it now in a safe place.";
     const label = make("label", { htmlFor: field.id, textContent: how.showsName || how.shows });
     const row = make("div", { className: "row" }, copy, kept);
-    const dialog = dialogOf(how.showsTitle || "Keep this now", make("p", { textContent: words }), make("div", { className: "stack" }, label, field, row, note));
+    const dialog = dialogOf(how.showsTitle || "Save this now", make("p", { textContent: words }), make("div", { className: "stack" }, label, field, row, note));
     copy.addEventListener("click", async () => {
       field.select();
       try { await navigator.clipboard.writeText(secret); note.textContent = "Copied."; }
-      catch { note.textContent = "This browser does not let a page copy; the text is selected, copy it yourself."; }
+      catch { note.textContent = "This browser does not allow copying; the text is selected, copy it by hand."; }
     });
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     dialog.addEventListener("close", () => { field.value = ""; done(); });
@@ -229,9 +229,9 @@ function showOnce(how, secret) {
 // Tells what came of it, and shows the page as it is now; the button of a page that is left stays as it is.
 async function finish(form, how, button, status, answer) {
   if (how.shows && answer[how.shows]) await showOnce(how, answer[how.shows]);
-  const words = filled(how[`told${status}`] || how.told || "Done.", answer), then = how[`then${status}`] || how.then;
+  const words = filled(how[`done${status}`] || how.done || "Done.", answer), then = how[`then${status}`] || how.then;
   if (then) {
-    sessionStorage.setItem("told", words);
+    sessionStorage.setItem("message", words);
     location.assign(filled(then, answer));
     return;
   }
@@ -260,11 +260,11 @@ async function go(form, how, request, button, shown, dialog) {
     const mendable = dialog && faults.some(({ field }) => fieldOf(form, field.replace(/^body\./, "")));
     busy(button, false);
     if (mendable) dialog.close();
-    complain(mendable ? form : shown, status === 412 ? `${words} Reload the page to see how it stands.` : words, faults);
+    complain(mendable ? form : shown, status === 412 ? `${words} Reload the page to see the current state.` : words, faults);
   } catch (error) {
     busy(button, false);
     if (how.shows) document.dispatchEvent(new CustomEvent("page:refresh"));
-    complain(shown, `The service cannot be reached. ${how.shows ? UNKNOWN_SECRET : UNKNOWN}`);
+    complain(shown, `The service is not reachable. ${how.shows ? UNKNOWN_SECRET : UNKNOWN}`);
     if (!(error instanceof TypeError || error instanceof DOMException)) throw error;
   } finally {
     underway.delete(same);
@@ -286,5 +286,5 @@ document.addEventListener("submit", (event) => {
   else go(form, how, request, event.submitter, form, null);
 });
 
-const before = sessionStorage.getItem("told");
-if (before) { sessionStorage.removeItem("told"); tell(before); }
+const before = sessionStorage.getItem("message");
+if (before) { sessionStorage.removeItem("message"); tell(before); }

@@ -1,11 +1,11 @@
 // A button beside each `<pre data-copy="name">` that copies what stands there; without script one marks it by hand.
-const told = document.getElementById("told");
+const message = document.getElementById("message");
 let timer = 0;
 
 function say(words) {
-  told.textContent = words;
+  message.textContent = words;
   clearTimeout(timer);
-  timer = setTimeout(() => { told.textContent = ""; }, 4000);
+  timer = setTimeout(() => { message.textContent = ""; }, 4000);
 }
 
 async function copy(text, name) {
@@ -13,7 +13,7 @@ async function copy(text, name) {
     await navigator.clipboard.writeText(text);
     say(`Copied: ${name}.`);
   } catch {
-    say("The browser does not let this page copy; mark the text instead.");
+    say("This browser does not allow copying; select the text instead.");
   }
 }
 

@@ -1,4 +1,4 @@
-// A form whose answer stands on its own page, `<form data-ask>`: it asks while one writes or slides, and pages.js puts
+// A form whose answer stands on its own page, `<form data-ask>`: it asks while one writes or slides, and live_update.js puts
 // what has changed in its place. Without script the same form loads the page anew.
 const PAUSE = 120;
 let asking = null, timer = 0;
@@ -33,8 +33,8 @@ async function ask(form) {
     mark(form);
   } catch (error) {
     if (error.name === "AbortError") return;
-    document.getElementById("told").textContent = "The service did not answer this; what stands here is the answer before.";
-    setTimeout(() => { document.getElementById("told").textContent = ""; }, 5000);
+    document.getElementById("message").textContent = "The service did not answer. The previous result is shown.";
+    setTimeout(() => { document.getElementById("message").textContent = ""; }, 5000);
   }
   answer?.removeAttribute("aria-busy");
 }
