@@ -1,1 +1,1 @@
-"""Pages for people: what the API tells, drawn and explained, in a browser."""
+"""HTML pages of the service."""

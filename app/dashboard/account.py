@@ -1,4 +1,4 @@
-"""The page of a population or a budget: over time, by whom, and whether another run would fit."""
+"""Page of a population or a budget."""
 
 from typing import Annotated, Final
 
@@ -21,14 +21,14 @@ ASKED: Final = ("steps", "noise", "rate")
 
 
 class PlanFields(Fields):
-    """What the what-if box asks for."""
+    """Fields of the what-if form."""
 
     steps: int = Field(default=10_000, ge=1, le=1_000_000_000)
     noise: float = Field(default=1.1, ge=MIN_NOISE_MULTIPLIER, le=MAX_NOISE_MULTIPLIER)
     rate: float = Field(default=0.004, gt=0, le=1)
 
     def plan(self) -> HypotheticalRun:
-        """The run that somebody thinks about."""
+        """Get the hypothetical run."""
         return HypotheticalRun(self.steps, self.noise, self.rate)
 
 
@@ -36,7 +36,7 @@ class PlanFields(Fields):
 async def show_account(
     account_id: str, request: Request, page: PageDep, before: Annotated[str | None, Query(max_length=100)] = None
 ) -> Response:
-    """A population or a budget: what was spent of it, by whom, and what would still fit."""
+    """Show the spending, the children and a what-if form of an account."""
     return await to_thread.run_sync(_shown, account_id, request, page, before, limiter=HISTORIANS)
 
 

@@ -1,4 +1,4 @@
-"""The API's description, to be read and tried: Swagger UI, served by this service."""
+"""API documentation with Swagger UI, served locally."""
 
 from typing import Final
 
@@ -11,14 +11,14 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""As that of the other pages, but that Swagger UI writes styles into its elements."""
+"""The pages' policy, plus inline styles, which Swagger UI needs."""
 
 routes = APIRouter(include_in_schema=False)
 
 
 @routes.get("/docs")
 async def show_docs(request: Request) -> Response:
-    """The same page for everybody; who is signed in can try what reads."""
+    """Show Swagger UI; a signed-in user can try the operations that read."""
     description = f"{request.scope.get('root_path', '')}{request.app.openapi_url}"
     content = TEMPLATES.get_template("docs.html").render(title=request.app.title, description=description)
     return HTMLResponse(content, headers={"Content-Security-Policy": POLICY})

@@ -1,4 +1,4 @@
-"""What waits for another person's word, what was decided, and how a limit is changed."""
+"""Page of proposals, and the form that changes a limit."""
 
 from typing import Annotated, Final
 
@@ -13,7 +13,7 @@ from app.service.queries.overview import read_change_token
 from app.service.queries.proposal_detail import MOST_OPEN, read_decided, read_limit_now, read_open
 
 DECIDED: Final = 20
-"""Of the decided ones on a page."""
+"""Decided proposals a page."""
 
 routes = router()
 
@@ -25,7 +25,7 @@ def show_approvals(
     account: Annotated[str, Query(max_length=2000)] = "",
     before: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """Proposals that are open, then those that were decided; and the form that changes the limit of one account."""
+    """Show open and decided proposals, and the limit form of one account."""
     tag = page.etag(read_change_token(page.call))
     unchanged = page.not_modified(tag)
     if unchanged is not None:

@@ -1,4 +1,4 @@
-"""Styles, scripts and the chart library: served by this service, each under a name that changes with its content."""
+"""Static files under addresses that contain a digest of their content."""
 
 import gzip
 import hashlib
@@ -19,21 +19,14 @@ _LIBRARIES: Final[dict[str, tuple[str, str]]] = {
     "swagger-ui.css": ("fastapi_swagger", "resources/swagger-ui.css"),
     "swagger-ui.js": ("fastapi_swagger", "resources/swagger-ui-bundle.js"),
 }
-"""Of installed packages: where the file lies in them."""
+"""Package and path of files that installed packages provide."""
 
 routes = APIRouter(include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file as it is served.
-
-    Args:
-        content: the bytes.
-        compressed: the same by gzip.
-        kind: the media type.
-        digest: of the content, in the file's address.
-    """
+    """A static file; `compressed` is its gzip, `kind` its media type."""
 
     content: bytes
     compressed: bytes
@@ -42,23 +35,20 @@ class Asset:
 
 
 def asset_url(name: str) -> str:
-    """The address of a file: it never names other content.
-
-    Args:
-        name: such as "live_update.js".
+    """Get the versioned address of a file such as "live_update.js".
 
     Raises:
-        NotFoundError: there is none of this name.
+        NotFoundError: no such file.
     """
     return f"/assets/{asset(name).digest}/{name}"
 
 
 @cache
 def asset(name: str) -> Asset:
-    """A file, read once.
+    """Read a file, once.
 
     Raises:
-        NotFoundError: there is none of this name.
+        NotFoundError: no such file.
     """
     found = _found(name)
     content = found.read_bytes()
@@ -69,7 +59,7 @@ def asset(name: str) -> Asset:
 
 @routes.get("/assets/{digest}/{name}")
 async def get_asset(digest: str, name: str, request: Request) -> Response:
-    """A file, for ever; an older address is answered with the newer content, which no cache may keep."""
+    """Serve a file, cacheable for ever; at an outdated address, serve the current content uncached."""
     wanted = asset(name)
     headers = {"Vary": "Accept-Encoding"}
     if digest == wanted.digest:

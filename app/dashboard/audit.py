@@ -1,4 +1,4 @@
-"""The organisation's own chain: who did what and why, the newest first, and whether it can be believed."""
+"""Page of the audit log and of its integrity."""
 
 from typing import Annotated, Final
 from urllib.parse import urlencode
@@ -25,11 +25,11 @@ from app.service.verification.result_cache import Verifications
 routes = router()
 
 ACTIONS: Final = sorted({*SENTENCES, *(f"{action.partition('.')[0]}.*" for action in SENTENCES)})
-"""What can be looked for, kinds before their own."""
+"""Known actions and, before them, their kinds such as "run.*"."""
 
 
 class AuditFields(Fields):
-    """What acts are looked for by: all that `GET /v1/audit-events` takes."""
+    """Filters of the page, those of `GET /v1/audit-events`."""
 
     action: Word = None
     actor: Word = None
@@ -38,13 +38,13 @@ class AuditFields(Fields):
     until: Moment = None
 
     def wanted(self) -> AuditFilter:
-        """The question as the service knows it."""
+        """Convert to the service's filter."""
         return AuditFilter(self.action, self.actor, self.subject, self.since, self.until)
 
 
 @routes.get("/audit")
 async def show_audit(request: Request, page: PageDep, verify: bool = False) -> Response:  # noqa: FBT001, FBT002 - a field
-    """Acts within reach; with `verify`, after everything was recomputed. A script's poll of that address looks only."""
+    """Show audit entries, with `verify` after verifying the ledger; a script's poll never verifies."""
     now = verify and PART_HEADER not in request.headers
     if now:
         require_own_page(request)

@@ -1,4 +1,4 @@
-"""Acts in words: who did what to what, as a sentence without its subject."""
+"""Audit entries as sentences without their subject."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -10,81 +10,73 @@ from app.ledger.audit_actions import AuditAction
 from app.persistence.repositories.audit_entries import StoredAuditEntry
 
 SENTENCES: Final[Mapping[str, str]] = {
-    AuditAction.ALERT_SETTINGS_REPLACED: "set when {name} alerts",
-    AuditAction.BUDGET_CREATED: "opened the budget {name} with {limit}",
+    AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
+    AuditAction.BUDGET_CREATED: "created the budget {name} with {limit}",
     AuditAction.BUDGET_LIMIT_CHANGED: "changed the limit of {name} from {limit_before} to {limit}",
-    AuditAction.EXPERIMENT_CREATED: "declared the experiment {name}",
-    AuditAction.EXPERIMENT_REFUSED: "asked for an experiment beneath {name} that did not fit",
+    AuditAction.EXPERIMENT_CREATED: "created the experiment {name}",
+    AuditAction.EXPERIMENT_REFUSED: "requested an experiment under {name} that did not fit",
     AuditAction.API_KEY_CREATED: "issued the key {name} with the role {role}",
-    AuditAction.API_KEY_AUTHENTICATION_FAILED: "tried the key {name} in vain, {times}",
-    AuditAction.API_KEY_REVOKED: "withdrew the key {name}",
-    AuditAction.API_KEY_ROTATED: "replaced the key {name} by {heir}",
+    AuditAction.API_KEY_AUTHENTICATION_FAILED: "failed to authenticate with the key {name}, {times}",
+    AuditAction.API_KEY_REVOKED: "revoked the key {name}",
+    AuditAction.API_KEY_ROTATED: "rotated the key {name} to {heir}",
     AuditAction.LIMIT_APPROVED: "approved the proposed limit {name}",
     AuditAction.LIMIT_PROPOSED: "proposed {limit} for {account}, instead of {limit_before}",
     AuditAction.LIMIT_REJECTED: "rejected the proposed limit {name}",
-    AuditAction.LIMIT_SUPERSEDED: "made the proposed limit {name} pointless",
+    AuditAction.LIMIT_SUPERSEDED: "superseded the proposed limit {name}",
     AuditAction.LIMIT_WITHDRAWN: "withdrew the proposed limit {name}",
-    AuditAction.ORGANISATION_CREATED: "founded the organisation {name}",
-    AuditAction.RESERVATION_REFUSED: "asked for a plan of {name} that did not fit",
+    AuditAction.ORGANISATION_CREATED: "created the organisation {name}",
+    AuditAction.RESERVATION_REFUSED: "requested a plan of {name} that did not fit",
     AuditAction.POLICY_APPROVED: "approved the proposed policy {name}",
     AuditAction.POLICY_REPLACED: "changed the policy of {name}",
     AuditAction.POLICY_PROPOSED: "proposed to loosen the policy of {account}",
     AuditAction.POLICY_REJECTED: "rejected the proposed policy {name}",
-    AuditAction.POLICY_SUPERSEDED: "made the proposed policy {name} pointless",
+    AuditAction.POLICY_SUPERSEDED: "superseded the proposed policy {name}",
     AuditAction.POLICY_WITHDRAWN: "withdrew the proposed policy {name}",
     AuditAction.POPULATION_APPROVED: "approved the population of the proposal {name}",
-    AuditAction.POPULATION_CREATED: "opened the population {name} with {limit}",
+    AuditAction.POPULATION_CREATED: "created the population {name} with {limit}",
     AuditAction.POPULATION_LIMIT_CHANGED: "changed the limit of {name} from {limit_before} to {limit}",
-    AuditAction.POPULATION_PROPOSED: "proposed to open the population {name} with {limit}",
+    AuditAction.POPULATION_PROPOSED: "proposed to create the population {name} with {limit}",
     AuditAction.POPULATION_REJECTED: "rejected the population of the proposal {name}",
-    AuditAction.POPULATION_SUPERSEDED: "made the proposal {name} for a population pointless",
+    AuditAction.POPULATION_SUPERSEDED: "superseded the proposal {name} for a population",
     AuditAction.POPULATION_WITHDRAWN: "withdrew the population of the proposal {name}",
     AuditAction.QUARANTINE_APPROVED: "approved the proposal {name} to lift a quarantine",
     AuditAction.QUARANTINE_LIFTED: "lifted the quarantine of {name}",
-    AuditAction.QUARANTINE_PLACED: "found a fault in {name}, and quarantined it",
+    AuditAction.QUARANTINE_PLACED: "found a discrepancy in {name} and quarantined it",
     AuditAction.QUARANTINE_PROPOSED: "proposed to lift the quarantine of {account}",
     AuditAction.QUARANTINE_REJECTED: "rejected the proposal {name} to lift a quarantine",
-    AuditAction.QUARANTINE_SUPERSEDED: "made the proposal {name} to lift a quarantine pointless",
+    AuditAction.QUARANTINE_SUPERSEDED: "superseded the proposal {name} to lift a quarantine",
     AuditAction.QUARANTINE_WITHDRAWN: "withdrew the proposal {name} to lift a quarantine",
     AuditAction.RUN_ABORTED: "aborted the run {name}",
-    AuditAction.RUN_ACTIVATED: "let the run {name} begin",
+    AuditAction.RUN_ACTIVATED: "activated the run {name}",
     AuditAction.RUN_APPROVED: "approved the run of the proposal {name}",
-    AuditAction.RUN_ATTEMPT_CREATED: "began attempt {attempt} of the run {name}",
+    AuditAction.RUN_ATTEMPT_CREATED: "started attempt {attempt} of the run {name}",
     AuditAction.RUN_COMPLETED: "completed the run {name}",
     AuditAction.RUN_LIMIT_CHANGED: "changed the limit of {name} from {limit_before} to {limit}",
     AuditAction.RUN_PAUSED: "paused the run {name}",
-    AuditAction.RUN_PROPOSED: "asked for approval of the run {account}",
-    AuditAction.RUN_REFUSED: "asked for a run beneath {name} whose plan did not fit",
+    AuditAction.RUN_PROPOSED: "requested approval of the run {account}",
+    AuditAction.RUN_REFUSED: "requested a run under {name} whose plan did not fit",
     AuditAction.RUN_CREATED: "registered the run {name}",
     AuditAction.RUN_REJECTED: "rejected the run of the proposal {name}",
     AuditAction.RUN_RESUMED: "resumed the run {name}",
-    AuditAction.RUN_SUPERSEDED: "made the proposal {name} for a run pointless",
+    AuditAction.RUN_SUPERSEDED: "superseded the proposal {name} for a run",
     AuditAction.RUN_WITHDRAWN: "withdrew the run of the proposal {name}",
-    AuditAction.RUNS_ANCHORED: "tied the chains of {runs} runs to this one",
+    AuditAction.RUNS_ANCHORED: "anchored the chains of {runs} runs in this one",
     AuditAction.SESSION_ENDED: "signed out",
     AuditAction.SESSION_CREATED: "signed in",
-    AuditAction.SIGNING_KEY_CHANGED: "signed with the key {signing_key} instead of {signing_key_before}",
-    AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "showed a token of {name} in vain, {times}",
-    AuditAction.WEBHOOK_CREATED: "opened a webhook to {host}",
-    AuditAction.WEBHOOK_DISABLED: "closed the webhook {name}",
-    AuditAction.WEBHOOK_SECRET_ROTATED: "gave the webhook {name} a new secret",
+    AuditAction.SIGNING_KEY_CHANGED: "changed the signing key from {signing_key_before} to {signing_key}",
+    AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "failed to authenticate with a token of {name}, {times}",
+    AuditAction.WEBHOOK_CREATED: "created a webhook to {host}",
+    AuditAction.WEBHOOK_DISABLED: "disabled the webhook {name}",
+    AuditAction.WEBHOOK_SECRET_ROTATED: "rotated the secret of the webhook {name}",
 }
-"""By action."""
+"""Sentence templates by action."""
 
 _RUNS: Final = "runs"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditMessage:
-    """An act for people.
-
-    Args:
-        kept: as it is kept.
-        words: what was done.
-        before: what was there, as indented JSON; empty: nothing.
-        after: what is there now, likewise.
-        link: where its subject has a page; empty: it has none.
-    """
+    """An audit entry for people; `before` and `after` are indented JSON, `link` is its subject's page."""
 
     kept: StoredAuditEntry
     words: str
@@ -94,19 +86,14 @@ class AuditMessage:
 
 
 class _Facts(dict[str, str]):
-    """Facts by name; what an act of another version does not say is told as such."""
+    """Template values; missing ones read "(not recorded)"."""
 
     def __missing__(self, name: str) -> str:
         return "(not recorded)"
 
 
 def describe_event(kept: StoredAuditEntry, paths: Mapping[str, str]) -> AuditMessage:
-    """An act in words.
-
-    Args:
-        kept: of the chain.
-        paths: of accounts, by id.
-    """
+    """Describe an audit entry; `paths` are those of accounts, by id."""
     entry = kept.entry
     before, after = _read(entry.before), _read(entry.after)
     subject = "the organisation" if entry.subject.startswith("org_") else short(entry.subject)
@@ -130,13 +117,13 @@ def describe_event(kept: StoredAuditEntry, paths: Mapping[str, str]) -> AuditMes
 
 
 def ids_in(found: Iterable[StoredAuditEntry]) -> set[str]:
-    """The ids of what acts are about, some of which are accounts."""
+    """Collect the ids that entries mention, some of which are accounts."""
     accounts = {str(_read(kept.entry.after).get("account")) for kept in found}
     return accounts | {kept.entry.subject for kept in found}
 
 
 def alike(action: str, known: Collection[str] = SENTENCES) -> bool:
-    """Whether an action, or a kind of actions such as "run.*", is known."""
+    """Check whether an action, or a kind of actions such as "run.*", is known."""
     kind = action.removesuffix("*")
     return action in known or (kind != action and any(each.startswith(kind) for each in known))
 
@@ -151,20 +138,20 @@ def _indented(facts: Mapping[str, Any]) -> str:
 
 
 def _account(facts: Mapping[str, Any], paths: Mapping[str, str]) -> str:
-    """The account that an act is about besides its subject; without one, the organisation."""
+    """Name the account besides the subject, or else the organisation."""
     account = facts.get("account")
     return "the organisation" if account is None else paths.get(account, account)
 
 
 def _limit(facts: Mapping[str, Any]) -> str:
     found = facts.get("limit")
-    if not isinstance(found, Mapping):  # what was refused has the threshold of one order under this name
+    if not isinstance(found, Mapping):  # a refusal has a threshold under this name
         return "no limit of its own"
     return f"epsilon {limit(found['epsilon'])} at delta {limit(found['delta'])}"
 
 
 def _withdrawn(facts: Mapping[str, Any]) -> str:
-    """What a lowered limit took from plans; empty: nothing."""
+    """Describe the planned steps that a lowered limit withdrew."""
     plans = facts.get("withdrawn") or ()
     steps = sum(number for plan in plans for number in plan["steps"].values())
     return f", which withdrew {count(steps)} planned steps" if steps else ""

@@ -1,4 +1,4 @@
-"""Decisions: what was asked, what became of it, and why."""
+"""Pages of decisions."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Final
@@ -23,7 +23,7 @@ routes = router()
 
 PAGE: Final = 50
 MOST_EVENTS: Final = 100
-"""Of one decision, that are written out; an export has all of them."""
+"""Events shown of one decision; an export has all of them."""
 
 
 def _in_utc(at: datetime) -> datetime:
@@ -34,13 +34,13 @@ def _in_utc(at: datetime) -> datetime:
 
 
 Moment = Annotated[datetime | None, AfterValidator(lambda at: None if at is None else _in_utc(at))]
-"""As fields for moments write it; without a zone it is meant in UTC."""
+"""A time as HTML fields write it; UTC unless it has a zone."""
 
 Word = Annotated[str | None, Field(max_length=ACTOR_LENGTH)]
 
 
 class DecisionFields(Fields):
-    """What decisions are looked for by: all that `GET /v1/decisions` takes."""
+    """Filters of the page, those of `GET /v1/decisions`."""
 
     account: Annotated[str | None, Field(max_length=2000)] = None
     run: Annotated[str | None, Field(max_length=100)] = None
@@ -50,13 +50,13 @@ class DecisionFields(Fields):
     until: Moment = None
 
     def query(self) -> DecisionQuery:
-        """The question as the service knows it."""
+        """Convert to the service's filter."""
         return DecisionQuery(self.run, self.account, self.decision, self.actor, self.since, self.until)
 
 
 @routes.get("/decisions")
 def show_decisions(request: Request, page: PageDep, after: str = "") -> Response:
-    """Decisions of all runs within reach, the newest first."""
+    """Show decisions of all visible runs, newest first."""
     # A refusal by a replica whose clock is behind moves nothing else: so this is at most a minute old.
     tag = page.etag(page.minute, read_change_token(page.call))
     unchanged = page.not_modified(tag)
@@ -90,7 +90,7 @@ def show_decisions(request: Request, page: PageDep, after: str = "") -> Response
 
 @routes.get("/decisions/{run_id}/{position}")
 def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0, lt=10**MAX_DIGITS)]) -> Response:
-    """One decision: what was asked, the numbers that decided, and its link of the run's chain."""
+    """Show one decision: its events, its numbers, and its hash in the run's chain."""
     found = read_decision(page.call, run_id, position)
     decision = found.decision
     return page.render(
@@ -105,7 +105,7 @@ def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0
 
 
 def why(decision: Decision) -> str:
-    """Why a decision is what it is, in a sentence or some; empty: there is nothing to be said."""
+    """Explain a decision in a few sentences, where there is something to explain."""
     if decision.refusal_details is not None:
         return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
     if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:

@@ -1,4 +1,4 @@
-"""How numbers and moments are written on pages."""
+"""Formats of numbers and times on pages."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -31,38 +31,38 @@ SEVERITIES: Final = {
 
 
 def spent(epsilon: float | None) -> str:
-    """An epsilon that was lost, rounded up to a thousandth."""
+    """Format a spent epsilon, rounded up to a thousandth."""
     if epsilon is None or math.isinf(epsilon):
         return "∞"
     return f"{math.ceil(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
 
 
 def free(epsilon: float | None) -> str:
-    """An epsilon that is left, rounded down to a thousandth."""
+    """Format a remaining epsilon, rounded down to a thousandth."""
     if epsilon is None or math.isinf(epsilon):
         return "∞"
     return f"{math.floor(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
 
 
 def limit(epsilon: float) -> str:
-    """An epsilon or a delta that somebody has set, as they wrote it."""
+    """Format a configured epsilon or delta exactly."""
     return exact(epsilon)
 
 
 def percent(share: float) -> str:
-    """A part of a whole, in percent; what is over 999 % is not told apart."""
+    """Format a share in percent, up to 999 %."""
     if share > 10:  # noqa: PLR2004 - as said
         return "over 999 %"
     return f"{math.ceil(round(share * _MILLE, 6)) / 10:.1f} %"
 
 
 def count(number: int) -> str:
-    """A number of things, in groups of three digits."""
+    """Format an integer in groups of three digits."""
     return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def moment(at: datetime | None) -> Markup:
-    """A moment in UTC, to the minute for people, and exact for scripts and who points at it."""
+    """Format a time in UTC to the minute, with the exact time for scripts and on hover."""
     if at is None:
         return Markup("–")  # noqa: RUF001 - a dash is meant
     at = at.astimezone(UTC)
@@ -71,7 +71,7 @@ def moment(at: datetime | None) -> Markup:
 
 
 def day(at: datetime | None) -> Markup:
-    """A day in UTC."""
+    """Format a date in UTC."""
     if at is None:
         return Markup("–")  # noqa: RUF001 - a dash is meant
     at = at.astimezone(UTC)
@@ -79,7 +79,7 @@ def day(at: datetime | None) -> Markup:
 
 
 def lasting(time: timedelta) -> str:
-    """A time, in the largest unit that says enough."""
+    """Format a duration in its largest fitting unit."""
     seconds = time.total_seconds()
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
@@ -88,12 +88,12 @@ def lasting(time: timedelta) -> str:
 
 
 def short(actor: str) -> str:
-    """Who did something; the middle of a key's id is left out."""
+    """Abbreviate the id of an API key."""
     return f"{actor[:4]}…{actor[-6:]}" if actor.startswith("key_") else actor
 
 
 def marked(text: str) -> Markup:
-    """A sentence of the API, in which names stand between backticks."""
+    """Render the backticks of an API message as code."""
     parts = enumerate(text.split("`"))
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in parts
@@ -108,7 +108,7 @@ def severity_label(status: AccountStatus) -> str:
 
 
 def width(part: float) -> str:
-    """A part of a bar that is 100 wide."""
+    """Format a share of a bar that is 100 wide."""
     return f"{min(100.0, max(0.0, 100 * part)):.2f}".rstrip("0").rstrip(".")
 
 
@@ -126,4 +126,4 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "severity_label": severity_label,
     "width": width,
 }
-"""By the names that templates know."""
+"""Jinja filters by name."""

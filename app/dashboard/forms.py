@@ -1,4 +1,4 @@
-"""Forms whose answer has an address: fields come as text, and what is wrong with one is told at that field."""
+"""GET forms: fields arrive as text, and errors are shown at their field."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -15,26 +15,26 @@ _WORDS: Final = {
     "finite_number": "write a finite number",
     "datetime_from_date_parsing": "write a moment as 2026-11-21T09:00:00Z, or a day",
 }
-"""By pydantic's names of what is wrong, where its own words are for programmers."""
+"""Messages by pydantic's error type, where its own are for programmers."""
 
 T = TypeVar("T", bound="Fields")
 
 
 class Fields(BaseModel):
-    """The fields of a form: text that must become numbers; other fields of an address are not its business."""
+    """Base of forms; unknown query parameters are ignored."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, str_strip_whitespace=True)
 
 
 def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict[str, str]]:
-    """The fields of a form, or what is wrong with them.
+    """Parse a form.
 
     Args:
-        kind: of the form; what is left out or empty has its default.
-        given: by name, as they were written.
+        kind: of the form; empty fields take their defaults.
+        given: texts by field.
 
     Returns:
-        The form, or None; and by field a few words about what is wrong with it.
+        The form, or None; and error messages by field.
     """
     try:
         return kind.model_validate({name: text for name, text in given.items() if text.strip()}), {}

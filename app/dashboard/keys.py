@@ -1,4 +1,4 @@
-"""API keys: who has one, what for and until when; issued, changed and withdrawn."""
+"""Page of API keys."""
 
 from typing import Annotated, Final
 
@@ -23,14 +23,14 @@ FOR: Final = {
     Role.AUDITOR: "for auditors: read and verify",
     Role.ADMIN: "for set-up: everything",
 }
-"""What each role is for, in a few words."""
+"""Purpose of each role."""
 
 routes = router()
 
 
 @routes.get("/keys")
 def show_keys(request: Request, page: PageDep, after: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """Keys in the order of their making, and the form that makes one."""
+    """Show keys in order of creation, and the form that creates one."""
     tag = page.etag(page.minute, read_change_token(page.call))
     unchanged = page.not_modified(tag)
     if unchanged is not None:

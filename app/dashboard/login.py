@@ -1,4 +1,4 @@
-"""Signing in and out."""
+"""Sign-in with an API key, and sign-out."""
 
 from datetime import timedelta
 from functools import partial
@@ -30,13 +30,13 @@ NO_KEY: Final = "An API key has the form key_….…."
 
 @routes.get("/sign-in")
 async def show_sign_in(request: Request, next: Next = "/") -> Response:  # noqa: A002 - the field's name in the address
-    """The form that takes a key."""
+    """Show the sign-in form."""
     return login_page(request, own_path(next))
 
 
 @routes.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Take a key, and give a cookie for it."""
+    """Exchange a key for a session cookie."""
     try:
         require_own_page(request, alone=True)
         rates_of(request).sign_ins_tried.take(address_of(request))
@@ -65,13 +65,13 @@ async def sign_in(request: Request) -> Response:
         return await error_page(request, error)
     reply = RedirectResponse(target, HTTPStatus.SEE_OTHER)
     keep_cookie(request, reply, COOKIE, opened)
-    keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)  # whoever has a key is not taken for a person later
+    keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)  # a session by key is not renewed at the provider
     return reply
 
 
 @routes.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    """End the session here and on every replica; with the field `everywhere`, all that the key or the person has."""
+    """End this session, or with the field `everywhere` all sessions of the principal."""
     cookie = cookie_of(request)
     try:
         require_own_page(request)
@@ -99,7 +99,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form.
+    """Read the fields of a form.
 
     Raises:
         InvalidInputError: the body is no form.
@@ -113,6 +113,6 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def own_path(wanted: str) -> str:
-    """Where somebody goes after signing in: a page of this service, whatever was asked for."""
+    """Get a safe redirect target: a path of this service, whatever was requested."""
     plain = wanted.isprintable() and wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
     return wanted if plain else "/"

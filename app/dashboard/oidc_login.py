@@ -1,4 +1,4 @@
-"""Signing in at the identity provider: there, and back with an answer."""
+"""Sign-in with OpenID Connect: authorization request and callback."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +27,7 @@ from app.service.auth.oidc.authorization_code import (
 )
 
 FLOW_SECONDS: Final = 600
-"""How long somebody may take at the provider."""
+"""Time limit of a login at the provider."""
 
 RETURN: Final = "/sign-in/openid/return"
 
@@ -35,20 +35,20 @@ ERRORS: Final = {
     "access_denied": "The sign-in was declined, by you or by the identity provider.",
     "temporarily_unavailable": "The identity provider cannot let anybody sign in at this moment.",
     "server_error": "The identity provider has failed.",
-    "invalid_scope": "The identity provider does not know what this service asks of it; whoever runs it has to look.",
-    "unauthorized_client": "The identity provider does not let this service ask; whoever runs it has to look.",
+    "invalid_scope": "The identity provider rejected the request as unknown; ask its administrator.",
+    "unauthorized_client": "The identity provider does not allow this client; ask its administrator.",
 }
-"""What providers answer instead of a code, in words."""
+"""Messages for the provider's error codes."""
 
 UNSEEN: Final = frozenset({"login_required", "interaction_required", "consent_required", "account_selection_required"})
-"""What they answer who are to show nothing, and would have to."""
+"""Errors of a provider that may not show a page (`prompt=none`)."""
 
 routes = APIRouter(include_in_schema=False)
 
 
 @routes.get("/sign-in/openid")
 async def begin(request: Request, next: Next = "/", silent: bool = False) -> Response:  # noqa: A002, FBT001, FBT002 - the fields' names in the address
-    """Send the browser to the provider."""
+    """Redirect the browser to the provider."""
     try:
         way = _way(request)
         flow = new_login_state(own_path(next), silent=silent)
@@ -62,7 +62,7 @@ async def begin(request: Request, next: Next = "/", silent: bool = False) -> Res
 
 @routes.get(RETURN)
 async def callback(request: Request) -> Response:
-    """Take the provider's answer, once, and give a cookie for whom it vouches."""
+    """Redeem the provider's answer, once, and set the session cookie."""
     flow = read_login_state(cookie_of(request, FLOW_COOKIE))
     try:
         reply = await _signed_in(request, flow)
@@ -122,6 +122,6 @@ def _way(request: Request) -> OidcClient:
 
 
 def _return_to(request: Request) -> str:
-    """The address at which the provider hands over its answer; it knows the same one."""
+    """Get the registered redirect URI."""
     origin = request.app.state.public_url or f"{request.url.scheme}://{request.url.netloc}"
     return f"{origin}{RETURN}"

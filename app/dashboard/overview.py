@@ -1,4 +1,4 @@
-"""The first page: every tree of budgets by urgency, what runs now, and what was refused."""
+"""Home page: accounts by urgency, unfinished runs, latest refusals."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ routes = router()
 
 @routes.get("/")
 def show_overview(request: Request, page: PageDep, find: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """An organisation at a glance."""
+    """Show an organisation at a glance."""
     tag = page.etag(page.minute, read_change_token(page.call))
     unchanged = page.not_modified(tag)
     if unchanged is not None:

@@ -1,4 +1,4 @@
-"""The way of every page: who is signed in, then what it shows, as a whole or only what has changed."""
+"""Common parts of pages: authentication, rendering, partial updates, errors."""
 
 import hashlib
 import json
@@ -28,16 +28,16 @@ from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
 
 API: Final = "/v1"
-"""Beneath it programs ask, whatever they say that they take."""
+"""Path prefix of the API, where errors are always JSON."""
 
 PART_HEADER: Final = "X-Part"
-"""With it, a page sends only what may have changed: a script puts it in its place."""
+"""Request header of the script that asks for the changing part of a page only."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Content-Security-Policy of pages: nothing inline, and nothing from other hosts."""
+"""Content-Security-Policy of pages: nothing inline, nothing from other hosts."""
 
 NAV_ITEMS: Final = (
     ("Overview", "/", Permission.LEDGER_READ),
@@ -49,7 +49,7 @@ NAV_ITEMS: Final = (
     ("Keys", "/keys", Permission.KEY_MANAGE),
     ("Webhooks", "/webhooks", Permission.WEBHOOK_MANAGE),
 )
-"""Name, address, and what one must be allowed to, for each page that everybody may turn to."""
+"""Name, path and needed permission of each page in the navigation."""
 
 TEMPLATES: Final = Environment(
     loader=PackageLoader("app.dashboard"),
@@ -63,11 +63,7 @@ TEMPLATES.globals.update(asset=asset_url, version=version("epsilon-ledger"), Per
 
 
 class PageContext:
-    """Somebody who is signed in looks at a page.
-
-    Args:
-        request: for the page.
-    """
+    """A page request of a signed-in principal."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -76,59 +72,55 @@ class PageContext:
 
     @property
     def nav_items(self) -> list[tuple[str, str, Permission]]:
-        """The pages that are for the role of whoever is signed in."""
+        """Navigation items that the role may open."""
         return [item for item in NAV_ITEMS if self.has_permission(item[2])]
 
     @property
     def nav_path(self) -> str:
-        """The address of the page without what stands behind its first part."""
+        """First segment of the page's path."""
         return "/" + self._request.url.path.split("/")[1]
 
     @property
     def display_name(self) -> str:
-        """Who is signed in, short."""
+        """Abbreviated id of the principal."""
         actor = self.call.principal.actor
         return actor if actor.startswith("oidc:") else f"{actor[:4]}…{actor[-6:]}"
 
     @property
     def minute(self) -> str:
-        """The minute in which the page is looked at: what follows from the time alone is at most so old."""
+        """The current minute, part of the entity tag of pages that depend on the time."""
         return f"{self.call.now:%Y-%m-%dT%H:%M}"
 
     @property
     def path(self) -> str:
-        """The page's address, with its query."""
+        """Path and query of the page."""
         query = self._request.url.query
         return self._request.url.path + (f"?{query}" if query else "")
 
     def has_permission(self, needed: Permission) -> bool:
-        """Whether the role of whoever is signed in has a permission."""
+        """Check whether the principal's role has a permission."""
         return needed in PERMISSIONS[self.call.principal.role]
 
     def etag(self, *facts: object) -> str:
-        """An entity tag of a page that shows no more than what follows from some facts.
-
-        Args:
-            *facts: what the page's content depends on, besides who looks at it and this version of the service.
-        """
+        """Compute an entity tag from the principal, the version and what the page depends on."""
         caller = self.call.principal
         known = [version("epsilon-ledger"), caller.actor, caller.role, caller.scope, self.path, *facts]
         return f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
 
     def not_modified(self, tag: str) -> Response | None:
-        """The answer to a script that has a page's content already; None: it has not."""
+        """Get the 304 response, if a script has this content already."""
         if self._part and self._request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "private, no-cache"})
         return None
 
     def render(self, template: str, *, tag: str | None = None, status_code: int = 200, **facts: object) -> Response:
-        """A page, or its changing part for a script that asks for that.
+        """Render a page, or its changing part for a script.
 
         Args:
-            template: its name.
-            tag: of the content; None: it is taken from the content itself.
+            template: file name.
+            tag: entity tag; None: computed from the content.
             status_code: of the response.
-            **facts: what the template tells.
+            **facts: variables of the template.
         """
         cookie = cookie_of(self._request)
         context = {"page": self, "csrf": sessions.csrf_token(cookie) if cookie else "", "tag": tag or ""}
@@ -140,7 +132,7 @@ class PageContext:
 
 
 class PageRoute(APIRoute):
-    """A route that finds out who is signed in, and explains what goes wrong on a page of its own."""
+    """Route that authenticates by cookie and shows errors as pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
@@ -163,18 +155,13 @@ class PageRoute(APIRoute):
 
 
 def html(content: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A page, or a part of it, that loads nothing from elsewhere."""
+    """Build an HTML response with the security policy of pages."""
     always = {"Content-Security-Policy": POLICY, "Vary": f"Cookie, {PART_HEADER}"}
     return HTMLResponse(content, status, always | (headers or {}))
 
 
 async def error_page(request: Request, error: Exception) -> Response:
-    """What went wrong, for a person: the problem that the API would tell.
-
-    Args:
-        request: in which it was raised.
-        error: one of FORESEEN.
-    """
+    """Show a problem of the API as a page; `error` is one of EXPECTED_ERRORS."""
     reply = await problem_from_exception(request, error)
     told = json.loads(bytes(reply.body))
     signed_in = hasattr(request.state, "principal")
@@ -191,13 +178,13 @@ async def error_page(request: Request, error: Exception) -> Response:
 
 
 def login_page(request: Request, target: str, fault: str = "", status: int | None = None) -> Response:
-    """The page where people sign in.
+    """Build the sign-in page.
 
     Args:
         request: that is answered.
-        target: the page of this service to which it leads.
-        fault: why the try before has failed; empty: there was none.
-        status: of the answer; None: as it follows from the fault.
+        target: path to open after sign-in.
+        fault: error of the previous attempt, if any.
+        status: None: 401 with an error, else 200.
     """
     way: OidcClient | None = request.app.state.oidc_client
     content = TEMPLATES.get_template("login.html").render(
@@ -213,7 +200,7 @@ def login_page(request: Request, target: str, fault: str = "", status: int | Non
 
 
 def install_error_pages(app: FastAPI) -> None:
-    """Let an application tell people on a page that there is nothing at an address; programs get the problem."""
+    """Show a page for unknown addresses to browsers; API clients get a problem."""
 
     async def explain(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -227,7 +214,7 @@ def install_error_pages(app: FastAPI) -> None:
 
 
 def router() -> APIRouter:
-    """A router of pages for people who are signed in."""
+    """Create a router of authenticated pages."""
     return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 

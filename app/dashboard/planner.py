@@ -1,4 +1,4 @@
-"""The planner: what a training would cost, and what would fit, while one slides its numbers."""
+"""Planner page: cost of a training, and what fits a limit."""
 
 import asyncio
 from typing import Annotated, Any, Final, Literal
@@ -20,7 +20,7 @@ from app.service.worker_pool.pool import WORKER_POOL, Job
 routes = router()
 
 MOST_ACCOUNTS: Final = 12
-"""Whose what-if boxes are offered; of more, one says a part of the path."""
+"""Accounts listed with a link to their what-if form."""
 
 ACCOUNTANTS: Final = {
     "adaptive": "Ledger filter (adaptive)",
@@ -29,7 +29,7 @@ ACCOUNTANTS: Final = {
     "zcdp": "zCDP",
     "analytic_gaussian": "Analytic Gaussian",
 }
-"""By the API's names, in the order in which they stand."""
+"""Names of accountants, in the order shown."""
 
 SLIDERS: Final = {
     "noise": "0.3 20 log",
@@ -40,13 +40,13 @@ SLIDERS: Final = {
     "epsilon": "0.1 20 log",
     "delta": "1e-10 0.01 log",
 }
-"""From where to where a slider goes, and that it does so by factors; the field beside it takes more."""
+"""Range and scale of each slider; the field beside it accepts more."""
 
 Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class PlannerFields(Fields):
-    """What the planner asks for."""
+    """Fields of the planner."""
 
     noise: float = Field(default=1.1, ge=MIN_NOISE_MULTIPLIER, le=MAX_NOISE_MULTIPLIER)
     sampling: Literal["rate", "batch"] = "rate"
@@ -66,7 +66,7 @@ class PlannerFields(Fields):
         return batch
 
     def sketch(self) -> PlanDraft:
-        """The plan as the planner knows it."""
+        """Convert to the planner's draft."""
         by_batch = self.sampling == "batch"
         return PlanDraft(
             noise=self.noise,
@@ -82,7 +82,7 @@ class PlannerFields(Fields):
 
 @routes.get("/planner")
 async def show_planner(request: Request, page: PageDep) -> Response:
-    """A plan and its price, computed by another process: whoever waits for it takes no thread from those who train."""
+    """Show a plan and its cost, computed by a worker process so that no request thread waits."""
     tag = page.etag(await to_thread.run_sync(read_change_token, page.call))
     unchanged = page.not_modified(tag)
     if unchanged is not None:
@@ -118,14 +118,14 @@ def _shown(request: Request, page: PageContext, tag: str, found: Estimate | None
 
 
 def _values(given: dict[str, str]) -> dict[str, str]:
-    """What stands in the fields: what was written, or else the defaults."""
+    """Get the texts of the fields: as given, else defaults."""
     defaults = {name: field.default for name, field in PlannerFields.model_fields.items()}
     written = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in defaults.items()}
     return written | {name: text for name, text in given.items() if name in defaults and text.strip()}
 
 
 def _side_by_side(found: Estimate | None) -> list[dict[str, Any]]:
-    """A row for each way of accounting: what it says under each relation; None: it does not apply there."""
+    """List the readings of each accountant by relation; None where it does not apply."""
     if found is None:
         return []
     by_relation = {
@@ -142,7 +142,7 @@ def _side_by_side(found: Estimate | None) -> list[dict[str, Any]]:
 
 
 def _chart(found: Estimate | None) -> Chart:
-    """Epsilon over steps for several noises, the sketch's own first, with the limit."""
+    """Chart epsilon over steps for several noise multipliers, with the limit."""
     lines: list[Series] = []
     if found is not None and found.curves:
         own = found.sketch.noise
@@ -157,7 +157,7 @@ def _chart(found: Estimate | None) -> Chart:
 
 
 def _what_if(found: Estimate | None) -> dict[str, str]:
-    """The sketch's numbers as an account's what-if box takes them."""
+    """Get the query of an account's what-if form for this plan."""
     if found is None:
         return {}
     sketch = found.sketch
@@ -165,7 +165,7 @@ def _what_if(found: Estimate | None) -> dict[str, str]:
 
 
 def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:
-    """Id, name and text of what can be copied."""
+    """Get id, name and text of the code samples."""
     if found is None or found.event is None:
         return []
     sketch, event = found.sketch, found.event

@@ -1,4 +1,4 @@
-"""What runs may do: rule by rule what holds, where it comes from, and the form that changes it."""
+"""Page of policies."""
 
 from typing import Annotated, Final
 
@@ -35,7 +35,7 @@ routes = router()
 
 @routes.get("/policies")
 def show_policies(request: Request, page: PageDep, account: Annotated[str, Query(max_length=2000)] = "") -> Response:
-    """The organisation's policy, or that of one account with all that holds there."""
+    """Show the policy of the organisation or of one account, and the form that changes it."""
     tag = page.etag(read_change_token(page.call))
     unchanged = page.not_modified(tag)
     if unchanged is not None:

@@ -1,4 +1,4 @@
-"""The page of a run: its curve, what it was told, and whether it does what it has declared."""
+"""Page of a run."""
 
 from typing import Final
 
@@ -26,12 +26,12 @@ KINDS: Final = {
     DeviationKind.STEPS: "steps",
     DeviationKind.STEPS_PER_HOUR: "steps an hour",
 }
-"""What a deviation is about, in words."""
+"""Labels of deviations."""
 
 
 @routes.get("/runs/{run_id}")
 def show_run(run_id: str, request: Request, page: PageDep) -> Response:
-    """A run: what it has spent of what, over its steps."""
+    """Show the spending, refusals, deviations and reservations of a run."""
     tag = page.etag(page.minute, read_run_stamp(page.call, run_id))
     unchanged = page.not_modified(tag)
     if unchanged is not None:
@@ -54,7 +54,7 @@ def show_run(run_id: str, request: Request, page: PageDep) -> Response:
 
 
 def event_words(event: DpEvent) -> str:
-    """What an event does to the data, for people."""
+    """Describe an event in words."""
     mechanisms = " and ".join(dict.fromkeys(type_name(leaf).replace("_", " ") for leaf in leaves(event)))
     words = [mechanisms[:1].upper() + mechanisms[1:]]
     noise, sampled = smallest_noise(event), sampling_of(event)

@@ -1,4 +1,4 @@
-"""What a person may choose among."""
+"""Options of select fields."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from app.dashboard.page_context import PageContext
 from app.service.queries.account_status import AccountStatusCache
 
 MOST: Final = 300
-"""Accounts that are offered; of more than these, a path is typed."""
+"""Accounts offered; with more, users type a path."""
 
 
 def account_paths(request: Request, page: PageContext) -> list[str]:
-    """Paths of populations and budgets within a visitor's reach, in order; those above first if there are many."""
+    """List paths of visible accounts in order, those at the top first."""
     statuses: AccountStatusCache = request.app.state.account_statuses
     with page.call.db.read(page.call.organisation_id) as tx:
         found = statuses.read(tx, page.call)

@@ -1,4 +1,4 @@
-"""A plan as lines that can be copied: a call of the API, and of the client's; tests run both."""
+"""Code samples for a plan; tests run them."""
 
 import json
 from collections.abc import Mapping
@@ -9,23 +9,13 @@ from app.service.planning.estimator import PlanDraft
 
 
 def as_curl(sketch: PlanDraft, event: DpEvent) -> str:
-    """The question of a sketch's epsilon as a call of the API.
-
-    Args:
-        sketch: as asked.
-        event: one step of it.
-    """
+    """Write the epsilon request of a draft as a curl command."""
     body: dict[str, Any] = {"events": [{"event": event_to_dict(event), "count": sketch.steps}], "delta": sketch.delta}
     return _curl("/v1/accounting/epsilon", body | _setting(sketch))
 
 
 def as_python(sketch: PlanDraft, event: DpEvent) -> str:
-    """The same by the client, and a run that asks before each of these steps.
-
-    Args:
-        sketch: as asked.
-        event: one step of it.
-    """
+    """Write the same for the Python client, with a run that asks before each step."""
     maker, made = _made(event)
     setting = "".join(f", {name}={value!r}" for name, value in _setting(sketch).items())
     return "\n".join(
@@ -57,7 +47,7 @@ def _setting(sketch: PlanDraft) -> dict[str, Any]:
 
 
 def _made(event: DpEvent) -> tuple[set[str], str]:
-    """The client's functions that make an event, and the call of them."""
+    """Get the client's factory functions of an event, and the expression."""
     match event:
         case Gaussian(noise_multiplier=noise):
             return {"gaussian"}, f"gaussian({noise!r})"

@@ -1,4 +1,4 @@
-"""Where alerts go and whether they arrive, what was told last, and of what an account tells."""
+"""Page of webhooks, deliveries, alerts and alert settings."""
 
 from typing import Annotated, Final
 
@@ -38,11 +38,11 @@ def show_webhooks(
     account: Annotated[str, Query(max_length=2000)] = "",
     after: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """Webhooks with their state, the latest alerts, and the form for the alerts of one account."""
+    """Show webhooks, the latest alerts, and the alert settings of one account."""
     found = read_webhooks(page.call, after=decode_cursor(after), limit=SHOWN + 1)
     shown, following = split_page(found, SHOWN, lambda each: each.webhook.id)
     alerts = list_alerts(page.call, account=None, kind=None, before=None, limit=ALERTS)
-    # What is delivered is no act: so the page is compared by its content.
+    # Deliveries are no audit entries, so the tag is computed from the content.
     tag = page.etag(page.minute, read_change_token(page.call), shown, alerts)
     unchanged = page.not_modified(tag)
     if unchanged is not None:
@@ -66,7 +66,7 @@ def show_webhooks(
 
 
 def _chosen(page: PageContext, account: str) -> tuple[object, str]:
-    """The account whose alerts are to be changed and of what it tells, and what is wrong with it."""
+    """Find the account whose settings are edited, or an error message."""
     if not account:
         return None, ""
     try:

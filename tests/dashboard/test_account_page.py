@@ -88,10 +88,10 @@ def test_what_if_answers_as_the_steps_of_a_run_would_be_answered(
     answer = ledger.post(f"/v1/runs/{run}/steps?dry_run=true", asked_steps, "trainer")
     assert ("It fits" in told) == answer.is_success
     if answer.is_success:
-        assert f"at most {steps + answer.json()['steps_remaining']} fit" in told
+        assert f"At most {steps + answer.json()['steps_remaining']} such steps fit" in told
     else:
         fitting, least = answer.json()["max_count_that_fits"], answer.json()["noise_multiplier_that_fits"]
-        assert (f"at most {fitting} fit" if fitting else "No such step fits") in told
+        assert (f"At most {fitting} such steps fit" if fitting else "No such step fits") in told
         assert f"a noise multiplier of {least:g} or more" in told
         assert "blocked by " + answer.json()["binding_account_path"] in told
 

@@ -1,10 +1,10 @@
-// Sends to the API what a person changes: `<form data-call="POST /v1/api-keys">` collects its fields to JSON, asks before it
-// does anything (data-confirm, data-yes, data-reason), sends it once, and tells what came of it (data-done, data-done201,
+// Sends forms to the API: `<form data-call="POST /v1/api-keys">` collects its fields to JSON, asks for confirmation
+// (data-confirm, data-yes, data-reason), sends the request once, and shows the outcome (data-done, data-done201,
 // data-then, data-then202, data-shows for a secret). A button's data- attributes win over its form's. templates/api_forms.html has macros.
 const SLOWEST = 60000, MESSAGE_MILLISECONDS = 9000;
 const UNKNOWN = "The outcome is unknown. It is safe to repeat: the same request is never applied twice.";
 const UNKNOWN_SECRET = "The outcome is unknown. Check whether it exists before you repeat it.";
-const keys = new Map(); // by what was sent: the Idempotency-Key of those calls of which nobody knows what came of them
+const keys = new Map(); // Idempotency-Key of each request whose outcome is unknown
 const underway = new Set(), labels = new WeakMap();
 const message = document.getElementById("message");
 const csrf = document.querySelector('meta[name="csrf-token"]')?.content || "";
@@ -71,7 +71,7 @@ function nested(found) {
   return body;
 }
 
-// The request that a form stands for: places in the address take fields, and the others go into the body.
+// The request of a form: placeholders in the address take fields, the others go into the body.
 function requestOf(form, how) {
   const found = collect(form), shown = Object.fromEntries(found);
   const [method, address] = how.call.split(" ");
@@ -85,7 +85,7 @@ function requestOf(form, how) {
   return { method, path, found, shown };
 }
 
-// A part of the body that is sent even if nothing is in it, such as a policy that says nothing.
+// A part of the body that is sent even if it is empty, such as a policy without rules.
 function nestedDefault(found, place) {
   if (![...found.keys()].some((name) => name.startsWith(`${place}.`))) found.set(place, {});
 }
@@ -126,7 +126,7 @@ function clear(form) {
   }
 }
 
-// Says what is wrong, in place: at the fields that are meant, and the rest before the button.
+// Shows errors at their fields, and the others before the button.
 function complain(form, words, faults = []) {
   clear(form);
   const others = [];
@@ -176,7 +176,7 @@ function dialogOf(title, ...content) {
   return dialog;
 }
 
-// Asks before something is done; the question stays open until it is, so that what is wrong is said there.
+// Asks for confirmation; the dialog stays open until the request succeeds, and shows its errors.
 function ask(form, how, request) {
   const yes = make("button", { className: how.danger === undefined ? "strong" : "danger", textContent: how.yes || "Do it" });
   const no = make("button", { type: "button", textContent: "Cancel" });
@@ -226,7 +226,7 @@ function showOnce(how, secret) {
   });
 }
 
-// Tells what came of it, and shows the page as it is now; the button of a page that is left stays as it is.
+// Shows the outcome and refreshes the page.
 async function finish(form, how, button, status, answer) {
   if (how.shows && answer[how.shows]) await showOnce(how, answer[how.shows]);
   const words = filled(how[`done${status}`] || how.done || "Done.", answer), then = how[`then${status}`] || how.then;
@@ -244,7 +244,7 @@ async function finish(form, how, button, status, answer) {
   document.dispatchEvent(new CustomEvent("page:refresh"));
 }
 
-// Sends it, once; what is wrong is said where it can be mended.
+// Sends the request, once, and shows errors where they can be corrected.
 async function go(form, how, request, button, shown, dialog) {
   const same = `${request.method} ${request.path}`;
   if (underway.has(same)) return;

@@ -1,9 +1,9 @@
-// Draws the charts of a page with Chart.js, from the numbers that stand beside them, and again when these change.
+// Draws a page's charts with Chart.js from the JSON beside them, and again when it changes.
 const drawn = new Map();
 const root = document.documentElement;
 const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 
-// Colour is never all that tells lines apart: dashes and the shapes of points do, too.
+// Lines differ by dash and point shape too, not by colour alone.
 const ROLES = {
   spent: { colour: "spent", width: 2.5 },
   reserved: { colour: "reserved", dash: [8, 3] },
@@ -49,7 +49,7 @@ const PACES = [SECOND, 5 * SECOND, 15 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE,
   DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 182 * DAY, 364 * DAY, 3640 * DAY];
 const moment = (at) => new Date(at).toISOString().replace("T", " ").slice(0, 19);
 
-// Moments are divided by our own ticks, since those of the library are in the zone of whoever looks.
+// Own time ticks in UTC; those of the library are in the browser's zone.
 function timeTicks(scale) {
   const pace = PACES.find((each) => (scale.max - scale.min) / each <= Math.max(2, scale.width / 110)) ?? PACES.at(-1);
   const [from, to] = pace >= DAY ? [0, 10] : pace >= MINUTE ? [5, 16] : [11, 19];

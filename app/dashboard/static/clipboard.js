@@ -1,4 +1,4 @@
-// A button beside each `<pre data-copy="name">` that copies what stands there; without script one marks it by hand.
+// Adds a copy button to each `<pre data-copy="name">`.
 const message = document.getElementById("message");
 let timer = 0;
 

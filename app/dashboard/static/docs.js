@@ -1,4 +1,4 @@
-// Shows the API's description. Who is signed in here asks with the session's cookie: that reads, and what writes takes a key.
+// Shows Swagger UI. The session cookie allows requests that read; others need an API key.
 const place = document.getElementById("docs");
 
 SwaggerUIBundle({

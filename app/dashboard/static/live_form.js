@@ -8,7 +8,7 @@ function addressOf(form) {
   return `${form.getAttribute("action")}?${new URLSearchParams(given)}`;
 }
 
-// What is wrong with a field is a region "<id>-fault" beside it.
+// Errors of a field are in the region "<id>-fault" beside it.
 function mark(form) {
   for (const field of form.elements) {
     const fault = field.id && document.getElementById(`${field.id}-fault`);

@@ -1,5 +1,4 @@
-// Keeps what a page shows up to date while somebody looks at it: asks with the tag of what is there, and puts only the
-// regions in their places that have changed.
+// Polls a visible page with its entity tag and replaces the regions that changed.
 const EVERY = 4000, SLOWEST = 60000;
 const main = document.getElementById("page");
 const live = document.getElementById("live");
@@ -14,12 +13,12 @@ function keep(fresh, old) {
   }
 }
 
-// Somebody answers a question in it, or has written something that is not sent yet.
+// A dialog is open in it, or a field has unsent input.
 const isInUse = (region) => region.contains(document.querySelector("dialog[open]"))
   || [...region.querySelectorAll("input, textarea")].some((each) => (
     ["checkbox", "radio"].includes(each.type) ? each.checked !== each.defaultChecked : each.value !== each.defaultValue));
 
-// Whether all that has changed is in its place; `sent`: what somebody has written was sent, and need not stay.
+// Returns whether all changed regions were replaced; `sent`: input was sent and need not stay.
 function put(text, sent) {
   const fresh = document.createElement("template");
   fresh.innerHTML = text;
@@ -72,7 +71,7 @@ function plan() {
   if (document.visibilityState === "visible") timer = setTimeout(ask, pause);
 }
 
-// A form that asks by itself has fetched the page at its new address: nothing older may come after that.
+// A live form has fetched the page at its new address: drop older responses.
 document.addEventListener("page:came", ({ detail }) => {
   asking?.abort();
   tag = detail.tag;

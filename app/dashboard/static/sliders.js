@@ -1,5 +1,4 @@
-// A slider above each `<input data-slider="from to log">`: it moves the field's number, which may also lie beyond its ends.
-// By factors, since a noise of 1 and one of 2 differ as 10 and 20 do; without script the field alone is there.
+// Adds a logarithmic slider to each `<input data-slider="from to log">`; the field also accepts numbers beyond its ends.
 const STEPS = 400;
 
 function sliderOf(field) {

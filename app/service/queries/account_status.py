@@ -131,12 +131,12 @@ class AccountStatusCache:
         self._known: LruCache[tuple[str, str], tuple[tuple[object, ...], AccountStatus]] = LruCache(CACHED_ACCOUNTS)
 
     def read(self, tx: Connection, call: RequestContext, *, beneath: str | None = None) -> list[AccountStatus]:
-        """Every population and budget within the caller's reach, or beneath one; without their pace.
+        """Get the status of visible accounts, or of one and those under it, without burn rates.
 
         Args:
             tx: a reader's transaction.
             call: who asks.
-            beneath: only those on or beneath this account, which is within their reach.
+            beneath: only this account and those under it.
 
         Returns:
             Those above first.
