@@ -23,8 +23,8 @@ WORDS: Final = {
     AlertType.EXHAUSTED: "budget exhausted",
     AlertType.FORECAST: "limit expected soon",
     AlertType.OVERDRAWN: "run over its limit",
-    AlertType.SILENT: "trainer silent",
-    AlertType.FORFEITED: "reservation forfeited",
+    AlertType.RESERVATION_STALE: "trainer silent",
+    AlertType.RESERVATION_FORFEITED: "reservation forfeited",
     AlertType.TEST: "test event",
 }
 

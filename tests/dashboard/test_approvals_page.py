@@ -19,7 +19,7 @@ def test_a_quarantine_that_would_be_lifted_is_told_with_what_was_found(ledger: L
     reason = {"reason": "The backup of the night is back."}
     assert ledger.post(f"/v1/accounts/{budget}/quarantine/lift", reason, "auditor").status_code == 201
     told = words(visit(ledger, "/approvals", signed_in(ledger)))
-    assert f"The quarantine of {TEAM} would be lifted" in told
+    assert f"The quarantine of {TEAM} and of all accounts under it would be lifted" in told
     assert "its spent curve is not the sum of its charges" in told
     assert "The backup of the night is back." in told
 

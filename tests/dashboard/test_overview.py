@@ -26,7 +26,7 @@ def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: 
     team = page.locator(".tree .account-status", has_text="outcome-models")
     expect(team).to_contain_text("nearly exhausted")
     expect(team).to_contain_text(re.compile(r"% a day: \d+ (minutes|hours) left"))
-    expect(page.locator(".tree .account-status", has_text="readmission")).to_contain_text("held")
+    expect(page.locator(".tree .account-status", has_text="readmission")).to_contain_text("reserved")
     refused = page.get_by_role("region", name="Latest refusals").get_by_role("row", name="transformer").first
     expect(refused).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
     expect(refused.get_by_role("link").first).to_have_attribute("href", re.compile(r"^/decisions/run_\w+/\d+$"))
@@ -140,12 +140,12 @@ def test_an_account_whose_row_is_damaged_hides_no_other(ledger: Ledger) -> None:
     cookie = signed_in(ledger, "admin")
     told = words(visit(ledger, "/", cookie))
     assert "1 over the limit, quarantined or damaged" in told
-    assert re.search("icu-team damaged row: verify the ledger cannot be read", told)
+    assert re.search("icu-team damaged row: verify the ledger unreadable", told)
     assert re.search("imaging 0.000 of 3, 3.000 free", told)
     for path in (f"/accounts/{other}", f"/accounts/{population}", "/planner", "/approvals", "/policies", "/keys"):
         assert visit(ledger, path, cookie).status_code == 200, path
     told = words(visit(ledger, f"/accounts/{population}", cookie))
-    assert re.search(r"icu-team budget \d\.\d % cannot be read", told)
+    assert re.search(r"icu-team budget \d\.\d % unreadable", told)
     assert "verify says how cannot be read" in told
     page = visit(ledger, f"/accounts/{team}", cookie)
     assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")

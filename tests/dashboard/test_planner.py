@@ -39,7 +39,7 @@ def test_sliding_a_number_answers_at_once_and_has_an_address(page: Page, server:
         slider.press("ArrowRight")
     expect(cost).to_contain_text("fits")
     expect(cost).not_to_contain_text("does not fit")
-    expect(page.locator("[aria-live=polite]").filter(has_text="Limit needed:")).to_contain_text("and fits")
+    expect(page.locator("[aria-live=polite]").filter(has_text="Limit needed:")).to_contain_text("the plan fits")
     expect(slider).to_be_focused()
     noise = float(page.get_by_label("Noise multiplier", exact=True).input_value())
     assert noise > 1.28
@@ -166,7 +166,7 @@ def test_a_button_copies(page: Page, server: LiveServer, sign_in: SignIn) -> Non
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     sign_in(page, server, "viewer")
     page.goto(f"{server.url}/planner")
-    page.get_by_role("button", name="Copy: by the client").click()
+    page.get_by_role("button", name="Copy: python client").click()
     expect(page.locator("#message")).to_contain_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == page.locator("#python").inner_text()
 

@@ -16,7 +16,7 @@ from app.service.queries.runs import get_run
 from tests.conftest import SAMPLED, Ledger, open_ledger
 
 PART = TEMPLATES.from_string(
-    '{% from "run_actions.html" import run_actions with context %}{{ run_actions(record, visit) }}'
+    '{% from "run_actions.html" import run_actions with context %}{{ run_actions(record, page) }}'
 )
 PLAN = {"plan": [{"event": SAMPLED, "count": 5}]}
 
@@ -37,7 +37,7 @@ def _shown(ledger: Ledger, run: str, role: Role) -> str:
     def may(needed: Permission) -> bool:
         return needed in PERMISSIONS[role]
 
-    return PART.render(record=record, visit=SimpleNamespace(may=may))
+    return PART.render(record=record, page=SimpleNamespace(has_permission=may))
 
 
 def _calls(text: str, run: str) -> list[str]:
