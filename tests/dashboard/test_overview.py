@@ -146,7 +146,7 @@ def test_an_account_whose_row_is_damaged_hides_no_other(ledger: Ledger) -> None:
         assert visit(ledger, path, cookie).status_code == 200, path
     told = words(visit(ledger, f"/accounts/{population}", cookie))
     assert re.search(r"icu-team budget \d\.\d % unreadable", told)
-    assert "verify says how cannot be read" in told
+    assert "verify the ledger unreadable" in told
     page = visit(ledger, f"/accounts/{team}", cookie)
     assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
     assert "The row of mimic/icu-team is damaged" in words(page)
