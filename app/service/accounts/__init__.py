@@ -1,1 +1,1 @@
-"""Open populations and budgets, and find them."""
+"""Create and look up populations and budgets."""

@@ -1,4 +1,4 @@
-"""Populations and the budgets beneath them."""
+"""Creation and listing of populations and budgets."""
 
 from collections.abc import Callable
 
@@ -23,25 +23,22 @@ from app.service.idempotency import IdempotentRequest, StoredResponse, run_idemp
 def check_population(
     tx: Connection, call: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
 ) -> Account:
-    """Let pass the terms of a population that could be opened now.
+    """Validate a population and build its account; nothing is written.
 
     Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who opens it, or proposes it.
+        tx: a writer's; it has locked the organisation.
+        call: of the creator or the proposer.
         terms: name, limit, filter, planned workload.
         population: privacy unit, neighboring relation, size.
-        ready: has the curves of what is planned.
-
-    Returns:
-        Its account, not yet in the database.
+        ready: costs of the planned workload.
 
     Raises:
-        NameTakenError: the organisation has a population of this name, or of one that looks like it.
-        InvalidInputError: its parts are not attested as its relation needs.
+        NameTakenError: a population has this name or a lookalike.
+        InvalidInputError: the attestation of its partitions is missing or incomplete.
         DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: nothing could ever be admitted.
+        LimitTooSmallError: no step could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
-        PolicyViolationError: a policy does not allow it.
+        PolicyViolationError: a policy forbids it.
     """
     proposed = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
     account = validate_spec(proposed, population, ready)
@@ -61,18 +58,9 @@ def open_population(
     *,
     attested_by: str | None = None,
 ) -> AccountView:
-    """Open a population in a transaction that has locked the organisation; as `check_population`, which it does before.
+    """Validate and create a population; arguments and errors as `check_population`.
 
-    Args:
-        tx: the transaction.
-        call: who opens it.
-        terms: name, limit, filter, planned workload.
-        population: privacy unit, neighboring relation, size.
-        ready: has the curves of what is planned.
-        attested_by: who has attested that its parts are disjoint; None: the caller.
-
-    Returns:
-        The population.
+    `attested_by` is the actor who attested that its partitions are disjoint; None for the caller.
     """
     account = check_population(tx, call, terms, population, ready)
     return _open(tx, call, account, [], population, terms, attested_by=attested_by)
@@ -85,27 +73,24 @@ def create_budget(
     identity: IdempotentRequest,
     render: Callable[[AccountView], str],
 ) -> StoredResponse:
-    """Open a budget beneath a population or another budget.
+    """Create a budget under a population or another budget.
 
     Args:
         call: needs ACCOUNT_MANAGE.
-        parent: id, or path of names.
+        parent: id or path.
         terms: name, limit, filter, planned workload.
         identity: of the request.
-        render: makes the reply's body.
-
-    Returns:
-        The reply.
+        render: builds the response body.
 
     Raises:
-        NotFoundError: there is no such parent.
-        InvalidInputError: the tree would become too deep or the parent has too many parts, its own parts are not
-            attested as its relation needs, or its block is none or overlaps another one.
-        NameTakenError: the parent has a budget of this name.
+        NotFoundError: the parent does not exist.
+        InvalidInputError: the tree would be too deep, the parent has too many partitions, the attestation is missing
+            or incomplete, or the block is not allowed here or overlaps another one.
+        NameTakenError: the parent has a budget of this name or a lookalike.
         DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: nothing could ever be admitted.
+        LimitTooSmallError: no step could ever be admitted.
         UnsupportedEventError: a planned event has no sound bound under the relation.
-        PolicyViolationError: a policy does not allow it.
+        PolicyViolationError: a policy forbids it.
     """
     call.require_permission(Permission.ACCOUNT_MANAGE)
 
@@ -118,7 +103,7 @@ def create_budget(
 def open_budget(
     tx: Connection, call: RequestContext, above: AccountRecord, terms: AccountSpec, ready: PrecomputedCosts
 ) -> AccountView:
-    """Open a budget in a transaction that has locked the organisation; as `create_budget`, by a caller who may."""
+    """Create a budget as `create_budget`; the organisation is locked and the caller authorised."""
     if above.account.depth >= MAX_DEPTH:
         raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
     check_part(tx, call, above.account, terms.block)
@@ -132,19 +117,11 @@ def open_budget(
 
 
 def get_account(call: RequestContext, kind: AccountKind, account_id: str) -> AccountView:
-    """Read a population or a budget.
-
-    Args:
-        call: needs LEDGER_READ.
-        kind: population or budget.
-        account_id: its id.
-
-    Returns:
-        The account.
+    """Get a population or a budget by id; needs LEDGER_READ.
 
     Raises:
-        NotFoundError: the organisation has none of this kind and id.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the organisation has no account of this kind and id.
+        InsufficientScopeError: it is outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -165,21 +142,18 @@ def list_accounts(
     after: str | None,
     limit: int,
 ) -> list[AccountView]:
-    """Read populations or budgets in the order of their creation, those within the caller's reach.
+    """List populations or budgets in the caller's scope by creation time.
 
     Args:
         call: needs LEDGER_READ.
         kind: population or budget.
-        parent: only those directly beneath this account (id or path).
-        path: only the one at this path.
-        after: only those after this id.
-        limit: how many at the most.
-
-    Returns:
-        The accounts.
+        parent: id or path; only direct children of this account.
+        path: only the account at this path.
+        after: cursor: only accounts after this id.
+        limit: page size.
 
     Raises:
-        NotFoundError: there is no such parent.
+        NotFoundError: the parent does not exist.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -190,16 +164,16 @@ def list_accounts(
 
 
 def require_name_free(tx: Connection, call: RequestContext, parent_id: str | None, name: str) -> None:
-    """Let an account have a name that nobody takes for that of another one beside it.
+    """Refuse a name that a sibling has, or that looks like a sibling's.
 
     Args:
-        tx: a writer's transaction, which has locked the organisation: no other name is taken meanwhile.
-        call: who opens it.
-        parent_id: the account above; None: it is a population.
-        name: of the account.
+        tx: a writer's; it has locked the organisation, so that no sibling is created meanwhile.
+        call: gives the organisation.
+        parent_id: None for a population.
+        name: of the new account.
 
     Raises:
-        NameTakenError: another one has this name, or one that looks like it.
+        NameTakenError: the name is taken.
     """
     others = accounts.names_beside(tx, call.organisation_id, parent_id)
     if name in others:

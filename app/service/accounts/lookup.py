@@ -1,4 +1,4 @@
-"""Accounts as requests name them: by id, or by path of names."""
+"""Lookup of accounts by id or path, within the caller's scope."""
 
 from sqlalchemy import Connection
 
@@ -11,20 +11,20 @@ from app.service.auth.request_context import RequestContext
 
 
 def require_reach(tx: Connection, call: RequestContext, account_id: str) -> None:
-    """Let the caller pass to an account that lies on or beneath the one to which its role is bound.
+    """Require that an account is at or under the caller's scope.
 
     Raises:
-        InsufficientScopeError: it lies elsewhere.
+        InsufficientScopeError: it is outside the scope.
     """
     if call.principal.scope is not None:
         call.require_scope(locks.ids_above(tx, call.organisation_id, account_id))
 
 
 def require_every_budget(tx: Connection, call: RequestContext, account_id: str) -> None:
-    """Let the caller decide about a run only if every budget that it charges is in the caller's reach, not just one.
+    """Require that every budget charged by a run is in the caller's scope.
 
     Raises:
-        InsufficientScopeError: one of them lies elsewhere.
+        InsufficientScopeError: one of them is outside the scope.
     """
     if call.principal.scope is None:
         return
@@ -36,11 +36,11 @@ def require_every_budget(tx: Connection, call: RequestContext, account_id: str) 
 
 
 def find_account(tx: Connection, call: RequestContext, reference: str) -> AccountRecord:
-    """The account that a request names: a population or a budget by id or path, or a run by id.
+    """Find a population or budget by id or path, or a run by id.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the organisation has no such account.
+        InsufficientScopeError: it is outside the caller's scope.
     """
     found = accounts.find(tx, call.organisation_id, reference)
     if found is None:
@@ -50,19 +50,13 @@ def find_account(tx: Connection, call: RequestContext, reference: str) -> Accoun
 
 
 def find_path_of(tx: Connection, call: RequestContext, reference: str) -> list[AccountRecord]:
-    """An account that a request names and all accounts above it, locked if the transaction writes.
+    """Read an account and its ancestors, root first; a writing transaction locks them.
 
-    Args:
-        tx: the caller's transaction.
-        call: who asks.
-        reference: as of `find_account`; by its id, the account is read once.
-
-    Returns:
-        None above one beneath it; the account is the last.
+    The reference is as in `find_account`; an id saves one read.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the organisation has no such account.
+        InsufficientScopeError: it is outside the caller's scope.
     """
     path = accounts.path_of(tx, call.organisation_id, reference)
     if not path:
@@ -72,19 +66,11 @@ def find_path_of(tx: Connection, call: RequestContext, reference: str) -> list[A
 
 
 def find_parent(tx: Connection, call: RequestContext, reference: str) -> AccountRecord:
-    """The population or budget that a request names.
-
-    Args:
-        tx: the caller's transaction.
-        call: who asks.
-        reference: id, or path of names such as "mimic/icu-team".
-
-    Returns:
-        The account.
+    """Find a population or budget by id, or by a path such as "mimic/icu-team".
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the organisation has no such account.
+        InsufficientScopeError: it is outside the caller's scope.
     """
     found = accounts.find(tx, call.organisation_id, reference)
     if found is None or found.account.kind is AccountKind.RUN:

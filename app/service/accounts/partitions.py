@@ -1,4 +1,4 @@
-"""Accounts that are composed of disjoint parts, and what stands beside an account when it is read."""
+"""Parallel composition: attestations, data blocks and account views."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from app.service.auth.request_context import RequestContext
 
 @dataclass(frozen=True, slots=True)
 class ParallelSpec:
-    """What is said of an account whose children are disjoint parts.
+    """The attestation that an account's children are disjoint partitions.
 
     Args:
-        partitions_per_unit: in how many of them a privacy unit may lie.
-        attestation: why they are disjoint, and chosen independently of the data; None: nothing was said.
-        replacement_assumption: what becomes of a unit that is replaced; None: nothing was said.
+        partitions_per_unit: number of partitions that one privacy unit may be in.
+        attestation: why they are disjoint and chosen independently of the data.
+        replacement_assumption: effect of replacing a unit; only for replace_one.
     """
 
     partitions_per_unit: int
@@ -33,13 +33,13 @@ class ParallelSpec:
 
 @dataclass(frozen=True, slots=True)
 class AccountView:
-    """A population or a budget as it is read.
+    """A population or budget with its partition data.
 
     Args:
         record: the account.
-        population: the account of its population, which nothing that was lost ever leaves.
-        attestation: why its children are disjoint parts, if they are.
-        block: the data that it stands for, if it is a block.
+        population: the population's account, whose privacy loss only grows.
+        attestation: None unless its children are composed in parallel.
+        block: None unless it is a data block.
     """
 
     record: AccountRecord
@@ -49,7 +49,7 @@ class AccountView:
 
 
 def partition_payload(said: Attestation | None, block: Block | None) -> dict[str, object]:
-    """What an organisation's acts say of an account's parts, or of it as a part."""
+    """Build the part of an audit payload about attestation and block."""
     facts: dict[str, object] = {}
     if said is not None:
         facts["attestation"] = said.text
@@ -62,26 +62,23 @@ def partition_payload(said: Attestation | None, block: Block | None) -> dict[str
 
 
 def budget_payload(budgets: Sequence[str]) -> dict[str, object]:
-    """What they say of the budgets that a run charges, if there is more than the one that it lies beneath."""
+    """Build the audit payload of a run's budgets; empty for a single one, its parent."""
     return {"budgets": list(budgets)} if len(budgets) > 1 else {}
 
 
 def build_attestation(
     call: RequestContext, said: ParallelSpec, relation: NeighboringRelation, by: str | None = None
 ) -> Attestation:
-    """What is kept of an account whose children are disjoint parts.
+    """Build the attestation of an account composed in parallel.
 
     Args:
-        call: who says so, and when.
-        said: of the account.
+        call: gives caller and time.
+        said: partitions, attestation, assumption.
         relation: of its population.
-        by: who has said so; None: the caller.
-
-    Returns:
-        The attestation.
+        by: the actor who attests; None for the caller.
 
     Raises:
-        InvalidInputError: the attestation is missing, or does not say what the relation needs.
+        InvalidInputError: the attestation is missing, or the relation needs or forbids the replacement assumption.
     """
     if said.attestation is None or not said.attestation.strip():
         raise InvalidInputError(
@@ -104,16 +101,11 @@ def build_attestation(
 
 
 def check_part(tx: Connection, call: RequestContext, parent: Account, block: Block | None) -> None:
-    """Refuse a part too many, and a block that is no part or overlaps another one.
-
-    Args:
-        tx: the transaction in which the budget will be opened.
-        call: who asks.
-        parent: of the budget.
-        block: the data that it stands for, if it is a block.
+    """Check that the parent has room for a new budget and for its data block.
 
     Raises:
-        InvalidInputError: it is so.
+        InvalidInputError: the parent has the maximum of partitions, the parent of a block is not composed in parallel,
+            or the block overlaps another one.
     """
     if parent.partitions_per_unit is None:
         if block is not None:
@@ -138,16 +130,7 @@ def check_part(tx: Connection, call: RequestContext, parent: Account, block: Blo
 
 
 def account_views(tx: Connection, call: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:
-    """Accounts with what stands beside them.
-
-    Args:
-        tx: the caller's transaction.
-        call: who asks.
-        records: populations and budgets.
-
-    Returns:
-        As many, in the same order.
-    """
+    """Add population, attestation and block to accounts; the order is kept."""
     roots = {each.account.id: each.account for each in records if each.account.kind is AccountKind.POPULATION}
     missing = {each.account.population_id for each in records} - roots.keys()
     if missing:

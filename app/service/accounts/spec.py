@@ -1,4 +1,4 @@
-"""What accounts are opened with, and what of that must hold."""
+"""Specification of a new account and its validation."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,16 +26,16 @@ ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", Account
 
 @dataclass(frozen=True, slots=True)
 class AccountSpec:
-    """What an account is opened with.
+    """The specification of a new account.
 
     Args:
         name: unique among its siblings, for populations and budgets.
         limit: None only for a run.
         filter: how the limit is enforced.
-        planned: the workload that adaptive weights are chosen for.
-        parallel: what is said of its children, if they are disjoint parts.
-        window: when something may be charged to it.
-        block: the data that it stands for, if it is a block.
+        planned: the workload that adaptive weights are tuned for.
+        parallel: None unless its children are disjoint partitions.
+        window: the time in which it may be charged.
+        block: None unless it is a data block.
     """
 
     name: str
@@ -57,19 +57,16 @@ def new_account(
     *,
     depth: int = 0,
 ) -> Account:
-    """A new account, nothing spent.
+    """Build a new account with nothing spent; it is not yet written.
 
     Args:
-        tx: the transaction in which it will be appended.
-        call: who asks.
+        tx: transaction that will insert the account.
+        call: gives the organisation and the time.
         kind: population, budget or run.
-        parent: the account above; None for a population.
-        terms: what it is opened with.
+        parent: None for a population.
+        terms: specification of the account.
         relation: the population's.
-        depth: beneath which it has to lie, if it is not its parent's: that of the deepest account above it.
-
-    Returns:
-        The account, not yet in the database.
+        depth: of the deepest ancestor, if that is not the parent.
     """
     prefix = ID_PREFIXES[kind]
     account_id = new_id(prefix, call.now, accounts.newest_id(tx, call.organisation_id, prefix))
@@ -98,21 +95,13 @@ def new_account(
 
 
 def validate_spec(account: Account, population: Population, ready: PrecomputedCosts) -> Account:
-    """Refuse terms that protect nobody, admit nothing, or plan what has no sound bound.
-
-    Args:
-        account: as proposed.
-        population: at the root.
-        ready: has the curves of what is planned.
-
-    Returns:
-        The account; with the weights of its filter, if it says what it plans.
+    """Validate limit and planned workload, and tune the filter's weights to the plan.
 
     Raises:
-        UnpreparedError: a planned event was not computed yet; caught by `prepared`.
+        CostNotReadyError: a planned event has no cost yet; `run_with_costs` catches it.
         DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: nothing could ever be admitted.
-        InvalidInputError: what is planned could never be admitted, not even in part of its size.
+        LimitTooSmallError: no step could ever be admitted.
+        InvalidInputError: no filter can be tuned to the planned workload.
     """
     if account.limit is not None:
         check_limit(account.limit, account.filter, population.size, account.grid_version)
@@ -129,15 +118,15 @@ def validate_spec(account: Account, population: Population, ready: PrecomputedCo
 
 
 def require_dates(path: Sequence[Account], population: Population) -> None:
-    """Let an account be opened that every policy above it allows.
+    """Require that every policy above an account allows its terms.
 
     Args:
-        path: its ancestors, root first, and itself.
+        path: ancestors, root first, and the account.
         population: at the root.
 
     Raises:
-        PolicyViolationError: the relation, the limit's delta, or what is planned is not allowed.
-        UnsupportedEventError: a planned event has no bound where units may leave their parts.
+        PolicyViolationError: a policy forbids the relation, the limit's delta or a planned event.
+        UnsupportedEventError: a planned event has no bound where units may leave their partitions.
     """
     sources, account = sources_of(path), path[-1]
     require_relation(sources, population.relation)
@@ -149,17 +138,12 @@ def require_dates(path: Sequence[Account], population: Population) -> None:
 
 
 def run_audit_payload(event: str | None, steps: int | None, steps_per_hour: float | None) -> dict[str, object]:
-    """What the chain keeps of a run besides its account: the fingerprint of its event, and what it has declared."""
+    """Build the part of an audit payload that only runs have."""
     return {"event": event, "declared_steps": steps, "declared_steps_per_hour": steps_per_hour}
 
 
 def account_audit_payload(account: Account, population: Population | None) -> dict[str, object]:
-    """What the chain keeps of an account: all that decides what it lets through.
-
-    Args:
-        account: as it is opened.
-        population: given for a population only.
-    """
+    """Build the audit payload of a new account; `population` only for a population."""
     facts: dict[str, object] = {
         "kind": str(account.kind),
         "name": account.name,

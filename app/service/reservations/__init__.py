@@ -1,1 +1,1 @@
-"""Hold plans for runs, and close them."""
+"""Reserve plans for runs, and close the reservations."""

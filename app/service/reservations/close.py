@@ -1,4 +1,4 @@
-"""Reservations and their ends: by the trainer's word, or by its silence."""
+"""Reading, renewing and closing of reservations."""
 
 from collections.abc import Callable
 
@@ -17,17 +17,11 @@ from app.service.charging.unit_of_work import UnitOfWork
 
 
 def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
-    """Read a reservation.
-
-    Args:
-        call: needs LEDGER_READ.
-        reservation_id: its id.
-
-    Returns:
-        The reservation.
+    """Get a reservation; needs LEDGER_READ.
 
     Raises:
-        NotFoundError: the organisation has none such.
+        NotFoundError: the reservation does not exist.
+        InsufficientScopeError: its run is outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -37,55 +31,33 @@ def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 
 
 def commit_reservation(call: RequestContext, reservation_id: str, steps_executed: int) -> Reservation:
-    """End a reservation with the trainer's word on how many steps were executed.
-
-    Args:
-        call: needs STEP_AUTHORIZE.
-        reservation_id: its id.
-        steps_executed: all steps of the plan that were executed, authorised or not.
-
-    Returns:
-        The reservation afterwards.
+    """Close a reservation with its number of executed steps; needs STEP_AUTHORIZE.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        ReservationClosedError: it ended in another way, or its lease has run out.
-        InvalidInputError: fewer steps than were authorised, or more than were planned.
+        NotFoundError: the reservation does not exist.
+        ReservationClosedError: it was closed differently, or its lease has expired.
+        InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
     """
     return _ended(call, reservation_id, lambda reservation: commit(reservation, steps_executed))
 
 
 def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
-    """End a reservation of which nothing was used.
-
-    Args:
-        call: needs STEP_AUTHORIZE.
-        reservation_id: its id.
-
-    Returns:
-        The reservation afterwards.
+    """Close an unused reservation; needs STEP_AUTHORIZE.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        ReservationClosedError: it ended in another way, or its lease has run out.
+        NotFoundError: the reservation does not exist.
+        ReservationClosedError: it was closed differently, or its lease has expired.
         ReservationStateConflictError: steps were authorised under it.
     """
     return _ended(call, reservation_id, void)
 
 
 def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
-    """Answer a renewal: the whole lease begins anew.
-
-    Args:
-        call: needs STEP_AUTHORIZE.
-        reservation_id: its id.
-
-    Returns:
-        The reservation afterwards.
+    """Restart the lease of a reservation; needs STEP_AUTHORIZE.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        ReservationClosedError: it has ended, or its lease has run out.
+        NotFoundError: the reservation does not exist.
+        ReservationClosedError: it is closed, or its lease has expired.
     """
     call.require_permission(Permission.STEP_AUTHORIZE)
 
@@ -104,22 +76,22 @@ def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 def end_with_the_run(
     work: UnitOfWork, call: RequestContext, run_id: str, steps_executed: int | None, *, attested_only: bool
 ) -> None:
-    """End a run's reservation, if it has an active one, before the run itself ends or begins anew.
+    """Close a run's active reservation, if any, before the run ends or starts a new attempt.
 
     Args:
-        work: has the run's whole path, locked.
-        call: who asks, and when.
-        run_id: whose.
-        steps_executed: the trainer's word; None: what is left is forfeited.
-        attested_only: whether the trainer's word is needed.
+        work: has locked the run's path.
+        call: gives actor and time.
+        run_id: of the run.
+        steps_executed: None forfeits the rest of the plan.
+        attested_only: whether `steps_executed` is required.
 
     Raises:
-        ReservationStateConflictError: the word is needed and missing, or given where nothing is reserved.
-        InvalidInputError: fewer steps than were authorised, or more than were planned.
+        ReservationStateConflictError: `steps_executed` is missing, or given without an active reservation.
+        InvalidInputError: it is below the authorised or above the planned steps.
     """
     active = work.reservations.get((call.organisation_id, run_id))
     if active is None:
-        # A plan may have ended before: with the step that a lowered limit refused (ADR 0026), or by the same word.
+        # It may be closed already: by a step that a lowered limit refused (ADR 0026), or with this very number.
         if steps_executed not in {None, reservations.last_attested(work.tx, call.organisation_id, run_id)}:
             raise ReservationStateConflictError(
                 "The run has no active reservation; leave out `steps_executed`, its steps were charged one by one."
@@ -141,16 +113,10 @@ def end_with_the_run(
 
 
 def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, steps_executed: int) -> None:
-    """Refuse another word than the one with which a run's last reservation was committed.
-
-    Args:
-        tx: the caller's transaction.
-        call: who asks.
-        run_id: a run that has ended.
-        steps_executed: the trainer's word now.
+    """Require the number of steps with which an ended run's last reservation was committed.
 
     Raises:
-        ReservationStateConflictError: it was another one, or none.
+        ReservationStateConflictError: it was committed with another number, or not committed.
     """
     attested = reservations.last_attested(tx, call.organisation_id, run_id)
     if attested != steps_executed:
@@ -186,6 +152,6 @@ def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reserva
 
 
 def _as_it_stands(work: UnitOfWork, organisation_id: str, found: Reservation) -> Reservation:
-    """The reservation under the lock of its run's account: it may have moved since it was found."""
+    """Read a reservation again under its run's lock: it may have changed since it was found."""
     active = work.reservations.get((organisation_id, found.run_id))
     return active if active is not None and active.id == found.id else _found(work.tx, organisation_id, found.id)

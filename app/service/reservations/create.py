@@ -1,4 +1,4 @@
-"""A plan is set aside at once, or refused at once; it may follow on the one before it."""
+"""Creation of reservations: a whole plan is held, or refused."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,12 +32,7 @@ from app.service.ids import new_id
 
 @dataclass(frozen=True, slots=True)
 class PrecedingReservation:
-    """The reservation that a new one follows on.
-
-    Args:
-        id: of the reservation.
-        steps_executed: the trainer's word: it is committed with them.
-    """
+    """The active reservation to commit before a new one is created."""
 
     id: str
     steps_executed: int
@@ -45,14 +40,14 @@ class PrecedingReservation:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What is to be set aside.
+    """A plan to reserve for a run.
 
     Args:
-        run_id: for whose steps.
+        run_id: of the run.
         steps: the plan.
-        lease_seconds: how long the trainer may be silent.
-        attempt: the trainer's fencing token.
-        preceding: the active reservation that ends with it; None: the run has none.
+        lease_seconds: time until the reservation expires unless renewed.
+        attempt: fencing token.
+        preceding: the active reservation to commit first; None if the run has none.
     """
 
     run_id: str
@@ -64,15 +59,15 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreatedReservation:
-    """A plan that is set aside, and where its run stands.
+    """A new reservation and the state of its run.
 
     Args:
         reservation: active.
         next_step: of the run.
-        reading: of the run as it is, its plan not yet executed.
-        planned: of the run once its plan is executed.
-        steps_remaining: further repetitions of the plan's last event that would fit besides the plan.
-        binding: the account that leaves the fewest of them.
+        reading: of the run now.
+        planned: of the run once the plan is executed.
+        steps_remaining: repetitions of the plan's last event that would fit after the plan.
+        binding: the account that allows the fewest of them.
     """
 
     reservation: Reservation
@@ -90,31 +85,27 @@ def create_reservation(
     render: Callable[[CreatedReservation], str],
     refuse: Callable[[Refusal], ResponseOverride],
 ) -> StoredResponse:
-    """Set a plan's exact cost aside on every account of a run's path, or refuse it at once.
+    """Hold a plan's exact cost on every account of a run's path, or refuse it.
 
-    A plan that follows on another ends that one first, in the same transaction; if the new plan is refused, the other
-    stays as it is.
+    A preceding reservation is committed in the same transaction; a refusal leaves it active.
 
     Args:
         call: needs STEP_AUTHORIZE.
         request: run, plan, lease.
         identity: of the request.
-        render: makes the reply's body.
-        refuse: makes the reply to a plan that does not fit.
-
-    Returns:
-        The reply.
+        render: builds the response body.
+        refuse: builds the response to a plan that does not fit.
 
     Raises:
-        NotFoundError: the organisation has no such run, or the run no such reservation before.
-        AttemptSupersededError: another attempt of the run has begun.
+        NotFoundError: the run or its preceding reservation does not exist.
+        AttemptSupersededError: a newer attempt has begun.
         RunStateConflictError: the run is not active.
-        ReservationStateConflictError: the run has an active reservation that the plan does not follow on.
-        ReservationClosedError: the one before was not committed with that word, or its lease has run out.
-        InvalidInputError: of the one before, fewer steps were executed than were authorised, or more than were planned.
+        ReservationStateConflictError: the run has an active reservation, and the request does not name it as preceding.
+        ReservationClosedError: the preceding one was closed differently, or its lease has expired.
+        InvalidInputError: its executed steps are below the authorised or above the planned ones.
         BudgetClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
-        PolicyViolationError: a policy does not allow an event of the plan.
+        PolicyViolationError: a policy forbids an event of the plan.
     """
     call.require_permission(Permission.STEP_AUTHORIZE)
 
@@ -125,7 +116,7 @@ def create_reservation(
         require_active(run)
         active = work.reservations.get((call.organisation_id, request.run_id))
         if active is not None and has_lapsed(active, call.lapsed_by):
-            # It is forfeited whatever becomes of the new plan.
+            # Forfeited even if the new plan is refused.
             close_reservation(work, call.organisation_id, active, forfeit(active), call.actor, call.now)
             save(work)
             work = load_for(tx, call, request.run_id)
@@ -150,7 +141,7 @@ def create_reservation(
 
 
 def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanRequest) -> None:
-    """End the run's active reservation by the word that came with the new plan."""
+    """Commit the preceding reservation; refuse any other active one."""
     active = work.reservations.get((call.organisation_id, request.run_id))
     if request.preceding is not None and (active is None or active.id == request.preceding.id):
         found = active or reservations.find(work.tx, call.organisation_id, request.preceding.id)
@@ -170,20 +161,12 @@ def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanReq
 def hold_plan(
     work: UnitOfWork, call: RequestContext, request: PlanRequest, ready: PrecomputedCosts
 ) -> Reservation | Refusal:
-    """Note what a plan sets aside, and write the reservation itself.
-
-    Args:
-        work: has the run's whole path, locked.
-        call: who asks, and when.
-        request: run, plan, lease.
-        ready: what was computed outside the transaction.
-
-    Returns:
-        The reservation, or why the plan does not fit.
+    """Hold a plan in a unit of work that has locked the run's path, and insert its reservation.
 
     Raises:
         BudgetClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
+        PolicyViolationError: a policy forbids an event of the plan.
     """
     organisation_id = call.organisation_id
     path = work.path(organisation_id, request.run_id)

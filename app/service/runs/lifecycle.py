@@ -1,4 +1,4 @@
-"""The life of a run after its registration: pause, resume, end, and the attempts that follow one another."""
+"""Lifecycle of a run: pause, resume, completion, abort and attempts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,26 +33,23 @@ _DONE = {
 def transition_run(
     call: RequestContext, run_id: str, action: RunAction, steps_executed: int | None = None, attempt: int | None = None
 ) -> RunRecord:
-    """Pause, resume, complete or abort a run.
+    """Pause, resume, complete or abort a run; a repeated action changes nothing.
 
     Args:
         call: needs RUN_MANAGE.
-        run_id: its id.
-        action: what to do; doing it again changes nothing.
-        steps_executed: to the end of a run with an active reservation: how many of its steps were executed. A run is
-            not completed without it; an aborted run forfeits what is left of the plan.
-        attempt: whose trainer asks; None: whichever is current, as an operator means it.
-
-    Returns:
-        The run afterwards.
+        run_id: of the run.
+        action: pause, resume, complete or abort.
+        steps_executed: of the active reservation's plan. Required to complete such a run; without it, an abort forfeits
+            the rest of the plan.
+        attempt: fencing token; None, for an operator, matches any attempt.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        AttemptSupersededError: another attempt of the run has begun.
-        RunStateConflictError: a completed or aborted run stays what it is.
-        ReservationStateConflictError: `steps_executed` is missing, or nothing is reserved; or the run has
-            ended before with another number.
-        InvalidInputError: it is fewer steps than were authorised, or more than were planned.
+        NotFoundError: the run does not exist.
+        AttemptSupersededError: a newer attempt has begun.
+        RunStateConflictError: the run has ended in another state.
+        ReservationStateConflictError: `steps_executed` is missing, has no reservation, or differs from the number with
+            which the run ended.
+        InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
     """
     call.require_permission(Permission.RUN_MANAGE)
 
@@ -65,7 +62,7 @@ def transition_run(
                 require_attempt(run, attempt)
             reached = after(run.status, action)
             if reached is not run.status:
-                if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # one may have reported while it waited
+                if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
                     _supersede(tx, call, run_id)
                 if action in ENDS:
                     needed = action is RunAction.COMPLETE
@@ -88,25 +85,21 @@ def start_attempt(
     identity: IdempotentRequest,
     render: Callable[[RunRecord], str],
 ) -> StoredResponse:
-    """Let a run go on from a checkpoint: the trainer before is fenced off, and what it spent stays spent.
+    """Start a new attempt from a checkpoint: fences off the last trainer, refunds nothing.
 
     Args:
         call: needs STEP_AUTHORIZE.
-        run_id: its id.
-        first_step: the number of the first step after the checkpoint; None: none is repeated.
-        steps_executed: of the active reservation's plan, if there is one: it is committed with them. Without, what is
-            left of it is forfeited.
+        run_id: of the run.
+        first_step: first step after the checkpoint; None for the run's next step.
+        steps_executed: commits the active reservation with this number; None forfeits the rest of its plan.
         identity: of the request.
-        render: makes the reply's body.
-
-    Returns:
-        The reply; the run's `attempt` is the new fencing token.
+        render: builds the response body; the run's `attempt` is the new fencing token.
 
     Raises:
-        NotFoundError: the organisation has no such run.
-        RunStateConflictError: the run has ended, is overdrawn, or belongs to a sweep that is charged at once.
-        InvalidInputError: `first_step` was not reached yet.
-        ReservationStateConflictError: `steps_executed` is given, and nothing is reserved.
+        NotFoundError: the run does not exist.
+        RunStateConflictError: it has ended, is overdrawn, or belongs to a sweep that is charged as a whole.
+        InvalidInputError: `first_step` is after the run's next step.
+        ReservationStateConflictError: `steps_executed` is given without an active reservation.
     """
     call.require_permission(Permission.STEP_AUTHORIZE)
 
@@ -134,7 +127,7 @@ def start_attempt(
 
 
 def _supersede(tx: Connection, call: RequestContext, run_id: str) -> None:
-    """Nobody has to decide any more about a registration whose run is aborted."""
+    """Close the proposal of a run that is aborted before its approval."""
     for waiting in open_proposals(tx, call, run_id, {ProposalKind.RUN}, limit=1):
         decided = replace(
             waiting, status=ProposalStatus.SUPERSEDED, decided_by=call.principal.actor, decided_at=call.now

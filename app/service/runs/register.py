@@ -1,4 +1,4 @@
-"""The registration of runs."""
+"""Registration of runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -42,14 +42,14 @@ from app.service.reservations.create import PlanRequest, hold_plan
 
 @dataclass(frozen=True, slots=True)
 class RunDeclaration:
-    """What a trainer says of a run when it registers it.
+    """A trainer's declaration at registration.
 
     Args:
-        budgets: ids, or paths of names; the run's name stands beneath the first.
-        event: what a step costs unless the request says otherwise.
-        privacy_unit: what the trainer protects; None: whatever the population's is.
-        relation: what its mechanism is calibrated for; None: whatever the population's is.
-        steps_per_hour: how fast it goes at the most; None: it does not say.
+        budgets: ids or paths; the first is the run's parent.
+        event: default event of a step.
+        privacy_unit: None for the population's.
+        relation: that its mechanism is calibrated for; None for the population's.
+        steps_per_hour: maximum rate; None if undeclared.
     """
 
     budgets: tuple[str, ...]
@@ -61,14 +61,14 @@ class RunDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredRun:
-    """A new run.
+    """The registration of a run.
 
     Args:
         declaration: budgets, default event, privacy unit, relation.
-        terms: name, optional limit of its own, filter, planned workload.
-        plan: what is to be set aside for it at once, unless it waits for an approval; empty: nothing.
-        lease_seconds: how long its trainer may be silent about the plan.
-        bounded: whether it can spend no more than it plans, as if that were its limit.
+        terms: name, limit, filter, planned workload.
+        plan: to reserve at registration, unless the run needs approval; may be empty.
+        lease_seconds: of that reservation.
+        bounded: whether the plan caps its spend, as a limit would.
     """
 
     declaration: RunDeclaration
@@ -85,31 +85,28 @@ def register_run(
     render: Callable[[RunRecord], str],
     refuse: Callable[[Refusal], ResponseOverride],
 ) -> StoredResponse:
-    """Register a training run beneath a budget, or beneath several: each of its steps is charged to all or to none.
+    """Register a training run that charges each step to all of its budgets or to none.
 
-    A run that needs another person's approval is pending, and nothing is set aside for it: its lease would run out
-    while it waits, and what nobody may release would be forfeited.
+    A run that needs approval is pending and reserves nothing: the lease could expire before the approval and
+    forfeit the plan.
 
     Args:
         call: needs RUN_MANAGE.
-        registration: what the trainer says of the run.
+        registration: declaration, terms and plan.
         identity: of the request.
-        render: makes the reply's body.
-        refuse: makes the reply to a plan that does not fit; then there is no run.
-
-    Returns:
-        The reply.
+        render: builds the response body.
+        refuse: builds the response to a plan that does not fit; no run is created.
 
     Raises:
-        NotFoundError: there is no such budget.
-        InvalidInputError: what is named is no budget that a run can charge, or not together with the others.
-        BudgetClosedError: a budget is not open, or an account above it.
-        PrivacyUnitMismatchError: the trainer, or another population, protects another unit.
-        RelationMismatchError: its mechanism is calibrated for another relation, or another population is kept under it.
+        NotFoundError: a budget does not exist.
+        InvalidInputError: an account cannot be charged by a run, or not together with the others.
+        BudgetClosedError: a budget or one of its ancestors is not open.
+        PrivacyUnitMismatchError: declaration and populations name different privacy units.
+        RelationMismatchError: declaration and populations name different relations.
         UnsupportedEventError: an event has no sound bound under the relation.
         DeltaTooLargeError: the run's own delta is 1/size or more.
-        LimitTooSmallError: the run's own limit could never admit anything.
-        PolicyViolationError: a policy does not allow it.
+        LimitTooSmallError: the run's own limit could never admit a step.
+        PolicyViolationError: a policy forbids it.
     """
     call.require_permission(Permission.RUN_MANAGE)
 
@@ -133,10 +130,10 @@ def register_run(
 def insert_run(
     tx: Connection, call: RequestContext, registration: RegisteredRun, ready: PrecomputedCosts
 ) -> str | Refusal:
-    """Register a run in a transaction that has locked the organisation; as `register_run`, by a caller who may.
+    """Insert a run as `register_run`; the organisation is locked and the caller authorised.
 
     Returns:
-        Its id; or why its plan does not fit, and then the caller rolls back what was written.
+        The run's id, or the refusal of its plan; the caller then rolls back.
     """
     declaration, terms = registration.declaration, registration.terms
     charged = _charged(tx, call, declaration.budgets)
@@ -183,7 +180,7 @@ def insert_run(
 
 
 def _record_registration(tx: Connection, call: RequestContext, path: Sequence[Account], run: Run) -> None:
-    """Record a run as its rows keep it: its budgets in their order, not in that of the request."""
+    """Record a run with its budgets in stored order, which replay can reproduce."""
     account = path[-1]
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
@@ -193,21 +190,21 @@ def _record_registration(tx: Connection, call: RequestContext, path: Sequence[Ac
 
 @dataclass(frozen=True, slots=True)
 class _Charged:
-    """A budget that a run will charge, and its path, root first and itself last."""
+    """A budget to be charged, and its path, root first and itself last."""
 
     record: AccountRecord
     path: tuple[Account, ...]
 
 
 def _promised(charged: Sequence[_Charged], account: Account, size: Size, *, bounded: bool) -> float:
-    """The epsilon that a run cannot pass: of its own limit, else of its budgets; a plan binds a sweep only."""
+    """Get the most epsilon a run may spend; a plan caps only a bounded run."""
     if account.limit is not None or bounded:
         return size.epsilon
     return max(budget.path[-1].limit.epsilon for budget in charged if budget.path[-1].limit is not None)
 
 
 def _charged(tx: Connection, call: RequestContext, names: Sequence[str]) -> list[_Charged]:
-    """The budgets that a run names, if it can charge all of them at once; they are locked in the global order."""
+    """Find and lock the budgets of a run, in the global lock order."""
     found = [find_parent(tx, call, name) for name in names]
     for name, record in zip(names, found, strict=True):
         require_charged_directly(record.account, name)
@@ -226,12 +223,12 @@ def _charged(tx: Connection, call: RequestContext, names: Sequence[str]) -> list
 
 
 def _in_order(found: Sequence[Account]) -> list[Account]:
-    """Accounts by depth and id, each once."""
+    """Sort accounts by depth and id, without duplicates."""
     return sorted({account.id: account for account in found}.values(), key=lambda account: (account.depth, account.id))
 
 
 def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
-    """Refuse budgets whose populations a step does not cost the same."""
+    """Refuse budgets whose populations need different costs for one step."""
     names = f"{first.account.path} and {other.account.path}"
     if first.population.privacy_unit != other.population.privacy_unit:
         raise PrivacyUnitMismatchError(
@@ -255,7 +252,7 @@ def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
 def _hold_plan(
     tx: Connection, call: RequestContext, run_id: str, registration: RegisteredRun, ready: PrecomputedCosts
 ) -> Refusal | None:
-    """Set the plan of a new run aside; None if it fits."""
+    """Reserve the plan of a new run; None if it fits."""
     work = load_for(tx, call, run_id)
     request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
     held = hold_plan(work, call, request, ready)
