@@ -33,6 +33,13 @@ def links(text: str) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", prose)
 
 
+def sentences(text: str) -> list[str]:
+    """The sentences of paragraphs and lists, those of headings, tables and code left out."""
+    prose = re.sub(r"(?ms)^```.*?^```$|^(?:\||#|    )[^\n]*$", " ", text)
+    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose).replace("`", "")
+    return [found for found in re.split(r"(?<=[.!?])\s+", prose) if len(found.split()) > 2]
+
+
 def anchors(text: str) -> set[str]:
     """The anchors of the headings."""
     prose = re.sub(r"(?ms)^```.*?^```$", "", text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import ROOT, anchors, links
+from tests.docs.markdown import ROOT, anchors, links, sentences
 
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))
 RECORDS = sorted(ROOT.glob("docs/adr/0*.md"))
@@ -38,6 +38,12 @@ def test_every_target_that_is_named_exists(document: str) -> None:
     named = set(re.findall(r"(?m)(?:`|^    )make ([a-z]+)", (ROOT / document).read_text()))
     assert named
     assert named <= set(re.findall(r"(?m)^  make ([a-z]+) ", listed))
+
+
+@pytest.mark.parametrize("document", [page for page in DOCUMENTS if page.name != "README.md"], ids=_name)
+def test_sentences_are_short(document: Path) -> None:
+    lengths = [len(sentence.split()) for sentence in sentences(document.read_text())]
+    assert sum(lengths) <= 16 * len(lengths)
 
 
 def test_the_readme_is_short() -> None:
