@@ -13,15 +13,7 @@ from app.persistence.repositories import audit_entries, organisations
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """An event of the audit log.
-
-    Args:
-        action: kind of the subject, and the change.
-        subject: id of the changed object.
-        before: its state before; None: it did not exist.
-        after: its state after; None: it no longer exists.
-        reason: the actor's own words.
-    """
+    """An event of the audit log, with the states of the subject before and after; None: it did not exist."""
 
     action: AuditAction
     subject: str

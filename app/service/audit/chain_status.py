@@ -13,10 +13,7 @@ class ChainHealth:
     """State of an organisation's audit log.
 
     Args:
-        length: number of entries.
-        head: hash (hex) of the last entry.
         signed: number of entries that the last checkpoint covers; None: no checkpoint.
-        signed_at: in UTC.
         stopped: reason of the quarantine, by account id.
         paths: of these accounts, by id.
     """
@@ -30,11 +27,7 @@ class ChainHealth:
 
 
 def read_health(call: RequestContext) -> ChainHealth:
-    """Get the state of the audit log.
-
-    Args:
-        call: needs AUDIT_READ for the whole organisation.
-    """
+    """Get the state of the audit log."""
     call.require_organisation_scope(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
         length, head = audit_entries.head(tx, call.organisation_id)

@@ -40,14 +40,7 @@ _logger = logging.getLogger(__name__)
 def make_checkpoint(
     call: RequestContext, signer: Signer, identity: IdempotentRequest, render: Callable[[Checkpoint], str]
 ) -> StoredResponse:
-    """Create a checkpoint.
-
-    Args:
-        call: needs AUDIT_READ for the whole organisation.
-        signer: has the key.
-        identity: of the idempotent request.
-        render: builds the response body.
-    """
+    """Create a checkpoint; `render` builds the response body."""
     call.require_organisation_scope(Permission.AUDIT_READ)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
@@ -57,27 +50,14 @@ def make_checkpoint(
 
 
 def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Checkpoint]:
-    """List checkpoints in order of creation.
-
-    Args:
-        call: needs AUDIT_READ for the whole organisation.
-        after: only checkpoints of more audit events than this.
-        limit: length of the list.
-    """
+    """List checkpoints in order of creation, after a length of the audit log."""
     call.require_organisation_scope(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
         return checkpoints.page(tx, call.organisation_id, after=after, limit=limit)
 
 
 def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now: datetime) -> Checkpoint:
-    """Anchor the decision chains in the audit log, and sign its head.
-
-    Args:
-        tx: a writer's transaction.
-        organisation_id: the owner.
-        signer: has the key.
-        asker: the actor of the audit events.
-        now: in UTC.
+    """Anchor the decision chains in the audit log, and sign its head, within a writer's transaction.
 
     Returns:
         A new checkpoint; the latest one if nothing has changed since and the key is the same.

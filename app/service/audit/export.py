@@ -46,11 +46,10 @@ def export(
         organisation: id or name; None: any that has the run or population.
 
     Yields:
-        One JSON object per line: header, events, prices, accounts, runs, reservations, audit events, decisions in order
-        of their chains, and the number of lines.
+        One JSON object per line; docs/reference/export-format.md describes them.
 
     Raises:
-        InvalidInputError: `run` and `population` are both given or both missing, or several organisations have it.
+        InvalidInputError: not exactly one of `run` and `population` is given, or several organisations have it.
         NotFoundError: no such run or population.
         LedgerUnavailableError: an account's row cannot be read.
     """
@@ -80,13 +79,7 @@ def export_from(
     population: str | None = None,
     organisation: str | None = None,
 ) -> Iterator[str]:
-    """Export from the database that has the run or population; see `export`.
-
-    Raises:
-        InvalidInputError: as in `export`; or several databases have it.
-        NotFoundError: no database has it.
-        LedgerUnavailableError: an account's row cannot be read.
-    """
+    """Export from the one database that has the run or population; raises as `export` does."""
     found: list[tuple[str, Generator[str, None, None]]] = []
     missing = []
     for db in databases:
@@ -173,11 +166,7 @@ def _lines(
 
 
 def _require_readable(damaged: Damaged, wanted: Iterable[str | None]) -> None:
-    """Require that the rows of accounts are readable.
-
-    Raises:
-        LedgerUnavailableError: one is not.
-    """
+    """Raise LedgerUnavailableError if the row of an account cannot be read."""
     for name in wanted:
         if name in damaged:
             refuse(damaged[name])

@@ -24,11 +24,9 @@ class DecisionQuery:
     """Filter of decisions; None: no restriction.
 
     Args:
-        run: id of the run.
         account: id or path; decisions of all runs that charge this account.
         actor: who requested the steps.
-        since: inclusive.
-        until: exclusive.
+        since: inclusive; `until` is exclusive.
     """
 
     run: str | None = None
@@ -40,17 +38,9 @@ class DecisionQuery:
 
 
 def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place | None, limit: int) -> list[Decided]:
-    """List the decisions within the caller's scope, the newest first.
-
-    Args:
-        call: needs LEDGER_READ.
-        query: the filter.
-        before: only decisions after this place in the list; None: from the newest.
-        limit: length of the list.
+    """List the decisions within the caller's scope, the newest first, after a place in this order.
 
     Raises:
-        NotFoundError: no such run or account.
-        InsufficientScopeError: outside the caller's scope.
         InvalidInputError: `until` is before `since`.
     """
     call.require_permission(Permission.LEDGER_READ)
@@ -60,17 +50,7 @@ def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place 
 
 
 def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
-    """Get a decision with its steps.
-
-    Args:
-        call: needs LEDGER_READ.
-        run_id: of the run.
-        position: among the run's decisions.
-
-    Raises:
-        NotFoundError: no such run or decision.
-        InsufficientScopeError: outside the caller's scope.
-    """
+    """Get a decision with its steps."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         run = find_path(tx, call, run_id)[-1].account
@@ -83,17 +63,10 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
 def read_acts(
     call: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
 ) -> list[StoredAuditEntry]:
-    """List the audit events within the caller's scope, in the order of the log or in reverse.
+    """List the audit events within the caller's scope, after a position in the order of the list.
 
     A scope includes the account, its descendants, and their keys, proposals and experiments. It excludes events of the
     organisation, its webhooks and people's tokens.
-
-    Args:
-        call: needs AUDIT_READ.
-        wanted: the filter.
-        after: only events after this position in the order of the list; None: from its beginning.
-        limit: length of the list.
-        newest_first: whether to list in reverse.
 
     Raises:
         InvalidInputError: `until` is before `since`.

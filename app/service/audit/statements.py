@@ -77,16 +77,9 @@ NOT_COVERED: Final = (
 
 
 def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str, Any]:
-    """Issue a signed statement of a run's privacy loss: payload and signature.
-
-    Args:
-        call: needs LEDGER_READ.
-        run_id: of the run.
-        signer: has the key.
+    """Issue a signed statement of a run's privacy loss.
 
     Raises:
-        NotFoundError: no such run.
-        InsufficientScopeError: outside the caller's scope.
         AccountQuarantinedError: an account of its path is quarantined.
     """
     call.require_permission(Permission.LEDGER_READ)
@@ -131,16 +124,9 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
 
 
 def population_statement(call: RequestContext, population_id: str, signer: Signer) -> dict[str, Any]:
-    """Issue a signed statement of the total privacy loss of a population: payload and signature.
-
-    Args:
-        call: needs LEDGER_READ.
-        population_id: of the population.
-        signer: has the key.
+    """Issue a signed statement of the total privacy loss of a population.
 
     Raises:
-        NotFoundError: no such population.
-        InsufficientScopeError: outside the caller's scope.
         AccountQuarantinedError: the population is quarantined.
     """
     record = get_account(call, AccountKind.POPULATION, population_id).record
@@ -230,14 +216,7 @@ def _account(account: Account) -> dict[str, Any]:
 
 
 def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Collection[str]) -> list[dict[str, Any]]:
-    """Describe the experiments of a run with their cost, which is the cost of a model chosen among their runs.
-
-    Args:
-        tx: the caller's transaction.
-        call: of the request.
-        run_id: of the run.
-        charged: fingerprints of the run's charged events.
-    """
+    """Describe the experiments of a run with their cost, which is the cost of a model chosen among their runs."""
     found = experiments.above(tx, call.organisation_id, run_id)
     return [
         {

@@ -31,9 +31,7 @@ class Principal:
     """An authenticated caller.
 
     Args:
-        organisation_id: the organisation whose ledger the caller may use.
         actor: the id of the API key, or "oidc:" and a person's subject.
-        role: the caller's permissions.
         placement: the database that has the organisation.
         scope: the account to which the role is bound, with its descendants; None: the whole organisation.
         expires_at: end of the key or token; None: never.
@@ -52,7 +50,7 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
 
     Args:
         db: the database that is to have the organisation.
-        name: unique, 1 to 100 characters.
+        name: unique on all placements.
         now: in UTC.
         everywhere: the databases of all placements, the default one first, if there are several.
 
@@ -107,12 +105,7 @@ def credentials(authorization: str | None) -> tuple[str, str]:
 
 
 class KeyRefusedError(AuthenticationError):
-    """Refusal of a stored key: revoked, expired, or sent with a wrong secret.
-
-    Args:
-        key: as it is stored.
-        why: "revoked", "expired" or "wrong_secret".
-    """
+    """Refusal of a stored key: "revoked", "expired" or "wrong_secret"."""
 
     def __init__(self, key: KeyRecord, why: str) -> None:
         words = {"revoked": "This API key was withdrawn.", "expired": "This API key has expired."}

@@ -50,21 +50,13 @@ class CircuitBreaker:
 
 
 class CircuitBreakers:
-    """Circuit breakers of all databases, by placement.
-
-    Args:
-        databases: the default one first.
-    """
+    """Circuit breakers of all databases, by placement, the default one first."""
 
     def __init__(self, databases: Mapping[str, Database]) -> None:
         self._doors = {placement: CircuitBreaker(db) for placement, db in databases.items()}
 
     def now(self) -> datetime:
-        """Get the time of the first database whose clock is known; tokens are checked against it.
-
-        Raises:
-            SQLAlchemyError: no clock is known, and the default database does not answer.
-        """
+        """Get the time of the first database whose clock is known; tokens are checked against it."""
         doors = list(self)
         return next((door for door in doors if door.db.clock.known), doors[0]).db.clock.now()
 
@@ -77,10 +69,6 @@ class CircuitBreakers:
         return iter(self._doors.values())
 
     def in_order(self, last: str | None = None) -> list[str]:
-        """List the placements in order of search: `last` first, then those that answer, then the others.
-
-        Args:
-            last: the placement that had the caller before; None: unknown.
-        """
+        """List the placements in order of search: `last` first, then those that answer, then the others."""
         doors = self._doors
         return sorted(doors, key=lambda placement: (placement != last, doors[placement].shut))

@@ -51,7 +51,6 @@ class _Known:
 
     Args:
         seen_at: before the query that found the caller.
-        used_at: of the last request.
         written_at: when the last use was written; never for tokens.
         person: set for a bearer token.
         session: the row that the session's secret matched; set for a session.
@@ -73,12 +72,7 @@ class _Known:
 
 
 class Authenticator:
-    """Authenticate callers and cache them.
-
-    Args:
-        databases: by placement, the default one first.
-        openid: the OpenID Connect provider; None: not configured.
-    """
+    """Authenticate callers and cache them, by databases with the default placement first."""
 
     def __init__(self, databases: Mapping[str, Database], openid: OidcConfig | None = None) -> None:
         self._doors = CircuitBreakers(databases)
@@ -104,14 +98,10 @@ class Authenticator:
         return self._ever.get(_fingerprint(authorization)) is not None
 
     def authenticate(self, authorization: str | None, request_id: str | None = None) -> Principal:
-        """Authenticate a caller and cache the result.
+        """Authenticate a caller by a header's value, or by a session cookie after its scheme, and cache the result.
 
         Keys and sessions are searched where they were found before, then on the default placement, then on the others.
         Placements that do not answer come last.
-
-        Args:
-            authorization: the header's value, or a session cookie after its scheme.
-            request_id: of the HTTP request, for the audit log.
 
         Raises:
             AuthenticationError: the credential is missing, unknown or refused.
@@ -147,13 +137,7 @@ class Authenticator:
         raise failure
 
     def sign_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
-        """Authenticate a person by the ID token of an OpenID Connect login.
-
-        Args:
-            token: the ID token.
-            client_id: of this service at the provider.
-            nonce: that this login sent.
-            request_id: of the HTTP request.
+        """Authenticate a person by the ID token of an OpenID Connect login with this nonce.
 
         Raises:
             AuthenticationError: the token is refused.

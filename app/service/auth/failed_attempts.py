@@ -30,13 +30,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """A refused key or token.
-
-    Args:
-        action: `API_KEY_AUTHENTICATION_FAILED` or `OIDC_TOKEN_AUTHENTICATION_FAILED`.
-        subject: the key's id, or the person's actor.
-        facts: more details for the audit event.
-    """
+    """A refused key or token; the subject is the key's id or the person's actor."""
 
     action: AuditAction
     organisation_id: str
@@ -46,13 +40,11 @@ class FailedAttempt:
 
 @dataclass
 class _Further:
-    """Counted failures after a recorded one.
+    """Counted failures after a recorded one, by reason; times are of the monotonic clock.
 
     Args:
-        until: when they are recorded, by the monotonic clock.
+        until: when they are recorded.
         seconds: the length of the interval.
-        last_at: of the last failure, by the monotonic clock.
-        why: count per reason.
     """
 
     tried: FailedAttempt
@@ -71,14 +63,7 @@ class FailedAttemptLog:
         self._lock = Lock()
 
     def note(self, db: Database, tried: FailedAttempt, why: str, request_id: str | None) -> None:
-        """Record the first failure of a key or person at once, and count later ones.
-
-        Args:
-            db: the database of the organisation.
-            tried: the refused key or token.
-            why: the reason, in one word.
-            request_id: of the HTTP request.
-        """
+        """Record the first failure of a key or person at once, and count later ones by reason."""
         with self._lock:
             now, further = monotonic(), self._further.get(tried)
             if further is not None:

@@ -21,15 +21,10 @@ _ROUNDING: Final = 1e-6
 
 
 class TokenBuckets:
-    """Token buckets by name, for use from one event loop.
+    """Token buckets by name, for use from one event loop; a rate of 0 means no limit.
 
     A bucket is one number, the time at which it will be full (generic cell rate algorithm, ITU-T I.371). Full buckets
     need no memory.
-
-    Args:
-        per_second: the refill rate; 0: no limit.
-        burst: the size of a bucket, at least 1.
-        told: the message of the refusal.
     """
 
     def __init__(self, per_second: float, burst: int, told: str) -> None:

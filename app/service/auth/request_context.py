@@ -49,11 +49,7 @@ class RequestContext:
         record_event(tx, self.organisation_id, self.actor, act, self.now)
 
     def require_permission(self, needed: Permission) -> None:
-        """Require a permission of the caller's role.
-
-        Raises:
-            InsufficientScopeError: the role lacks the permission.
-        """
+        """Raise InsufficientScopeError if the caller's role lacks a permission."""
         role = self.principal.role
         if needed not in PERMISSIONS[role]:
             allowed = [str(each) for each in holders(needed)]
@@ -64,11 +60,7 @@ class RequestContext:
             )
 
     def require_organisation_scope(self, needed: Permission) -> None:
-        """Require a permission for the whole organisation.
-
-        Raises:
-            InsufficientScopeError: the role lacks the permission, or is bound to an account.
-        """
+        """Raise InsufficientScopeError if the role lacks a permission, or is bound to an account."""
         self.require_permission(needed)
         if self.principal.scope is not None:
             raise InsufficientScopeError(
@@ -78,14 +70,7 @@ class RequestContext:
             )
 
     def require_scope(self, path: Collection[str]) -> None:
-        """Require that the caller's role covers an account.
-
-        Args:
-            path: the ids of the account and all its ancestors.
-
-        Raises:
-            InsufficientScopeError: the role is bound to an account that is not in the path.
-        """
+        """Raise InsufficientScopeError if the role is bound to an account that is not in the path of an object."""
         if self.principal.scope is not None and self.principal.scope not in path:
             raise InsufficientScopeError(
                 f"Your role holds on and beneath {self.principal.scope} only, and this lies elsewhere.",

@@ -39,11 +39,7 @@ ENDED: Final = "You are not signed in any more; sign in again."
 
 @dataclass(frozen=True, slots=True)
 class SignedInSession:
-    """A valid session.
-
-    Args:
-        caller: valid until the session or the key ends.
-    """
+    """A valid session with its caller, who is valid until the session or the key ends."""
 
     session: SessionRecord
     caller: Principal
@@ -58,15 +54,9 @@ def open_session(
     request_id: str | None = None,
     thumbprint: str | None = None,
 ) -> str:
-    """Create a session for an authenticated caller.
+    """Create a session for an authenticated caller, of a person if `thumbprint` names the provider's key.
 
-    Args:
-        db: of the caller's placement.
-        caller: a key or a person.
-        now: in UTC.
-        lasting: the longest lifetime.
-        request_id: of the HTTP request.
-        thumbprint: of the provider's key that signed a person's token; None: the caller is a key.
+    It lasts for `lasting`, and no longer than the key or token.
 
     Returns:
         The cookie's value, which is stored nowhere else.
@@ -148,14 +138,7 @@ def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> Si
 
 
 def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetime) -> Mapping[str, SignedInSession]:
-    """Get the sessions that are valid, by id.
-
-    Args:
-        tx: a transaction that sees every organisation.
-        session_ids: of any organisations.
-        placement: the database's name.
-        now: in UTC.
-    """
+    """Get the valid sessions of any organisations, by id."""
     if not session_ids:
         return {}
     stored = sessions.find_many(tx, session_ids)

@@ -41,12 +41,7 @@ CHANGES: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ChildShare:
-    """Spending of a child account.
-
-    Args:
-        account_id: None: the sum of all other children.
-        shares: at each moment, its share of the account's threshold, at the order of the history.
-    """
+    """A child's share of the account's threshold at each moment; without id, the sum of all other children."""
 
     account_id: str | None
     path: str
@@ -71,12 +66,10 @@ class AccountHistory:
         moments: creation of the account, then times of charges, evenly thinned out.
         epsilons: at each moment, by the account's present filter and delta.
         order: the order at which the filter decides, where the children's shares add up; None: nothing spent.
-        children: the largest share first, at the last moment.
-        changes: of the limit.
-        decisions: number of decisions under the account.
-        read: how many of them were read.
-        exact: whether the history has all charges; otherwise it is exact at its end, and charges between samples are
-            taken to be evenly spread.
+        children: the largest share at the last moment first.
+        decisions: number of decisions under the account; `read` of them were used.
+        exact: whether all charges were read; otherwise only the end is exact, and charges between samples are evenly
+            spread.
     """
 
     account: Account
@@ -110,17 +103,7 @@ class AccountHistoryCache:
         self._known: LruCache[tuple[str, str, int], tuple[tuple[object, ...], _Curve]] = LruCache(REMEMBERED)
 
     def read(self, call: RequestContext, account_id: str, max_points: int) -> AccountHistory:
-        """Get the history of a population or budget.
-
-        Args:
-            call: needs LEDGER_READ.
-            account_id: of the account.
-            max_points: number of moments, at least 2.
-
-        Raises:
-            NotFoundError: no such population or budget.
-            InsufficientScopeError: outside the caller's scope.
-        """
+        """Get the history of a population or budget, with at least 2 points."""
         call.require_permission(Permission.LEDGER_READ)
         with call.db.read(call.organisation_id) as tx:
             record = find_account(tx, call, account_id)

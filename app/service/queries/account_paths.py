@@ -7,10 +7,7 @@ from app.service.auth.request_context import RequestContext
 
 
 def read_paths(call: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
-    """Get the paths of the accounts that exist, by id.
-
-    The scope is not checked: the caller may already read the objects that name these accounts.
-    """
+    """Get the paths of existing accounts, by id, outside the caller's scope as well."""
     wanted = {each for each in account_ids if each is not None}
     if not wanted:
         return {}

@@ -15,16 +15,9 @@ T = TypeVar("T")
 def read_tolerating_damage(
     tx: Connection, organisation_id: str, ids: Sequence[str], make: Callable[[AccountRecord], T]
 ) -> tuple[dict[str, T], list[str]]:
-    """Read accounts and apply `make` to each, skipping damaged ones.
+    """Apply `make` to accounts; return the results by id, and the ids of damaged accounts.
 
-    Args:
-        tx: the caller's transaction.
-        organisation_id: the owner.
-        ids: of accounts.
-        make: may raise one of `DAMAGED` for inconsistent numbers.
-
-    Returns:
-        The results by id, and the ids of damaged accounts.
+    An account is damaged if its row cannot be read, or if `make` raises one of `DAMAGED`.
     """
     try:
         return {each.account.id: make(each) for each in accounts.read_many(tx, organisation_id, ids)}, []

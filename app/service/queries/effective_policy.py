@@ -31,11 +31,7 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """A policy with its effective rules.
-
-    Args:
-        waiting: an open proposal to loosen it.
-    """
+    """A policy with its effective rules, and an open proposal to loosen it."""
 
     record: PolicyRecord
     rules: tuple[PolicyRule, ...]
@@ -43,16 +39,7 @@ class EffectivePolicy:
 
 
 def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
-    """Get the effective policy of an account, with the source of each rule.
-
-    Args:
-        call: needs LEDGER_READ.
-        account: id or path of a population or budget; None: the organisation's policy.
-
-    Raises:
-        NotFoundError: no such population or budget.
-        InsufficientScopeError: outside the caller's scope.
-    """
+    """Get the effective policy of an account with the source of each rule; of the organisation if `account` is None."""
     record = read_policy(call, account)
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:

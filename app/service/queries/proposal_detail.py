@@ -26,12 +26,11 @@ MOST_OPEN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Spending that a proposal would allow an account.
+    """Spending that a proposal would allow an account; `population` has path and limit of the root.
 
     Args:
         before: the limit to be replaced; None: the proposal is about a run.
         epsilon: None: unbounded.
-        population: path and limit of the root account.
         by_plan: whether epsilon is the cost of a run's plan, which does not limit the run.
     """
 
@@ -55,13 +54,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class RuleChange:
-    """A changed rule of a policy.
-
-    Args:
-        before: the present value; None: not set.
-        after: the proposed value; None: not set.
-        loosened: whether it would permit more than now.
-    """
+    """A changed rule of a policy; None: not set."""
 
     name: str
     before: object
@@ -81,7 +74,6 @@ class ProposalDetail:
         opening: the request that would create a population.
         faults: discrepancies of the accounts whose quarantine would be lifted.
         obstacle: why the caller cannot approve it; None: the caller can.
-        own: whether the caller proposed it.
     """
 
     proposal: Proposal
@@ -97,12 +89,9 @@ class ProposalDetail:
 
 @dataclass(frozen=True, slots=True)
 class LimitNow:
-    """The limit of an account, for the form that changes it.
+    """The limit of an account, for the form that changes it; `population` has path and limit of the root.
 
     Args:
-        record: an account with a limit of its own.
-        tag: the entity tag of the limit.
-        population: path and limit of the root account.
         waiting: an open proposal of another limit.
         alone: whether the caller may raise it without a second approver.
     """
@@ -116,11 +105,7 @@ class LimitNow:
 
 
 def read_open(call: RequestContext) -> list[ProposalDetail]:
-    """List the open proposals within the caller's scope, the oldest first, MOST_OPEN + 1 at most.
-
-    Args:
-        call: needs LEDGER_READ.
-    """
+    """List the open proposals, the oldest first, MOST_OPEN + 1 at most."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         wanted = ProposalFilter(beneath=call.principal.scope, status=ProposalStatus.OPEN)
@@ -129,13 +114,7 @@ def read_open(call: RequestContext) -> list[ProposalDetail]:
 
 
 def read_decided(call: RequestContext, *, before: str | None, limit: int) -> list[ProposalDetail]:
-    """List the decided proposals within the caller's scope, the newest first.
-
-    Args:
-        call: needs LEDGER_READ.
-        before: only proposals made before this id.
-        limit: length of the list.
-    """
+    """List the decided proposals, the newest first, made before an id."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = proposals.decided(tx, call.organisation_id, beneath=call.principal.scope, before=before, limit=limit)
@@ -143,16 +122,7 @@ def read_decided(call: RequestContext, *, before: str | None, limit: int) -> lis
 
 
 def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
-    """Get the limit of an account for its form; None: a run without a limit of its own.
-
-    Args:
-        call: needs LEDGER_READ.
-        account: id, or path of names.
-
-    Raises:
-        NotFoundError: no such account.
-        InsufficientScopeError: outside the caller's scope.
-    """
+    """Get the limit of an account for its form; None: a run without a limit of its own."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account)

@@ -35,14 +35,10 @@ _PROJECTED: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """Contents of a run's page.
+    """Contents of a run's page; refusals, attempts and reservations begin with the newest.
 
     Args:
         points: its decisions, evenly thinned out.
-        refusals: the latest ones.
-        attempts: the newest first.
-        reservations: the newest first.
-        registered_by: actor who registered it; None: not recorded.
         governing: the account whose limit governs it: its own, or the nearest above.
         projected: further steps of its default event, and the epsilon after them; empty: it has no default event.
     """
@@ -58,28 +54,14 @@ class RunDetail:
 
 
 def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
-    """Get a token that changes with each change of a run's page, except by the passing of time.
-
-    Args:
-        call: needs LEDGER_READ.
-        run_id: of the run.
-    """
+    """Get a token that changes with each change of a run's page, except by the passing of time."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return overview_queries.path_change_token(tx, call.organisation_id, run_id)
 
 
 def get_run_detail(call: RequestContext, run_id: str) -> RunDetail:
-    """Get a run's page.
-
-    Args:
-        call: needs LEDGER_READ.
-        run_id: of the run.
-
-    Raises:
-        NotFoundError: no such run.
-        InsufficientScopeError: outside the caller's scope.
-    """
+    """Get a run's page."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return run_with_costs(call.organisation_id, lambda ready: _seen(tx, call, run_id, ready))

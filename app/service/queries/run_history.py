@@ -14,13 +14,12 @@ EVENTS_ROOM = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run's decisions, evenly thinned out.
+    """A run's decisions, evenly thinned out, and the accounts that it charges, root first.
 
     Args:
-        accounts: ids of the accounts that the run charges, root first.
-        points: decisions in order, always with the first and the last of the range. Their steps are truncated to
-            EVENTS_ROOM; they are complete if they add up to `step_count`.
-        decisions: number of the run's decisions.
+        points: always with the first and the last of the range; their steps are truncated to EVENTS_ROOM and are
+            complete if they add up to `step_count`.
+        decisions: number of all the run's decisions.
     """
 
     run_id: str
@@ -30,17 +29,7 @@ class History:
 
 
 def read_history(call: RequestContext, run_id: str, *, after: int, max_points: int) -> History:
-    """Get the decisions of a run after a position: all, or `max_points` evenly spread ones.
-
-    Args:
-        call: needs LEDGER_READ.
-        run_id: of the run.
-        after: position of the last decision that the client has; -1: none.
-        max_points: at least 2.
-
-    Raises:
-        NotFoundError: no such run.
-    """
+    """Get a run's decisions after a position (-1: all), thinned out evenly to `max_points`, at least 2."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path(tx, call, run_id)

@@ -21,11 +21,9 @@ from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run with its accounts and remaining steps.
+    """A run with its accounts by depth and id, and its remaining steps.
 
     Args:
-        path: its account and the ancestors, by depth and id.
-        reading: its epsilon and the limit that governs it.
         steps_remaining: how many more of its default event fit; None: it has no default event.
         binding: the account that leaves the fewest; None: it has no default event.
     """
@@ -48,15 +46,7 @@ class RunRecord:
 
 
 def get_run(call: RequestContext, run_id: str) -> RunRecord:
-    """Get a run.
-
-    Args:
-        call: needs LEDGER_READ.
-        run_id: of the run.
-
-    Raises:
-        NotFoundError: no such run.
-    """
+    """Get a run."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return run_with_costs(call.organisation_id, lambda ready: read_run(tx, call, run_id, ready))
@@ -70,18 +60,7 @@ def list_runs(
     after: str | None,
     limit: int,
 ) -> list[RunRecord]:
-    """List runs in order of registration.
-
-    Args:
-        call: needs LEDGER_READ.
-        budget: id or path; only runs that charge this budget directly.
-        status: only runs with this status.
-        after: only runs after this id.
-        limit: length of the list.
-
-    Raises:
-        NotFoundError: no such budget.
-    """
+    """List runs in order of registration; `budget` selects those that charge it directly."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         budget_id = None if budget is None else find_parent(tx, call, budget).account.id
@@ -115,10 +94,7 @@ def find_path(tx: Connection, call: RequestContext, run_id: str) -> tuple[Accoun
 
 
 def find_paths(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> list[tuple[AccountRecord, ...]]:
-    """Get the accounts and ancestors of runs, in a constant number of statements.
-
-    The runs must exist and be within the caller's scope. Results are in the order of the ids.
-    """
+    """Get the paths of existing runs within the caller's scope, in a constant number of statements."""
     ids = locks.paths(tx, call.organisation_id, run_ids)
     wanted = sorted({account_id for path in ids.values() for account_id in path})
     records = {record.account.id: record for record in accounts.read_many(tx, call.organisation_id, wanted)}
@@ -129,7 +105,6 @@ def read_run(tx: Connection, call: RequestContext, run_id: str, ready: Precomput
     """Read a run within a transaction.
 
     Raises:
-        NotFoundError: no such run.
         UnpreparedError: `ready` lacks the cost of its default event.
     """
     path = find_path(tx, call, run_id)

@@ -41,11 +41,7 @@ class SpendSeries:
     factors: NDArray[np.float64]
 
     def total(self, most: int | None) -> tuple[NDArray[np.float64], Counts]:
-        """Sum the children: curves (n_moments, n_orders) and deltas (n_moments,).
-
-        Args:
-            most: sum only this many of the largest children at each order; None: all.
-        """
+        """Sum the `most` largest children at each order; None: all."""
         deltas = np.stack(list(self.deltas.values()))
         if most is None or most >= len(self.counts):
             return self._sum() * self.factors, deltas.sum(axis=0)
@@ -114,16 +110,16 @@ def spend_series(
     *,
     whole: bool,
 ) -> SpendSeries:
-    """Sum the charges of runs into a series.
+    """Sum the charges of runs, sampled by run and position, into a series.
 
     Args:
-        samples: charged decisions, by run and position.
-        events: fingerprints and counts of these decisions.
+        samples: charged decisions.
+        events: fingerprints and counts of the samples.
         children: by run, the child through which it charges.
         curves: costs by fingerprint.
         moments: the times of the series, increasing.
-        whole: whether `samples` has all decisions. Otherwise a missing decision is taken to equal the next sample, with
-            times evenly spread.
+        whole: whether `samples` is complete; otherwise a missing decision equals the next sample, at evenly spread
+            times.
     """
     counts: dict[str, dict[str, Counts]] = {}
     places = np.array([moment.timestamp() for moment in moments])

@@ -15,12 +15,7 @@ LAST: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class WebhookStatus:
-    """A webhook with its deliveries.
-
-    Args:
-        waiting: number of pending deliveries.
-        last: the newest deliveries first.
-    """
+    """A webhook with its number of pending deliveries, and its newest deliveries."""
 
     webhook: Webhook
     waiting: int
@@ -28,13 +23,7 @@ class WebhookStatus:
 
 
 def read_webhooks(call: RequestContext, *, after: str | None, limit: int) -> list[WebhookStatus]:
-    """List webhooks with their deliveries, in order of creation.
-
-    Args:
-        call: needs WEBHOOK_MANAGE for the whole organisation.
-        after: only webhooks after this id.
-        limit: length of the list.
-    """
+    """List webhooks with their deliveries, in order of creation."""
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         waiting = deliveries.waiting(tx, call.organisation_id)

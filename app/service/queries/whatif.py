@@ -23,13 +23,7 @@ QUIET: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class HypotheticalRun:
-    """A hypothetical run.
-
-    Args:
-        steps: in [1, 1e9].
-        noise_multiplier: of the Gaussian mechanism.
-        sampling_probability: of Poisson sampling, in (0, 1]; 1: all data in each step.
-    """
+    """A hypothetical run of the Gaussian mechanism, with Poisson sampling if the probability is below 1."""
 
     steps: int
     noise_multiplier: float
@@ -45,12 +39,7 @@ class HypotheticalRun:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedAccount:
-    """An account with the cost of a hypothetical run.
-
-    Args:
-        epsilon: spent now, by the account's filter.
-        epsilon_with_all: including reservations and the run.
-    """
+    """An account with its spent epsilon, and its epsilon including reservations and a hypothetical run."""
 
     account: Account
     epsilon: float
@@ -65,10 +54,9 @@ class ProjectedAccount:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfResult:
-    """Whether a hypothetical run fits.
+    """Whether a hypothetical run fits into every account of its path.
 
     Args:
-        fits: into every account of the path.
         binding: the account that leaves the fewest steps.
         accounts: those of the path that the caller may read, root first; roots are always readable.
         most_steps: the number of steps that fit.
@@ -85,14 +73,7 @@ class WhatIfResult:
 def what_if(
     tx: Connection, call: RequestContext, path: Sequence[Account], plan: HypotheticalRun
 ) -> WhatIfResult | None:
-    """Evaluate a hypothetical run under an account; None: its cost is not proven for the population's relation.
-
-    Args:
-        tx: a reader's transaction.
-        call: of the request.
-        path: the account and its ancestors, root first.
-        plan: the run.
-    """
+    """Evaluate a run under the last account of a path; None: its cost is not proven for the neighboring relation."""
     try:
         return run_with_costs(call.organisation_id, lambda ready: _answer(tx, call, path, plan, ready))
     except UnsupportedEventError:

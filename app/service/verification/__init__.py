@@ -141,9 +141,6 @@ def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now
     The report may be outdated, because rows may have been restored since. So it only selects the organisations to
     verify again: those with an unproven account that has no quarantine for that reason. Under a lock, each result is
     written before the next verification runs. So an account that is charged meanwhile is quarantined as well.
-
-    Returns:
-        The report, updated by the second verification.
     """
     with verification_lock(db):
         with db.read(found.organisation_id or ALL_TENANTS) as tx:
@@ -157,11 +154,7 @@ def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now
 
 
 def verify_organisation(call: RequestContext) -> VerificationReport:
-    """Verify the caller's organisation, and quarantine unproven accounts.
-
-    Args:
-        call: needs LEDGER_VERIFY.
-    """
+    """Verify the caller's organisation, and quarantine unproven accounts."""
     call.require_organisation_scope(Permission.LEDGER_VERIFY)
     found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.actor, call.now)
     counters.verified(sound=found.sound)

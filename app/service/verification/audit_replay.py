@@ -44,11 +44,9 @@ _QUARANTINES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LimitPeriod:
-    """A limit and the filter weights of its period.
+    """A limit with the filter weights at its start; None: not frozen yet, or not recorded.
 
-    Args:
-        limit: None: a run that relies on the limits of its ancestors.
-        weights: when the limit was set; None: not frozen yet, or not recorded.
+    Runs without a limit rely on their ancestors'.
     """
 
     limit: Limit | None
@@ -60,12 +58,10 @@ class Terms:
     """An account by the audit log.
 
     Args:
-        facts: its fixed fields as canonical JSON.
+        facts: its fixed fields as canonical JSON; likewise `policy` and the alert settings in `tells`.
         stages: its limits in order; at least one.
         status: of a run, without its reports.
-        policy: last policy as canonical JSON; None: never set.
         policy_revision: number of policies set.
-        tells: alert settings as canonical JSON.
         quarantine: reason of its quarantine.
     """
 
@@ -93,7 +89,6 @@ class AuditState:
         founded: whether the log begins with the organisation, so that it covers everything.
         withdrawn: repetitions that lowered limits have cancelled, by reservation and event.
         records: the other rows.
-        head: hash of the last entry.
     """
 
     acts: int = 0
@@ -111,14 +106,9 @@ class AuditState:
 def read_acts(
     kept: Iterator[audit_entries.StoredAuditEntry], signed: Collection[tuple[str, int]] = ()
 ) -> dict[str, AuditState]:
-    """Replay audit logs.
+    """Replay audit logs; return the state of each organisation, by id.
 
-    Args:
-        kept: all entries, in order.
-        signed: organisations and lengths whose hash to keep.
-
-    Returns:
-        The state of each organisation, by id.
+    `signed` has the organisations and lengths whose hash to keep.
     """
     found: dict[str, AuditState] = {}
     for act in kept:
@@ -145,11 +135,7 @@ def disagreements(
 ) -> Iterator[str]:
     """Compare an account with the audit log; yield the discrepancies.
 
-    Args:
-        record: the account.
-        facts: its fields, as its creation would record them now.
-        terms: its state by the log; None: not in the log.
-        house_policy: the organisation's policy by the log.
+    `facts` are its fields as its creation would record them now.
     """
     account = record.account
     if terms is None:

@@ -11,12 +11,11 @@ from app.service.verification.report import VerificationContext
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Recomputed balance of an account.
+    """Recomputed balance of an account; `composed` if there are disjoint partitions under it.
 
     Args:
         held: of active reservations; with partitions, meaningful only together with `spent`.
         asked: spent and held without reports, which no decision admitted beforehand.
-        composed: whether there are disjoint partitions under the account.
     """
 
     spent: RdpCurve
@@ -59,12 +58,9 @@ def value_of(audit: VerificationContext, key: Key) -> Value | None:
 
 
 def current_of(audit: VerificationContext, key: Key) -> tuple[RdpCurve, bool] | None:
-    """Compute the admitted spending, with the steps that active reservations may still take.
+    """Compute the admitted spending with the steps still open to active reservations; None: no sound cost.
 
-    Reported and cancelled steps are left out: they may exceed the limit in force.
-
-    Returns:
-        The curve, and whether a reservation may take steps; None: an event has no sound cost.
+    Reported and cancelled steps are left out: they may exceed the limit in force. The flag is whether steps are open.
     """
     balance = audit.balances[key]
     account = balance.account

@@ -34,8 +34,7 @@ class _Walk:
         broken: whether a bad decision was reported; the hashes of later ones are not checked.
         next_step: after the last step taken in the attempt.
         begun: whether the attempt has taken a step.
-        used: repetitions charged to each reservation, by event.
-        forfeited: as `used`.
+        used: repetitions charged to each reservation, by event; likewise `forfeited`.
         unasked: those of `used` that were executed although a lowered limit had cancelled them.
         governing: the account whose limit the decisions name: the run's own, or the nearest above.
         epsilon: as the last decision recorded it.

@@ -11,12 +11,7 @@ from app.service.verification.report import VerificationContext
 def office_disagreements(audit: VerificationContext, organisation_id: str | None) -> Iterator[tuple[str, str]]:
     """Compare organisations, keys, sessions, proposals, experiments, webhooks, attempts and anchors with the audit log.
 
-    Args:
-        audit: has replayed the audit logs.
-        organisation_id: None: every organisation.
-
-    Yields:
-        Organisation id and discrepancy; nothing for an organisation with a broken log.
+    Yields organisation ids and discrepancies; nothing for an organisation with a broken log.
     """
     found: list[tuple[str, str]] = []
     present: set[str] = set()

@@ -26,12 +26,9 @@ _logger = logging.getLogger(__name__)
 def place(
     db: Database, organisation_id: str, found: VerificationReport, asker: Actor, now: datetime
 ) -> VerificationReport:
-    """Quarantine the unproven accounts of a report; existing quarantines stay.
+    """Quarantine the unproven accounts of a report, and return it with all quarantines; existing ones stay.
 
     The caller holds the verification lock, so that the report is the newest.
-
-    Returns:
-        The report with all quarantined accounts.
     """
     stopped = dict(found.quarantined)
     new = {key: why for key, why in found.unproven.items() if stopped.get(key) != why}

@@ -30,13 +30,7 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
 
 
 def note(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    """Apply an audit entry to the rows.
-
-    Args:
-        said: the rows after the entries before it; changed.
-        entry: of the audit log.
-        after: its new state.
-    """
+    """Apply an audit entry to the rows."""
     maker = _MAKERS.get(entry.action)
     if maker is not None:
         maker(said, entry, after)
@@ -50,12 +44,7 @@ def note(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
 
 
 def compare(columns: Mapping[str, Any], record: StoredRecord) -> str | None:
-    """Compare a row with the audit log; return the discrepancy, or None.
-
-    Args:
-        columns: by the audit log.
-        record: the row.
-    """
+    """Compare a row with its columns by the audit log; return the discrepancy, or None."""
     other = [name for name, value in columns.items() if _cell(record.table, name, record.row) != value]
     return (
         f"the row {record.key} of {record.table} is not as the audit log has it: {', '.join(other)}." if other else None
@@ -63,11 +52,7 @@ def compare(columns: Mapping[str, Any], record: StoredRecord) -> str | None:
 
 
 def missing(said: Records) -> Iterator[str]:
-    """Report the rows of the audit log that have no row in a table.
-
-    Args:
-        said: the rows of the audit log without those that were found.
-    """
+    """Report the remaining rows of the audit log, which were found in no table."""
     for table, rows in said.items():
         if table not in ENDING:
             yield from (f"the row {key} of {table} is missing." for key in rows)

@@ -37,7 +37,6 @@ class Discrepancy:
         organisation_id: None: an event's description, found while all ledgers are verified.
         account_id: the account whose balance it leaves unproven; None: no account.
         position: the first bad decision of the run's chain; None: not about a decision.
-        detail: a sentence for operators.
     """
 
     organisation_id: str | None
@@ -48,16 +47,11 @@ class Discrepancy:
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """Result of a verification.
+    """Discrepancies, quarantines, and the number of objects checked.
 
     Args:
-        accounts: number of accounts recomputed, runs included.
-        decisions: number of decisions hashed again.
-        charges: number of charged step events.
-        steps: number of charged steps.
-        acts: number of audit events hashed again.
-        faults: the discrepancies; empty if the ledger is sound.
-        quarantined: reason by account.
+        accounts: runs included.
+        charges: charged step events.
         organisation_id: None: every organisation.
     """
 
@@ -127,12 +121,11 @@ def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
 
 @dataclass
 class Balance:
-    """An account with the counts of its charged events.
+    """An account with the counts of its charged events, by fingerprint.
 
     Counts are exact and small; curves are computed at the end.
 
     Args:
-        spent: charged repetitions, by the event's fingerprint.
         reported: those of `spent` that no decision admitted beforehand; they may exceed the limit.
         held: reserved by active reservations.
         allowed: steps that active reservations may still take, or have taken and not settled, without cancelled ones.
@@ -167,13 +160,12 @@ class VerificationContext:
     Curves are large. Those of a run are dropped when it is checked, and costs are read again when needed.
 
     Args:
-        tx: the verification's transaction, which sees one snapshot.
+        tx: sees one snapshot.
         sound: events whose stored cost is right.
         balances: of readable populations and budgets, and of the run being checked.
         paths: accounts that a charge affects, by the charged account.
         told: state by the audit log, by organisation.
         charged: budgets that each run charges, in order.
-        attested: attestations that the children of an account are disjoint.
         children: child budgets, once all are read.
         plans: reservations by run.
         damaged: unreadable cells: table, column and key.

@@ -17,17 +17,7 @@ MOST_FAULTS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Summary of a verification.
-
-    Args:
-        accounts: number of balances recomputed.
-        decisions: number of decisions checked.
-        acts: number of audit events hashed again.
-        faults: the first discrepancies.
-        hidden: number of further ones.
-        actor: who started it.
-        at: in UTC.
-    """
+    """Summary of a verification; `hidden` counts the discrepancies beyond the first ones."""
 
     sound: bool
     accounts: int

@@ -13,13 +13,7 @@ from app.service.verification.audit_replay import AuditState
 
 @dataclass(frozen=True, slots=True)
 class TrustedCheckpoint:
-    """Contents of a checkpoint.
-
-    Args:
-        acts: length of the audit log.
-        head: hash (hex) of its last entry.
-        name: for messages.
-    """
+    """Contents of a checkpoint: length and head (hex) of the audit log."""
 
     organisation_id: str
     acts: int
@@ -28,12 +22,7 @@ class TrustedCheckpoint:
 
 
 def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> TrustedCheckpoint:
-    """Verify a signed checkpoint.
-
-    Args:
-        document: payload and signature.
-        public_key: PEM, from the key's owner.
-        name: of the document, for messages.
+    """Verify a signed checkpoint, with the public key as PEM.
 
     Raises:
         InvalidInputError: it is no checkpoint, or the signature is wrong.
@@ -53,12 +42,7 @@ def kept_witness(checkpoint: Checkpoint) -> TrustedCheckpoint:
 
 
 def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCheckpoint]) -> Iterator[tuple[str, str]]:
-    """Compare audit logs with checkpoints; yield organisation ids and discrepancies.
-
-    Args:
-        told: state by organisation, with the hashes at the checkpoints' lengths.
-        witnesses: of any organisations.
-    """
+    """Compare audit logs with checkpoints; yield organisation ids and discrepancies."""
     for witness in witnesses:
         chain = told.get(witness.organisation_id, AuditState())
         if chain.acts < witness.acts:

@@ -60,12 +60,7 @@ class LoginState:
 
 @dataclass(frozen=True, slots=True)
 class OidcClientConfig:
-    """Registration of this service at the provider.
-
-    Args:
-        secret: None: a public client.
-        scopes: space-separated.
-    """
+    """Registration of this service at the provider; without a secret, as a public client."""
 
     id: str
     secret: str | None
@@ -82,12 +77,7 @@ class _Endpoints:
 
 
 def new_login_state(target: str, *, silent: bool) -> LoginState:
-    """Begin a login.
-
-    Args:
-        target: a page of this service.
-        silent: whether the provider must not show a page.
-    """
+    """Begin a login that leads to a page of this service."""
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     return LoginState(state, nonce, verifier, target, silent)
 
@@ -136,11 +126,7 @@ class OidcClient:
         self._asking = BoundedSemaphore(MOST_AT_ONCE)
 
     def address(self, flow: LoginState, return_to: str) -> str:
-        """Build the URL of the provider's login page.
-
-        Args:
-            flow: the login in progress.
-            return_to: the redirect URI.
+        """Build the URL of the provider's login page, which redirects to `return_to`.
 
         Raises:
             LedgerUnavailableError: the provider's configuration cannot be read.
@@ -162,14 +148,10 @@ class OidcClient:
         return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}"
 
     def require_ours(self, flow: LoginState | None, answer: Mapping[str, str]) -> LoginState:
-        """Check that an authorization response belongs to this browser's login.
-
-        Args:
-            flow: the login state of the browser; None: it has none.
-            answer: the query parameters of the response.
+        """Check that the query parameters of an authorization response belong to this browser's login.
 
         Raises:
-            AuthenticationError: it belongs to another login, or to another issuer (RFC 9207).
+            AuthenticationError: they belong to another login, or to another issuer (RFC 9207).
             LedgerUnavailableError: the provider's configuration cannot be read.
         """
         state = answer.get("state", "")
@@ -182,11 +164,6 @@ class OidcClient:
 
     def redeem(self, code: str, flow: LoginState, return_to: str) -> str:
         """Exchange a code for an ID token, which is not yet verified.
-
-        Args:
-            code: of the authorization response.
-            flow: the login in progress.
-            return_to: the redirect URI of the login.
 
         Raises:
             AuthenticationError: the provider refuses the code.

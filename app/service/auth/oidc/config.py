@@ -16,11 +16,7 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class RoleMapping:
-    """Role of a group's members.
-
-    Args:
-        scope: id or path of the account that bounds the role; None: the whole organisation.
-    """
+    """Role of a group's members; `scope` is the id or path of the account that bounds it."""
 
     role: Role
     scope: str | None = None
@@ -34,10 +30,8 @@ class OidcConfig:
         issuer: its URL, exactly as in tokens.
         audience: required in tokens for this service.
         organisation: id or name of the one organisation; None: `organisation_claim` has it.
-        organisation_claim: None: there is one organisation only.
         roles: by group, in the order of configuration.
         jwks_url: None: taken from the provider's configuration.
-        groups_claim: the claim that lists a person's groups.
         subject_claim: the claim that identifies a person, never reused for another one.
     """
 
@@ -73,10 +67,6 @@ def granted(terms: OidcConfig, groups: list[str]) -> RoleMapping | None:
 def check_url(url: str, *, by_http: bool) -> str:
     """Check an address before it is fetched, and return it.
 
-    Args:
-        url: as given.
-        by_http: whether plain HTTP is allowed.
-
     Raises:
         ValueError: it is no https URL with a host, or has credentials or a fragment.
     """
@@ -95,11 +85,7 @@ def check_url(url: str, *, by_http: bool) -> str:
 
 
 def check_issuer(url: str) -> str:
-    """Check the URL of an issuer, and return it.
-
-    Raises:
-        ValueError: it is no https URL (http on this machine), or has a query, credentials or a fragment.
-    """
+    """Check the URL of an issuer, and return it; ValueError if it has a query, or fails `check_url`."""
     check_url(url, by_http=_host(url) in _LOCAL)
     if urlsplit(url).query:
         raise ValueError("an issuer has no query")
@@ -107,11 +93,7 @@ def check_issuer(url: str) -> str:
 
 
 def check_origin(url: str) -> str:
-    """Check the URL of an origin, and return it without a trailing slash.
-
-    Raises:
-        ValueError: it is no https URL (http on this machine), or has more than a host and a port.
-    """
+    """Check the URL of an origin, and return it without a trailing slash; ValueError if it has a path or query."""
     check_url(url, by_http=_host(url) in _LOCAL)
     parts = urlsplit(url)
     if parts.query or parts.path not in {"", "/"}:
@@ -120,13 +102,10 @@ def check_origin(url: str) -> str:
 
 
 def read_roles(given: object) -> object:
-    """Parse role mappings from a JSON object with unique names.
-
-    Args:
-        given: text as configured; other values are returned unchanged.
+    """Parse role mappings from JSON text with unique names; other values are returned unchanged.
 
     Raises:
-        ValueError: the text is not such an object.
+        ValueError: the text is no such object.
     """
     if not isinstance(given, str):
         return given

@@ -43,12 +43,7 @@ class _Fetch:
         self._failure: Exception | None = None
 
     def content(self) -> bytes:
-        """Get the response body.
-
-        Raises:
-            HTTPError: the status is not 2xx.
-            OSError, HTTPException, ValueError: no valid response in time.
-        """
+        """Get the response body; raises as `fetched` does."""
         thread = Thread(target=self._run, name="openid-fetch", daemon=True)
         thread.start()
         thread.join(FETCH_SECONDS)
@@ -60,11 +55,7 @@ class _Fetch:
         return bytes(self._content)
 
     def connected(self, connection: socket.socket) -> None:
-        """Register the socket, so that it can be shut down at the time limit.
-
-        Raises:
-            TimeoutError: the limit has passed.
-        """
+        """Register the socket, to be shut down at the time limit; TimeoutError if that has passed."""
         with self._lock:
             if self._given_up:
                 raise TimeoutError
@@ -137,10 +128,7 @@ class _Https(HTTPSHandler):
 
 
 def fetched(request: Request) -> dict[str, object]:
-    """Fetch the JSON object that answers a request.
-
-    Args:
-        request: to a checked address: https, or http on this machine.
+    """Fetch the JSON object that answers a request to a checked address.
 
     Raises:
         HTTPError: the status is not 2xx.

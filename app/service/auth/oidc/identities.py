@@ -24,11 +24,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OidcIdentity:
-    """A person that the provider has authenticated.
-
-    Args:
-        thumbprint: of the key that signed the token.
-    """
+    """A person that the provider has authenticated, and the thumbprint of the key that signed the token."""
 
     caller: Principal
     thumbprint: str
@@ -41,13 +37,7 @@ class _Home:
 
 
 class OidcAuthenticator:
-    """Authenticate people by tokens.
-
-    Args:
-        terms: the provider's configuration.
-        doors: circuit breakers of the databases.
-        failures: where refused tokens are recorded.
-    """
+    """Authenticate people by tokens, and record refused ones."""
 
     def __init__(self, terms: OidcConfig, doors: CircuitBreakers, failures: FailedAttemptLog) -> None:
         self._terms = terms
@@ -57,10 +47,6 @@ class OidcAuthenticator:
 
     def authenticate(self, token: str, request_id: str | None = None) -> OidcIdentity:
         """Authenticate a bearer token; may call the provider and read a database.
-
-        Args:
-            token: as it was sent.
-            request_id: of the HTTP request, for the audit log.
 
         Raises:
             AuthenticationError: the token is refused.
@@ -74,18 +60,7 @@ class OidcAuthenticator:
             raise
 
     def signed_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
-        """Authenticate the ID token of a login; may call the provider and read a database.
-
-        Args:
-            token: the ID token.
-            client_id: of this service at the provider.
-            nonce: that this login sent.
-            request_id: of the HTTP request, for the audit log.
-
-        Raises:
-            AuthenticationError: the token is refused.
-            LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
-        """
+        """Authenticate the ID token of a login with this nonce; raises as `authenticate` does."""
         found = tokens.verify_token(token, self._provider, tokens.ID_TYPES)
         terms = replace(self._terms, audience=client_id)
         try:

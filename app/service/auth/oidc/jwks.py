@@ -35,11 +35,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A public key of a provider.
+    """A public key of a provider, for one algorithm or any of its type.
 
-    Args:
-        algorithm: the only one that it allows; None: any of its type.
-        thumbprint: identifies the key, whatever its `kid`.
+    The thumbprint identifies it, whatever its `kid`.
     """
 
     key: Key

@@ -56,13 +56,7 @@ _REGISTRY: Final = _Registry(algorithms=list(KINDS), strict_check_header=False)
 
 
 class TokenRefusedError(AuthenticationError):
-    """Refusal of a token that the provider signed.
-
-    Args:
-        why: the reason, in one word, for the audit log.
-        told: the message for the caller.
-        claims: of the token.
-    """
+    """Refusal of a token that the provider signed; `why` is the reason in one word, for the audit log."""
 
     def __init__(self, why: str, told: str, claims: Mapping[str, object]) -> None:
         super().__init__(told)
@@ -72,11 +66,7 @@ class TokenRefusedError(AuthenticationError):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """Claims of a token whose signature is valid.
-
-    Args:
-        thumbprint: of the key that signed it.
-    """
+    """Claims of a token whose signature is valid, and the thumbprint of its key."""
 
     claims: Mapping[str, object]
     thumbprint: str
@@ -93,12 +83,7 @@ def token_in(authorization: str | None) -> str | None:
 
 
 def verify_token(token: str, provider: JwksCache, types: frozenset[str] = TYPES) -> VerifiedToken:
-    """Verify a token's signature; keys in or referenced by its header are ignored.
-
-    Args:
-        token: as it was sent.
-        provider: the accepted keys.
-        types: the accepted values of `typ`; an empty string accepts a missing one.
+    """Verify a token's signature and `typ`; keys in or referenced by its header are ignored.
 
     Raises:
         AuthenticationError: the token is malformed, or not signed by the provider.
@@ -140,11 +125,6 @@ def validate_claims(terms: OidcConfig, claims: Mapping[str, object], now: dateti
 
 def check_sign_in(claims: Mapping[str, object], client_id: str, nonce: str) -> None:
     """Check that an ID token belongs to a login at this service (OpenID Connect Core, 3.1.3.7).
-
-    Args:
-        claims: of the token; its audience includes the client.
-        client_id: of this service at the provider.
-        nonce: that this login sent.
 
     Raises:
         TokenRefusedError: it belongs to another login, or to several clients.
