@@ -57,7 +57,7 @@ def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Ch
 
 
 def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now: datetime) -> Checkpoint:
-    """Anchor the decision chains in the audit log, and sign its head, within a writer's transaction.
+    """Anchor the decision chains in the audit log, and sign its head.
 
     Returns:
         A new checkpoint; the latest one if nothing has changed since and the key is the same.
@@ -97,10 +97,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
 
 
 async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
-    """Sign every organisation's due checkpoints until cancelled, and write them to the process log as well.
-
-    Failures are logged and retried.
-    """
+    """Sign and log every organisation's due checkpoints until cancelled; retry after failures."""
     while True:
         await asyncio.sleep(min(LOOK_SECONDS, seconds))
         try:

@@ -1,4 +1,4 @@
-"""Export the charges of a run or population as JSON lines, for verification without this ledger."""
+"""Export charges as JSON lines, for verification without this ledger."""
 
 import json
 from base64 import b64encode
@@ -201,7 +201,7 @@ def _events(
 
 
 def _limits(account: Account, terms: Terms | None) -> list[dict[str, float] | None]:
-    """List the limits in the order in which they were in force, the present one last."""
+    """List the limits in order, the present one last."""
     before = [] if terms is None else [stage.limit for stage in terms.stages[:-1]]
     limits = [*before, account.limit]
     return [None if limit is None else asdict(limit) for limit in limits]

@@ -38,7 +38,7 @@ class DecisionQuery:
 
 
 def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place | None, limit: int) -> list[Decided]:
-    """List the decisions within the caller's scope, the newest first, after a place in this order.
+    """List the decisions within the caller's scope, the newest first.
 
     Raises:
         InvalidInputError: `until` is before `since`.
@@ -63,7 +63,7 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
 def read_acts(
     call: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
 ) -> list[StoredAuditEntry]:
-    """List the audit events within the caller's scope, after a position in the order of the list.
+    """List the audit events within the caller's scope; `after` counts in the list's order.
 
     A scope includes the account, its descendants, and their keys, proposals and experiments. It excludes events of the
     organisation, its webhooks and people's tokens.
@@ -83,7 +83,7 @@ def read_acts(
 
 
 def name_accounts(call: RequestContext, ids: Collection[str]) -> dict[str, str]:
-    """Get the paths of accounts among ids from audit events that the caller may read."""
+    """Get the paths of the accounts among ids from readable audit events."""
     call.require_permission(Permission.AUDIT_READ)
     with call.db.read(call.organisation_id) as tx:
         return account_paths.paths_of(tx, call.organisation_id, ids)

@@ -1,4 +1,4 @@
-"""Signed statements of the privacy loss of a run or population, and of its meaning."""
+"""Issue signed statements of privacy loss."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -194,7 +194,7 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
 
 
 def _guarantee(governing: Account) -> str:
-    """Choose the proven guarantee: at the limit only if it was fixed beforehand and never exceeded (ADR 0020)."""
+    """Choose the guarantee: at the limit only if fixed beforehand and never exceeded (ADR 0020)."""
     adaptive = governing.filter is FilterKind.ADAPTIVE
     released = replace(governing, held=zero_curve(governing.grid_version))
     exceeded = not released.spent.is_zero and not fits(released)
@@ -216,7 +216,7 @@ def _account(account: Account) -> dict[str, Any]:
 
 
 def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Collection[str]) -> list[dict[str, Any]]:
-    """Describe the experiments of a run with their cost, which is the cost of a model chosen among their runs."""
+    """Describe a run's experiments; a model chosen among runs costs as much as they do together."""
     found = experiments.above(tx, call.organisation_id, run_id)
     return [
         {
@@ -234,7 +234,7 @@ def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Col
 
 
 def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
-    """Whether an experiment's advance charge was made; not if it is pending or its run charged other events."""
+    """Whether an experiment's advance charge was made, for the declared events."""
     return record.run is None or (record.run.event is not None and fingerprint(record.run.event) in charged)
 
 

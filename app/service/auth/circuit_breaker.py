@@ -56,7 +56,7 @@ class CircuitBreakers:
         self._doors = {placement: CircuitBreaker(db) for placement, db in databases.items()}
 
     def now(self) -> datetime:
-        """Get the time of the first database whose clock is known; tokens are checked against it."""
+        """Get the time by which tokens are checked: of the first database whose clock is known."""
         doors = list(self)
         return next((door for door in doors if door.db.clock.known), doors[0]).db.clock.now()
 
@@ -69,6 +69,6 @@ class CircuitBreakers:
         return iter(self._doors.values())
 
     def in_order(self, last: str | None = None) -> list[str]:
-        """List the placements in order of search: `last` first, then those that answer, then the others."""
+        """List the placements to search: `last` first, those that do not answer at the end."""
         doors = self._doors
         return sorted(doors, key=lambda placement: (placement != last, doors[placement].shut))

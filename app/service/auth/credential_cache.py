@@ -94,14 +94,15 @@ class Authenticator:
         return known.caller
 
     def was_known(self, authorization: str | None) -> bool:
-        """Whether this process has authenticated the header before, as far as the cache goes back."""
+        """Whether this process has authenticated the header before, as far as it remembers."""
         return self._ever.get(_fingerprint(authorization)) is not None
 
     def authenticate(self, authorization: str | None, request_id: str | None = None) -> Principal:
-        """Authenticate a caller by a header's value, or by a session cookie after its scheme, and cache the result.
+        """Authenticate a caller and cache the result.
 
-        Keys and sessions are searched where they were found before, then on the default placement, then on the others.
-        Placements that do not answer come last.
+        The credential is a header's value, or a session cookie after its scheme. Keys and sessions are searched where
+        they were found before, then on the default placement, then on the others. Placements that do not answer come
+        last.
 
         Raises:
             AuthenticationError: the credential is missing, unknown or refused.
@@ -137,7 +138,7 @@ class Authenticator:
         raise failure
 
     def sign_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
-        """Authenticate a person by the ID token of an OpenID Connect login with this nonce.
+        """Authenticate a person by the ID token of a login.
 
         Raises:
             AuthenticationError: the token is refused.
@@ -172,7 +173,7 @@ class Authenticator:
             await asyncio.sleep(RETRIED_SECONDS)
 
     def refresh(self, placement: str) -> None:
-        """Look up the cached callers of a placement again, and write the last use of their keys."""
+        """Look up a placement's cached callers again, and write the use of keys."""
         asked = monotonic()
         here = [(header, known) for header, known in list(self._known.items()) if known.caller.placement == placement]
         for header, known in here:
@@ -256,7 +257,7 @@ class Authenticator:
         return known
 
     def _vouched_for(self, thumbprint: str | None) -> bool:
-        """Whether the provider still publishes the key that signed a person's token, by the cached key set."""
+        """Whether the cached key set still has the key that signed a person's token."""
         return thumbprint is None or (self._people is not None and self._people.publishes(thumbprint))
 
     def _remember(self, header: bytes, known: _Known) -> None:

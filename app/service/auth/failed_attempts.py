@@ -63,7 +63,7 @@ class FailedAttemptLog:
         self._lock = Lock()
 
     def note(self, db: Database, tried: FailedAttempt, why: str, request_id: str | None) -> None:
-        """Record the first failure of a key or person at once, and count later ones by reason."""
+        """Record the first failure of a subject at once; count later ones by reason."""
         with self._lock:
             now, further = monotonic(), self._further.get(tried)
             if further is not None:

@@ -21,10 +21,10 @@ _ROUNDING: Final = 1e-6
 
 
 class TokenBuckets:
-    """Token buckets by name, for use from one event loop; a rate of 0 means no limit.
+    """Token buckets by name, for use from one event loop.
 
     A bucket is one number, the time at which it will be full (generic cell rate algorithm, ITU-T I.371). Full buckets
-    need no memory.
+    need no memory. A rate of 0 means no limit.
     """
 
     def __init__(self, per_second: float, burst: int, told: str) -> None:

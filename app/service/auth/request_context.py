@@ -70,7 +70,7 @@ class RequestContext:
             )
 
     def require_scope(self, path: Collection[str]) -> None:
-        """Raise InsufficientScopeError if the role is bound to an account that is not in the path of an object."""
+        """Raise InsufficientScopeError if the role is bound to an account outside a path."""
         if self.principal.scope is not None and self.principal.scope not in path:
             raise InsufficientScopeError(
                 f"Your role holds on and beneath {self.principal.scope} only, and this lies elsewhere.",

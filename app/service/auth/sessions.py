@@ -39,7 +39,7 @@ ENDED: Final = "You are not signed in any more; sign in again."
 
 @dataclass(frozen=True, slots=True)
 class SignedInSession:
-    """A valid session with its caller, who is valid until the session or the key ends."""
+    """A valid session; the caller is valid until the session or the key ends."""
 
     session: SessionRecord
     caller: Principal
@@ -54,9 +54,9 @@ def open_session(
     request_id: str | None = None,
     thumbprint: str | None = None,
 ) -> str:
-    """Create a session for an authenticated caller, of a person if `thumbprint` names the provider's key.
+    """Create a session for an authenticated caller.
 
-    It lasts for `lasting`, and no longer than the key or token.
+    It lasts for `lasting`, and no longer than the key or token. People have the `thumbprint` of the provider's key.
 
     Returns:
         The cookie's value, which is stored nowhere else.
@@ -153,7 +153,7 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
 
 
 def _bound_hash(secret: str, session: SessionRecord) -> bytes:
-    """Hash a cookie's secret with the row's contents, so that a changed row matches no secret."""
+    """Hash the secret with the row, so that a changed row matches no secret."""
     bound = (
         session.id,
         session.organisation_id,

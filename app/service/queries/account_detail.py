@@ -34,12 +34,11 @@ REFUSALS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Spender:
-    """A child that was charged.
+    """A child that was charged; values are None if its row is damaged.
 
     Args:
-        child: its share of the account's threshold, at the order of the history.
-        alone: epsilon of its spending alone, by the account's filter; None: its row is damaged.
-        updated_at: of the last change; None: its row is damaged.
+        child: its share of the account's threshold.
+        alone: epsilon of its spending alone, by the account's filter.
     """
 
     child: ChildShare
@@ -53,12 +52,8 @@ class AccountDetail:
 
     Args:
         above: its ancestors, root first.
-        status: its status, with the burn rate.
-        tree: its descendants, the most urgent first.
-        spenders: its children, the largest share first.
-        runs: its runs, the newest first.
+        spenders: the largest share first.
         following: id after which there are more runs; None: no more.
-        refusals: the latest of these runs.
         limit: its limit, for the form that changes it.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
     """
@@ -85,19 +80,11 @@ def get_account_detail(
     before: str | None,
     plan: HypotheticalRun | None,
 ) -> AccountDetail:
-    """Get the page of a population or budget from one snapshot of the ledger.
+    """Get the page of a population or budget from one snapshot.
 
-    Args:
-        call: needs LEDGER_READ.
-        statuses: cached account status.
-        histories: cached histories.
-        account_id: of the account.
-        before: list only runs registered before this id.
-        plan: a hypothetical run; None: none.
+    Runs are listed if they were registered `before` an id.
 
     Raises:
-        NotFoundError: no such population or budget.
-        InsufficientScopeError: outside the caller's scope.
         LedgerUnavailableError: the row of the account or of an ancestor is damaged.
     """
     call.require_permission(Permission.LEDGER_READ)

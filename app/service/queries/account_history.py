@@ -41,7 +41,10 @@ CHANGES: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ChildShare:
-    """A child's share of the account's threshold at each moment; without id, the sum of all other children."""
+    """A child's share of the account's threshold at each moment.
+
+    Without an id, it is the sum of all other children.
+    """
 
     account_id: str | None
     path: str

@@ -39,7 +39,7 @@ class EffectivePolicy:
 
 
 def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
-    """Get the effective policy of an account with the source of each rule; of the organisation if `account` is None."""
+    """Get an effective policy with the source of each rule; None: the organisation's."""
     record = read_policy(call, account)
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:

@@ -23,12 +23,7 @@ REFUSALS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class AccountTree:
-    """An account and its shown descendants.
-
-    Args:
-        children: the most urgent first.
-        hidden: number of descendants not shown.
-    """
+    """An account with its shown descendants, and the number of hidden ones."""
 
     status: AccountStatus
     children: tuple["AccountTree", ...]
@@ -37,12 +32,10 @@ class AccountTree:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Overview of an organisation, or of the caller's scope.
+    """Overview of the accounts within the caller's scope, the most urgent first.
 
     Args:
-        trees: the most urgent first.
-        populations: total number of trees.
-        budgets: total number of budgets.
+        populations: total number, shown or not; likewise `budgets`.
         severities: number of accounts by severity.
         runs: active runs, the most recently used first.
         unfinished: number of active runs by status.
@@ -59,23 +52,16 @@ class Overview:
 
 
 def read_change_token(call: RequestContext) -> tuple[object, ...]:
-    """Get a token that changes with each change of an organisation's pages, except by the passing of time.
-
-    Args:
-        call: needs LEDGER_READ.
-    """
+    """Get a token that changes with the contents of an organisation's pages, time aside."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return overview_queries.change_token(tx, call.organisation_id)
 
 
 def read_overview(call: RequestContext, statuses: AccountStatusCache, *, wanted: str = "") -> Overview:
-    """Get the most urgent accounts within the caller's scope: at most POPULATIONS trees with BUDGETS budgets.
+    """Get the most urgent accounts: at most POPULATIONS trees with BUDGETS budgets.
 
-    Args:
-        call: needs LEDGER_READ.
-        statuses: cached account status.
-        wanted: only trees with an account whose path contains this text, ignoring case.
+    `wanted` selects trees with an account whose path contains this text, ignoring case.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -104,16 +90,10 @@ def read_overview(call: RequestContext, statuses: AccountStatusCache, *, wanted:
 def find_accounts(
     call: RequestContext, statuses: AccountStatusCache, *, wanted: str, most: int
 ) -> tuple[list[AccountStatus], int]:
-    """Search populations and budgets by path, within the caller's scope and without damaged ones.
-
-    Args:
-        call: needs LEDGER_READ.
-        statuses: cached account status.
-        wanted: text in the path, ignoring case; empty: all.
-        most: length of the list.
+    """Search accounts by a part of their path, ignoring case.
 
     Returns:
-        The first accounts by path, and the number of further ones.
+        The first accounts by path, without damaged ones, and the number of further ones.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -126,11 +106,9 @@ def find_accounts(
 
 
 def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:
-    """Build trees of accounts, the most urgent first; a tree is as urgent as its most urgent account.
+    """Build trees of the shown accounts; a tree is as urgent as its most urgent account.
 
-    Args:
-        shown: accounts with their parents, unless a parent is outside the caller's scope.
-        everything: these, and the accounts that are not shown.
+    `shown` has the parents of its accounts, as far as they are within the caller's scope.
     """
     ids = {each.id for each in shown}
     beneath: dict[str | None, list[AccountStatus]] = {}

@@ -26,11 +26,12 @@ MOST_OPEN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Spending that a proposal would allow an account; `population` has path and limit of the root.
+    """Spending that a proposal would allow an account.
 
     Args:
         before: the limit to be replaced; None: the proposal is about a run.
         epsilon: None: unbounded.
+        population: path and limit of the root.
         by_plan: whether epsilon is the cost of a run's plan, which does not limit the run.
     """
 
@@ -89,9 +90,10 @@ class ProposalDetail:
 
 @dataclass(frozen=True, slots=True)
 class LimitNow:
-    """The limit of an account, for the form that changes it; `population` has path and limit of the root.
+    """The limit of an account, for the form that changes it.
 
     Args:
+        population: path and limit of the root.
         waiting: an open proposal of another limit.
         alone: whether the caller may raise it without a second approver.
     """
@@ -122,7 +124,7 @@ def read_decided(call: RequestContext, *, before: str | None, limit: int) -> lis
 
 
 def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
-    """Get the limit of an account for its form; None: a run without a limit of its own."""
+    """Get the limit of an account for its form; None: a run without one."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account)
@@ -130,7 +132,7 @@ def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
 
 
 def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord]) -> LimitNow:
-    """Get the limit of the last account of a path, which has one of its own, within a transaction."""
+    """Get the limit of the last account of a path within a transaction."""
     record = path[-1]
     assert record.account.limit is not None, "as said"
     wanted = ProposalFilter(
@@ -205,7 +207,7 @@ def _rules(tx: Connection, call: RequestContext, proposal: Proposal) -> tuple[Ru
 
 
 def _population(path: Sequence[AccountRecord]) -> tuple[str, Limit]:
-    """Get path and limit of the root; of several, the one with the smallest limit."""
+    """Get path and limit of the root with the smallest limit."""
     roots = [each.account for each in path if each.account.kind is AccountKind.POPULATION]
     limits = [(root.path, root.limit) for root in roots if root.limit is not None]
     return min(limits, key=lambda root: root[1].epsilon)

@@ -54,7 +54,7 @@ class RunDetail:
 
 
 def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
-    """Get a token that changes with each change of a run's page, except by the passing of time."""
+    """Get a token that changes with the contents of a run's page, time aside."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return overview_queries.path_change_token(tx, call.organisation_id, run_id)
@@ -95,7 +95,7 @@ def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedC
 def _projected(
     tx: Connection, call: RequestContext, record: RunRecord, ready: PrecomputedCosts
 ) -> tuple[tuple[int, float], ...]:
-    """Project epsilon for the default event, up to its refusal or the end of the chart."""
+    """Project epsilon for the default event, up to its refusal or the chart's end."""
     if record.run.event is None or not record.steps_remaining:
         return ()
     path = [each.account for each in record.path]

@@ -29,7 +29,10 @@ class History:
 
 
 def read_history(call: RequestContext, run_id: str, *, after: int, max_points: int) -> History:
-    """Get a run's decisions after a position (-1: all), thinned out evenly to `max_points`, at least 2."""
+    """Get a run's decisions after a position (-1: all).
+
+    More than `max_points`, at least 2, are thinned out evenly.
+    """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path(tx, call, run_id)
@@ -40,7 +43,10 @@ def read_history(call: RequestContext, run_id: str, *, after: int, max_points: i
 
 
 def spread(start: int, stop: int, most: int) -> list[int]:
-    """Spread at most `most` integers evenly over [start, stop), both ends included; a single one is the last."""
+    """Spread at most `most` integers evenly over [start, stop).
+
+    Both ends are included; a single one is the last.
+    """
     length = stop - start
     if length <= most:
         return list(range(start, stop))

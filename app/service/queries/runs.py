@@ -94,7 +94,7 @@ def find_path(tx: Connection, call: RequestContext, run_id: str) -> tuple[Accoun
 
 
 def find_paths(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> list[tuple[AccountRecord, ...]]:
-    """Get the paths of existing runs within the caller's scope, in a constant number of statements."""
+    """Get the paths of readable runs, in a constant number of statements."""
     ids = locks.paths(tx, call.organisation_id, run_ids)
     wanted = sorted({account_id for path in ids.values() for account_id in path})
     records = {record.account.id: record for record in accounts.read_many(tx, call.organisation_id, wanted)}

@@ -23,7 +23,7 @@ QUIET: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class HypotheticalRun:
-    """A hypothetical run of the Gaussian mechanism, with Poisson sampling if the probability is below 1."""
+    """A hypothetical run of the Gaussian mechanism; a probability below 1 means Poisson sampling."""
 
     steps: int
     noise_multiplier: float
@@ -39,7 +39,7 @@ class HypotheticalRun:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedAccount:
-    """An account with its spent epsilon, and its epsilon including reservations and a hypothetical run."""
+    """An account with its spent epsilon, and with reservations and a hypothetical run."""
 
     account: Account
     epsilon: float
@@ -73,7 +73,7 @@ class WhatIfResult:
 def what_if(
     tx: Connection, call: RequestContext, path: Sequence[Account], plan: HypotheticalRun
 ) -> WhatIfResult | None:
-    """Evaluate a run under the last account of a path; None: its cost is not proven for the neighboring relation."""
+    """Evaluate a run under the last account of a path; None: its cost is not proven."""
     try:
         return run_with_costs(call.organisation_id, lambda ready: _answer(tx, call, path, plan, ready))
     except UnsupportedEventError:
@@ -99,19 +99,19 @@ def _answer(
 
 
 def _readable(call: RequestContext, path: Sequence[Account]) -> set[str]:
-    """Get the ids of a path that the caller may read: its scope, everything under it, and all roots."""
+    """Get the accounts of a path that the caller may read: the scope, its descendants, roots."""
     ids = [account.id for account in path]
     reach = ids if call.principal.scope is None else ids[ids.index(call.principal.scope) :]
     return {*reach, *(account.id for account in path if account.kind is AccountKind.POPULATION)}
 
 
 def _quietest(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
-    """Choose where the search for the least noise begins; a refused run needs more than its own."""
+    """Choose where the noise search begins; a refused run needs more than its own."""
     return plan.step if refused else replace(plan, noise_multiplier=min(plan.noise_multiplier, QUIET)).step
 
 
 def _touched(tx: Connection, call: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
-    """Get the accounts that a new run would charge; in a parallel account it opens a new partition."""
+    """Get the accounts that a new run would charge, in a partition of its own."""
     nothing = zero_curve(path[-1].grid_version)
     run = replace(
         path[-1],

@@ -36,7 +36,7 @@ ROWS_AT_ONCE = 100
 def verify(
     db: Database, organisation_id: str | None = None, witnesses: Collection[TrustedCheckpoint] = ()
 ) -> VerificationReport:
-    """Recompute accounts from their charges, and check the decision chain of each run; change nothing.
+    """Recompute accounts from their charges, and check all chains; change nothing.
 
     Args:
         db: the ledger's database.
@@ -87,7 +87,7 @@ def _read_acts(
 
 
 def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
-    """Check each run as it is read, then the accounts above, when all their runs are counted."""
+    """Check each run as it is read, and the accounts above at the end."""
     runs = {(run.organisation_id, run.id): run for run in raw_rows.kept_runs(audit.tx, organisation_id, audit.report)}
     missing = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
     for kept in accounts.list_all(audit.tx, organisation_id, audit.report):

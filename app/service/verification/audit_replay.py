@@ -162,12 +162,12 @@ def disagreements(
 
 
 def skeleton_of(account: Account) -> str | None:
-    """Compute the skeleton of an account's name, which detects similar names; None: a run."""
+    """Compute the skeleton of an account's name, to detect similar names; None: a run."""
     return None if account.kind is AccountKind.RUN else name_skeleton(account.name)
 
 
 def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) -> str | None:
-    """Compare a run's status with the audit log and its reports; return the discrepancy, or None."""
+    """Compare a run's status with the audit log; return the discrepancy, or None."""
     if terms is None:
         return None  # already reported for the account
     if status == RunStatus.OVERDRAWN:

@@ -32,7 +32,7 @@ def judge(audit: VerificationContext, key: Key) -> None:
 
 
 def can_be_read(account: Account) -> bool:
-    """Whether the weights of an account's filter are valid for its limit and orders; true without weights."""
+    """Whether an account's filter weights are valid for its limit and orders."""
     if account.weights is None or account.limit is None:
         return True
     known = range(orders(account.grid_version).size)
@@ -132,7 +132,7 @@ def _are_due(audit: VerificationContext, key: Key, account: Account, before: Acc
 
 
 def _workloads(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[RdpCurve]:
-    """Iterate over the curves that may have set the weights: the plan, else each charged or reserved event."""
+    """Iterate over the curves that may have set the weights: plan, or events."""
     account = balance.account
     if account.planned:
         planned = total_cost([account.price(step) for step in account.planned])

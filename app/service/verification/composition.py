@@ -58,9 +58,12 @@ def value_of(audit: VerificationContext, key: Key) -> Value | None:
 
 
 def current_of(audit: VerificationContext, key: Key) -> tuple[RdpCurve, bool] | None:
-    """Compute the admitted spending with the steps still open to active reservations; None: no sound cost.
+    """Compute the admitted spending plus the steps that active reservations may still take.
 
-    Reported and cancelled steps are left out: they may exceed the limit in force. The flag is whether steps are open.
+    Reported and cancelled steps are left out: they may exceed the limit in force.
+
+    Returns:
+        The curve, and whether a reservation may take steps; None: an event has no sound cost.
     """
     balance = audit.balances[key]
     account = balance.account

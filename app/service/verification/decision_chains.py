@@ -113,7 +113,7 @@ def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: StoredE
 
 
 def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: DecisionEntry) -> None:
-    """Collect the limits and the epsilon that a decision names; its hash has been checked."""
+    """Collect the limits and the epsilon of a decision with a valid hash."""
     if walk.governing is not None:
         walk.governing.limits.add((entry.epsilon_limit, entry.delta))
     binding = audit.balances.get((key[0], entry.binding_account_id))
@@ -167,7 +167,7 @@ def _open_attempt(
 def _count(
     audit: VerificationContext, key: Key, walk: _Walk, kept: StoredEntry, closed: Counter[str], reported: Counter[str]
 ) -> None:
-    """Add a decision's charges to the run, and to its ancestors unless a reservation covers them."""
+    """Add a decision's charges to the run and, unless reserved, to its ancestors."""
     entry = kept.entry
     audit.charges += len(entry.items)
     if entry.outcome in STEPS_TAKEN:
@@ -223,7 +223,7 @@ def _check_end(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk
 
 
 def _check_epsilon(audit: VerificationContext, key: Key, walk: _Walk) -> None:
-    """Compare the epsilon of the last decision with the governing filter's; this detects an exchanged filter."""
+    """Compare the last decision's epsilon with the governing filter's, to detect an exchanged filter."""
     own, governing = audit.balances[key], walk.governing
     if walk.broken or walk.epsilon is None or governing is None or not can_be_read(governing.account):
         return
@@ -289,7 +289,7 @@ def _check_plan(audit: VerificationContext, key: Key, reservation: StoredReserva
 
 
 def _check_withdrawn(audit: VerificationContext, key: Key, reservation: StoredReservation, walk: _Walk) -> None:
-    """Compare a reservation's cancelled steps with the lowered limits in the audit log, and with its charges."""
+    """Compare a reservation's cancelled steps with the audit log and its charges."""
     name, told = f"reservation {reservation.id}", audit.withdrawn(key[0], reservation.id)
     if told is not None and reservation.withdrawn != told:
         audit.add(key, f"what {name} says to be withdrawn of its plan is not what lowered limits have withdrawn.")
@@ -300,7 +300,7 @@ def _check_withdrawn(audit: VerificationContext, key: Key, reservation: StoredRe
 
 
 def _allow(balance: Balance, reservation: StoredReservation, spent: Mapping[str, int]) -> None:
-    """Count the steps that an active reservation may still take, or has taken and not settled."""
+    """Count the steps that an active reservation may take, or has taken and not settled."""
     for event, (count, used) in reservation.items.items():
         allowed = count - reservation.withdrawn.get(event, 0)
         balance.allowed[event] += allowed - spent.get(event, 0)

@@ -26,9 +26,9 @@ _logger = logging.getLogger(__name__)
 def place(
     db: Database, organisation_id: str, found: VerificationReport, asker: Actor, now: datetime
 ) -> VerificationReport:
-    """Quarantine the unproven accounts of a report, and return it with all quarantines; existing ones stay.
+    """Quarantine the unproven accounts of a report; return it with all quarantines.
 
-    The caller holds the verification lock, so that the report is the newest.
+    The caller holds the verification lock, so that the report is the newest. Existing quarantines stay.
     """
     stopped = dict(found.quarantined)
     new = {key: why for key, why in found.unproven.items() if stopped.get(key) != why}
@@ -43,7 +43,7 @@ def place(
 def _place(
     db: Database, organisation_id: str, sentences: Mapping[str, str], asker: Actor, now: datetime
 ) -> Mapping[str, str | None]:
-    """Quarantine accounts and record it; without a record if the end of the audit log is damaged."""
+    """Quarantine accounts, and record it unless the audit log's end is damaged."""
 
     def write(*, told: bool) -> Mapping[str, str | None]:
         with db.write(organisation_id) as tx:

@@ -197,7 +197,7 @@ class VerificationContext:
         self.faults.append(Discrepancy(key[0], key[1], position, f"{name}: {detail}"))
 
     def terms(self, key: Key) -> Terms | None:
-        """Get an account's state by the audit log; None: not in the log, or the log is broken."""
+        """Get an account's state by the audit log; None: unknown, or a broken log."""
         told = self.told.get(key[0])
         return told.terms.get(key[1]) if told is not None and told.fault is None else None
 
@@ -207,7 +207,7 @@ class VerificationContext:
         return told.anchors.get(key[1], {}) if told is not None and told.fault is None else {}
 
     def withdrawn(self, organisation_id: str, reservation_id: str) -> Counter[str] | None:
-        """Get the steps of a reservation that lowered limits have cancelled; None: the log is broken."""
+        """Get a reservation's steps that lowered limits have cancelled; None: a broken log."""
         told = self.told.get(organisation_id)
         if told is None or told.fault is not None:
             return None
@@ -234,7 +234,7 @@ class VerificationContext:
             self.add(key, f"it cannot be judged: {type(fault).__name__} {fault}.")
 
     def stages(self, key: Key) -> list[Account]:
-        """List the account under each of its limits, with the weights of that time; the present one last."""
+        """List the account under each limit with its weights, the present one last."""
         account, terms = self.balances[key].account, self.terms(key)
         before = [] if terms is None else terms.stages[:-1]
         return [*(replace(account, limit=stage.limit, weights=stage.weights) for stage in before), account]
@@ -253,11 +253,11 @@ class VerificationContext:
             balance = self.balances.get((key[0], balance.account.parent_id or ""))
 
     def above(self, key: Key) -> list[Balance]:
-        """List the ancestors that a charge affects, by depth and id, derived from the parents."""
+        """List the ancestors that a charge affects by their parents, by depth and id."""
         return self._reached(key, every=True)
 
     def adding(self, key: Key) -> list[Balance]:
-        """List the ancestors that add the charge up, without a parallel account in between."""
+        """List the ancestors that add the charge up, without a parallel account between."""
         return self._reached(key, every=False)
 
     def _reached(self, key: Key, *, every: bool) -> list[Balance]:

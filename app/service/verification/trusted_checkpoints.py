@@ -58,7 +58,7 @@ def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCh
 
 
 def document_fault(checkpoint: Checkpoint) -> str | None:
-    """Compare a checkpoint's row with its document; return the discrepancy, or None. The signature is not checked."""
+    """Compare a checkpoint's row with its document, without the signature; None: equal."""
     name = f"the checkpoint after {checkpoint.audit_length} acts"
     try:
         document = json.loads(checkpoint.document)

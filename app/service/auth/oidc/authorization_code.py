@@ -148,10 +148,10 @@ class OidcClient:
         return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}"
 
     def require_ours(self, flow: LoginState | None, answer: Mapping[str, str]) -> LoginState:
-        """Check that the query parameters of an authorization response belong to this browser's login.
+        """Check that an authorization response belongs to this browser's login.
 
         Raises:
-            AuthenticationError: they belong to another login, or to another issuer (RFC 9207).
+            AuthenticationError: it belongs to another login, or to another issuer (RFC 9207).
             LedgerUnavailableError: the provider's configuration cannot be read.
         """
         state = answer.get("state", "")
@@ -207,7 +207,7 @@ class OidcClient:
             self._asking.release()
 
     def _read(self) -> _Endpoints:
-        """Get the provider's endpoints; one thread at a time fetches them, and the others do not wait."""
+        """Get the provider's endpoints; one thread fetches them, and the others do not wait."""
         current = self._endpoints
         if current is not None and monotonic() - current.read_at < CONFIGURED_SECONDS:
             return current

@@ -51,10 +51,10 @@ class OidcConfig:
 
 
 def granted(terms: OidcConfig, groups: list[str]) -> RoleMapping | None:
-    """Choose the role of a person by their groups; None: no group has a role.
+    """Choose the role of a person by their groups.
 
     The organisation-wide role with the most permissions wins. Without one, the first mapping with a scope does. The
-    order of configuration decides between equals.
+    order of configuration decides between equals. None: no group has a role.
     """
     member = set(groups)
     held = [grant for group, grant in terms.roles.items() if group in member]
@@ -85,7 +85,7 @@ def check_url(url: str, *, by_http: bool) -> str:
 
 
 def check_issuer(url: str) -> str:
-    """Check the URL of an issuer, and return it; ValueError if it has a query, or fails `check_url`."""
+    """Check the URL of an issuer like `check_url`, and refuse a query."""
     check_url(url, by_http=_host(url) in _LOCAL)
     if urlsplit(url).query:
         raise ValueError("an issuer has no query")
@@ -93,7 +93,7 @@ def check_issuer(url: str) -> str:
 
 
 def check_origin(url: str) -> str:
-    """Check the URL of an origin, and return it without a trailing slash; ValueError if it has a path or query."""
+    """Check the URL of an origin like `check_url`; return it without a trailing slash."""
     check_url(url, by_http=_host(url) in _LOCAL)
     parts = urlsplit(url)
     if parts.query or parts.path not in {"", "/"}:

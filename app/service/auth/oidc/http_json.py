@@ -32,7 +32,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 class _Fetch:
-    """One request in its own thread: a socket's timeout restarts with each byte, and this one does not."""
+    """One request in its own thread, because a socket's timeout restarts with each byte."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -55,7 +55,7 @@ class _Fetch:
         return bytes(self._content)
 
     def connected(self, connection: socket.socket) -> None:
-        """Register the socket, to be shut down at the time limit; TimeoutError if that has passed."""
+        """Register the socket for the time limit; TimeoutError if that has passed."""
         with self._lock:
             if self._given_up:
                 raise TimeoutError
@@ -85,7 +85,7 @@ class _Fetch:
 
 @cache
 def _trusting() -> ssl.SSLContext:
-    """Load the trusted certificates once (the system's, or SSL_CERT_FILE); loading is slower than a request."""
+    """Load the trusted certificates (the system's, or SSL_CERT_FILE) once; it is slow."""
     return ssl.create_default_context()
 
 

@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OidcIdentity:
-    """A person that the provider has authenticated, and the thumbprint of the key that signed the token."""
+    """An authenticated person, and the thumbprint of the key that signed the token."""
 
     caller: Principal
     thumbprint: str
@@ -125,7 +125,7 @@ class OidcAuthenticator:
         return None
 
     def _scope(self, home: _Home, grant: RoleMapping, claims: Mapping[str, object]) -> str | None:
-        """Get the id of the account to which a role is bound; None: not bound."""
+        """Get the id of the account that bounds a role; None: unbounded."""
         if grant.scope is None:
             return None
         with self._doors[home.placement].passed() as db, db.read(home.organisation_id) as tx:
@@ -174,6 +174,6 @@ def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
 
 
 def _elsewhere(claims: Mapping[str, object]) -> Mapping[str, object]:
-    """Get the distributed claims, which Entra uses for 200 groups and more (OpenID Connect Core, 5.6.2)."""
+    """Get the distributed claims (OpenID Connect Core, 5.6.2); Entra uses them from 200 groups on."""
     names = claims.get("_claim_names")
     return names if isinstance(names, dict) else {}

@@ -104,7 +104,7 @@ class JwksCache:
         return None if keys is None or monotonic() - keys.fetched_at >= KEPT_SECONDS else keys
 
     def _fetch(self, *, provoked: bool = False) -> None:
-        """Fetch the keys; `provoked` means that a token with an unknown key is the cause.
+        """Fetch the keys, `provoked` by a token with an unknown key.
 
         Raises:
             LedgerUnavailableError: another thread fetches them. Waiting would let a silent provider take every thread.
@@ -159,7 +159,7 @@ class _Collected:
 
 
 def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
-    """Select the keys of a set that may sign tokens; skip the others, as RFC 7517 asks."""
+    """Select the signing keys of a set; RFC 7517 asks to skip the others."""
     listed = told.get("keys")
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
         raise ValueError(f"its key set has no list `keys`, or one of more than {MOST_KEYS}")

@@ -56,7 +56,7 @@ _REGISTRY: Final = _Registry(algorithms=list(KINDS), strict_check_header=False)
 
 
 class TokenRefusedError(AuthenticationError):
-    """Refusal of a token that the provider signed; `why` is the reason in one word, for the audit log."""
+    """Refusal of a token that the provider signed; the audit log has the reason."""
 
     def __init__(self, why: str, told: str, claims: Mapping[str, object]) -> None:
         super().__init__(told)
