@@ -1,1 +1,1 @@
-"""HTTP: schemas, routers, problems. No rule of the ledger lives here."""
+"""HTTP API: schemas, routers and problems, without rules of the ledger."""

@@ -1,4 +1,4 @@
-"""Charts as they are answered: drawn only for who has them not yet."""
+"""Chart responses, rendered only if the client's copy is outdated."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -15,14 +15,14 @@ from app.charts.render import ChartTheme, Frame, PictureKind, draw
 from app.version import VERSION
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
-"""Content-Security-Policy of pictures: matplotlib writes styles into an SVG, and nothing may run in it."""
+"""Content-Security-Policy of images: matplotlib's SVGs contain styles, and no script may run."""
 
 DRAWERS: Final = CapacityLimiter(1)
-"""One picture is drawn at a time; those who wait for one take no thread from anybody else."""
+"""Renders one image at a time, without blocking threads of other requests."""
 
 
 def _frames(kind: PictureKind) -> Callable[..., Awaitable[Frame]]:
-    """What a request says of how a picture of this kind is drawn."""
+    """Make the dependency that reads an image's frame from the query."""
 
     async def frame(
         theme: Annotated[ChartTheme, Query(description="Dark on light, or light on dark.")] = ChartTheme.LIGHT,
@@ -39,7 +39,7 @@ AsPng = Annotated[Frame, Depends(_frames(PictureKind.PNG))]
 
 
 def chart_route_docs(kind: PictureKind) -> dict[str, Any]:
-    """What a route of pictures says of its answers."""
+    """Build the OpenAPI documentation of a chart route."""
     content = {kind.media_type: {"schema": {"type": "string"}}}
     return {
         "tags": ["charts"],
@@ -49,13 +49,7 @@ def chart_route_docs(kind: PictureKind) -> dict[str, Any]:
 
 
 async def chart_response(request: Request, chart: Chart, frame: Frame) -> Response:
-    """A picture with an entity tag of what it shows, or 304 if the asker has it already.
-
-    Args:
-        request: what is asked.
-        chart: what is drawn.
-        frame: how.
-    """
+    """Respond with an image and its entity tag, or 304."""
     known = [VERSION, version("matplotlib"), chart.json(), frame]
     tag = f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
     there = not_modified(request, tag)

@@ -1,4 +1,4 @@
-"""The short way of the hot route: a plain request for steps passes the framework by, any other goes the usual way."""
+"""Fast path of the step route, which bypasses the framework for plain requests."""
 
 import re
 from typing import Final
@@ -26,17 +26,17 @@ _PATH: Final = re.compile(r"/v1/runs/([^/\0]+)/steps")
 
 
 class StepFastPathMiddleware:
-    """Middleware that answers `POST /v1/runs/{run_id}/steps` itself, if the request is as most of them are.
+    """Middleware that answers plain requests to `POST /v1/runs/{run_id}/steps` itself.
 
-    A caller who is not known from a moment ago, a query, a header that stands twice, a body that comes in pieces or
-    is said to be encoded, and whatever is wrong, go the usual way, with all that was sent: what is to be said to them
-    is decided there alone. FastAPI describes the endpoint, and that both ways answer the same is tested.
+    Requests with an unknown caller, a query, a repeated header, a chunked or encoded body, or any error take the
+    regular route unchanged, which alone decides about them. FastAPI documents the endpoint, and tests check that both
+    paths agree.
 
     Args:
-        app: the usual way, which takes any request.
-        keys: knows who was authenticated a moment ago.
-        rates: how often each of them may ask.
-        placements: where the ledgers are.
+        app: the regular application.
+        keys: recently authenticated callers.
+        rates: request limits.
+        placements: of the ledgers.
     """
 
     def __init__(self, app: ASGIApp, keys: Authenticator, rates: RequestLimits, placements: Placements) -> None:
@@ -46,7 +46,7 @@ class StepFastPathMiddleware:
         self._placements = placements
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Answer the request, or pass it on."""
         head = self._head(scope)
         if head is None:
             await self._app(scope, receive, send)
@@ -68,7 +68,7 @@ class StepFastPathMiddleware:
         await reply(scope, receive, send)
 
     def _head(self, scope: Scope) -> tuple[str, Principal, str | None] | None:
-        """Whose steps, who asks, and the idempotency key; None: go the usual way."""
+        """Return run id, principal and idempotency key, or None for the regular route."""
         path = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if path is None or scope["method"] != "POST" or scope["query_string"]:
             return None
@@ -86,7 +86,7 @@ class StepFastPathMiddleware:
 
 
 def _body(message: Message) -> AuthorizeSteps | None:
-    """What is asked; None: go the usual way."""
+    """Parse the request body, or return None for the regular route."""
     if message["type"] != "http.request" or message.get("more_body", False):
         return None
     content = message.get("body", b"")
@@ -99,7 +99,7 @@ def _body(message: Message) -> AuthorizeSteps | None:
 
 
 def _again(message: Message, receive: Receive) -> Receive:
-    """Receives the message that was taken, and then what follows it."""
+    """Replay the consumed message before the following ones."""
     taken = [message]
 
     async def receive_again() -> Message:

@@ -1,4 +1,4 @@
-"""The OpenAPI description, as it is served and as it is kept in openapi/openapi.json."""
+"""The OpenAPI document, as served and as stored in openapi/openapi.json."""
 
 import json
 import re
@@ -13,17 +13,17 @@ from app.api.route import BEARER
 from app.api.schemas.common import EVENT_FORMAT, Problem
 
 MAX_SHARED_CODES: Final = 5
-"""Of a shared response: with more its name, which lists them, would not be read."""
+"""Maximum number of codes in the name of a shared response."""
 
 MAX_WIDTH: Final = 100
 _SHORT_ARRAY: Final = re.compile(r"\[\n([^][{}]+)\n +\]")
-"""Of numbers or words. A line break is none of a text's, so that this finds no text."""
+"""An array of numbers or words; strings contain no raw line breaks."""
 
 JsonObject = dict[str, Any]
 
 
 def describe(app: FastAPI) -> None:
-    """Replace FastAPI's description of an application by a shorter one with its own form of errors."""
+    """Replace FastAPI's OpenAPI document by a shorter one with problem responses."""
     generate = app.openapi
 
     def openapi() -> JsonObject:
@@ -45,7 +45,7 @@ def _join_lines(array: re.Match[str]) -> str:
 
 
 def _condense(document: JsonObject) -> JsonObject:
-    """Move what operations share to the components, and drop what says nothing."""
+    """Move shared parts to the components, and drop redundant ones."""
     components = document["components"]
     for name in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(name, None)
@@ -76,7 +76,7 @@ def _operations(document: JsonObject) -> Iterator[JsonObject]:
 
 
 def _describe_headers(operation: JsonObject) -> None:
-    """List the headers that a success carries."""
+    """List the headers of successful responses."""
     responses = operation["responses"]
     repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
     names = ["ETag"] * ("304" in responses) + ["Idempotent-Replayed"] * repeatable
@@ -86,7 +86,7 @@ def _describe_headers(operation: JsonObject) -> None:
 
 
 def _share_responses(responses: JsonObject, components: JsonObject) -> None:
-    """Replace the responses of an operation that others have too by references."""
+    """Replace responses shared by operations with references."""
     responses.get("422", {}).get("content", {}).pop("application/json", None)  # FastAPI's own form
     for status, response in responses.items():
         codes = response.get("content", {}).get(PROBLEM_JSON, {}).get("examples", {})
@@ -98,7 +98,7 @@ def _share_responses(responses: JsonObject, components: JsonObject) -> None:
 
 
 def _simplify_parameter(parameter: JsonObject) -> None:
-    """Drop from a parameter's schema what stands beside it, and the null, which no query or header can hold."""
+    """Drop redundant members of a parameter's schema, and null, which no query or header can hold."""
     schema = parameter["schema"]
     for member in ("title", "description"):
         schema.pop(member, None)
@@ -107,7 +107,7 @@ def _simplify_parameter(parameter: JsonObject) -> None:
 
 
 def _share_parameters(document: JsonObject, shared: JsonObject) -> None:
-    """Replace parameters that several operations take by references."""
+    """Replace parameters shared by operations with references."""
     uses = Counter(json.dumps(each) for operation in _operations(document) for each in operation.get("parameters", ()))
     for operation in _operations(document):
         for index, parameter in enumerate(operation.get("parameters", ())):
@@ -118,7 +118,7 @@ def _share_parameters(document: JsonObject, shared: JsonObject) -> None:
 
 
 def _simplify(value: object) -> None:
-    """Refer to the schema of events, and write `"type": ["string", "null"]` in the place of a choice of two schemas."""
+    """Refer to the event schema, and merge choices with null into a type list."""
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _simplify(each)
     if isinstance(value, dict) and value.get("format") == EVENT_FORMAT:

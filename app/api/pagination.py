@@ -1,4 +1,4 @@
-"""Cursors of lists: opaque to the caller."""
+"""Opaque cursors of lists."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -12,27 +12,27 @@ from app.persistence.repositories.decision_queries import Place
 
 MAX_PAGE = 200
 MAX_DIGITS = 18
-"""Of a place in a numbered list: what has more, no database counts to."""
+"""Maximum number of digits of a position: beyond that, no database counts."""
 
 T = TypeVar("T")
 
-PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at the most.")]
+PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of items.")]
 After = Annotated[
     str | None,
-    Query(max_length=200, description="The cursor `next` of the page before; empty: from the start."),
+    Query(max_length=200, description="The `next` cursor of the previous page; empty: the first page."),
 ]
 
 
 def encode_cursor(value: str) -> str:
-    """A cursor for a place in a list."""
+    """Encode a position as a cursor."""
     return base64.urlsafe_b64encode(value.encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str | None) -> str | None:
-    """The place that a cursor stands for.
+    """Decode a cursor.
 
     Raises:
-        InvalidInputError: it is no cursor of this service.
+        InvalidInputError: the cursor is invalid.
     """
     if not cursor:
         return None
@@ -46,14 +46,10 @@ def decode_cursor(cursor: str | None) -> str | None:
 
 
 def decode_position(cursor: str | None, start: int) -> int:
-    """The place in a list whose items are numbered.
-
-    Args:
-        cursor: of the page before; None or empty: from the start.
-        start: the place before the first item.
+    """Decode the cursor of a numbered list; without one return `start`.
 
     Raises:
-        InvalidInputError: it is no cursor of such a list.
+        InvalidInputError: the cursor is invalid.
     """
     place = decode_cursor(cursor)
     if place is None:
@@ -64,18 +60,15 @@ def decode_position(cursor: str | None, start: int) -> int:
 
 
 def encode_position(place: Place) -> str:
-    """What a cursor remembers of a decision."""
+    """Encode the position of a decision."""
     return f"{place.created_at.isoformat()}/{place.run_id}/{place.position}"
 
 
 def decode_position_cursor(cursor: str | None) -> Place | None:
-    """The place in a list of decisions.
-
-    Args:
-        cursor: of the page before; None or empty: from the newest.
+    """Decode the cursor of a list of decisions; without one return None.
 
     Raises:
-        InvalidInputError: it is no cursor of such a list.
+        InvalidInputError: the cursor is invalid.
     """
     place = decode_cursor(cursor)
     if place is None:
@@ -85,22 +78,16 @@ def decode_position_cursor(cursor: str | None) -> Place | None:
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
-        moment = datetime.min  # noqa: DTZ901 - it has no zone, and so is no moment of a cursor
+        moment = datetime.min  # noqa: DTZ901 - without a zone it is never in a cursor
     if moment.utcoffset() != timedelta(0) or not position.isdecimal() or len(position) > MAX_DIGITS:
         raise InvalidInputError(f"{cursor!a} is not a cursor of this list; send the `next` of an earlier page.")
     return Place(moment, run_id, int(position))
 
 
 def split_page(found: Sequence[T], limit: int, place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
-    """A page of what was found with `limit + 1`, and the cursor of the next one.
+    """Split `limit + 1` items into a page and the cursor of the next one, or None.
 
-    Args:
-        found: at most `limit + 1` things.
-        limit: how many the page may hold.
-        place: what the cursor remembers of the last one.
-
-    Returns:
-        The page; the cursor is None on the last page.
+    `place` returns the position of an item.
     """
     shown = found[:limit]
     return shown, encode_cursor(place(shown[-1])) if len(found) > limit else None

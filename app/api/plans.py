@@ -1,4 +1,4 @@
-"""The planner's operations: what they are asked and answer, for this process and those that calculate."""
+"""The planner's operations, for this process and the worker processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from app.service.worker_pool.pool import Job
 Asked = TypeVar("Asked", bound=Body)
 
 BYTES_PER_MICROSECOND: Final = 2
-"""So many are read at the least: parsed, validated, made events. Measured: 2.5 of many short events, 4 of long ones."""
+"""Lower bound of the parsing speed. Measured: 2.5 with many short events, 4 with long ones."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Plan(Generic[Asked]):
     """An operation of the planner.
 
     Args:
-        body: what it is asked.
-        calculation: what that is to the planner; it raises PlanTooExpensiveError.
-        answer: is made of the calculation's result and of what was asked.
+        body: class of the request.
+        calculation: makes the request's job; it raises PlanTooExpensiveError.
+        answer: makes the response from the job's result and the request.
     """
 
     body: type[Asked]
@@ -54,7 +54,7 @@ class Plan(Generic[Asked]):
     answer: Callable[[Any, Asked], Output]
 
     def result(self, body: Asked) -> str:
-        """Calculate here and now; returns the answer as JSON."""
+        """Run the job in this process, and return the response as JSON."""
         return self.answer(self.calculation(body).result(), body).model_dump_json()
 
 
@@ -99,18 +99,11 @@ PLANS: Final[dict[str, Plan[Any]]] = {
 
 
 def answer_plan(operation: str, content: bytes) -> str:
-    """Read a body, calculate, and write the answer.
-
-    Args:
-        operation: a key of PLANS.
-        content: the body as it was sent.
-
-    Returns:
-        JSON.
+    """Parse a body, calculate, and return the response as JSON.
 
     Raises:
-        InvalidInputError: the body is not what the operation takes.
-        PlanTooExpensiveError: to read it and to calculate is more work than one request may make.
+        InvalidInputError: the body is invalid.
+        PlanTooExpensiveError: parsing and calculation exceed the work limit of a request.
     """
     plan = PLANS[operation]
     spend(len(content) // BYTES_PER_MICROSECOND)

@@ -1,4 +1,4 @@
-"""Every error as problem+json (RFC 9457), and the one table from codes to statuses."""
+"""Errors as problem+json (RFC 9457), and the table from codes to statuses."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ from app.service.metrics import counters
 PROBLEM_JSON: Final = "application/problem+json"
 
 TYPES: Final = "urn:problem-type:epsilon-ledger:"
-"""What the type of a problem begins with; its code follows. Installations share no address that it could be."""
+"""Prefix of a problem's type, before its code; installations share no URL."""
 
 STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_request": (400, "Bad Request"),
@@ -71,7 +71,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
 }
 
 AUTH_ERRORS: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
-"""What every operation with a key may answer."""
+"""Problems of every authenticated operation."""
 
 READ_ERRORS: Final = (*AUTH_ERRORS, "insufficient_scope", "not_found", "invalid_request")
 SENDING: Final = (*AUTH_ERRORS, "csrf_failed", "request_too_large", "unsupported_media_type", "invalid_request")
@@ -82,7 +82,7 @@ OPENING: Final = (
     *COSTING_ERRORS,
     *("delta_too_large", "idempotency_key_reused", "limit_too_small", "policy_violation"),
 )
-"""What an operation that opens an account may answer."""
+"""Problems of operations that create an account."""
 
 _BY_STATUS: Final = {
     400: "bad_request",
@@ -109,7 +109,7 @@ HEADERS: Final = {
     "Retry-After": {"description": "Seconds to wait before the request is repeated.", "schema": {"type": "integer"}},
     "WWW-Authenticate": {"description": "How to authenticate.", "schema": {"const": "Bearer"}},
 }
-"""Of answers, for the OpenAPI description."""
+"""Response headers for the OpenAPI document."""
 
 _HEADER_OF: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
 
@@ -124,16 +124,13 @@ def problem_response(
     members: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A problem as a reply.
+    """Build a problem response; count the problem.
 
     Args:
         code: a key of STATUSES.
-        detail: a sentence for a person.
-        members: facts for a program.
+        detail: for display.
+        members: further members for programs.
         headers: further headers.
-
-    Returns:
-        The reply, with the status that belongs to the code.
     """
     counters.count_problem(code)
     status, _ = STATUSES[code]
@@ -148,15 +145,12 @@ def problem_response(
 
 
 def problem_body(code: str, detail: str, members: Mapping[str, object] | None = None) -> str:
-    """A problem as JSON.
+    """Build a problem as JSON.
 
     Args:
         code: a key of STATUSES.
-        detail: a sentence for a person.
-        members: facts for a program.
-
-    Returns:
-        The text.
+        detail: for display.
+        members: further members for programs.
     """
     status, title = STATUSES[code]
     content = {
@@ -172,35 +166,20 @@ def problem_body(code: str, detail: str, members: Mapping[str, object] | None = 
 
 
 def install(app: FastAPI) -> None:
-    """Let an application answer every error as a problem."""
+    """Install the exception handlers."""
     for kind, handle in _HANDLERS.items():
         app.add_exception_handler(kind, handle)
     app.add_exception_handler(Exception, _unexpected_error)
 
 
 async def problem_from_exception(request: Request, error: Exception) -> Response:
-    """What an error is answered with.
-
-    Args:
-        request: in which it was raised.
-        error: one of FORESEEN.
-
-    Returns:
-        The reply.
-    """
+    """Build the response to one of EXPECTED_ERRORS."""
     handle = next(_HANDLERS[kind] for kind in type(error).__mro__ if kind in _HANDLERS)
     return await handle(request, error)
 
 
 def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI description of problems that an operation can answer.
-
-    Args:
-        *codes: keys of STATUSES.
-
-    Returns:
-        A response a status, with an example a code.
-    """
+    """Build the OpenAPI responses of problem codes: one for each status, an example for each code."""
     described: dict[int | str, dict[str, Any]] = {}
     for code in sorted(codes, key=lambda code: (STATUSES[code][0], code)):
         status, _ = STATUSES[code]
@@ -219,7 +198,7 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_example(code: str) -> dict[str, Any]:
-    """Make the example of a code for the OpenAPI description."""
+    """Build the OpenAPI example of a problem code."""
     status, title = STATUSES[code]
     return {
         "summary": title,
@@ -235,7 +214,7 @@ def problem_example(code: str) -> dict[str, Any]:
 
 
 def cacheable_responses(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """As `responses`, for an operation whose reply carries an entity tag."""
+    """As `responses`, with 304 for an operation with an entity tag."""
     tag = {"ETag": {"$ref": "#/components/headers/ETag"}}
     return {304: {"description": "The caller has it already (If-None-Match)", "headers": tag}} | responses(*codes)
 
@@ -258,7 +237,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 
 def _body_of(request: Request) -> object:
-    """The type of the body that the request's path takes; None: it takes none."""
+    """Return the body type of the request's route, or None."""
     field = request.scope["route"].body_field
     return field and field.field_info.annotation
 
@@ -276,7 +255,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Every method that some route takes at the request's path; none, if it is a page and not an operation."""
+    """Return all methods of API routes at the request's path."""
     described = request.app.openapi()["paths"]
     for path, operations in described.items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path):
@@ -290,7 +269,7 @@ async def _database_error(request: Request, error: Exception) -> Response:
     _logger.error(
         "The database failed during %s %s: %s",
         *(request.method, request.url.path, why),
-        exc_info=None if down else error,  # traces of a database that is down would bury everything else
+        exc_info=None if down else error,  # no tracebacks while the database is down
     )
     return problem_response(
         "ledger_unavailable",
@@ -299,7 +278,7 @@ async def _database_error(request: Request, error: Exception) -> Response:
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    """The client hung up before its request was complete: it hears nothing, and nothing is wrong here."""
+    """Ignore that the client disconnected before the request was complete."""
     del request, error
     return problem_response("bad_request", "The connection was closed before the request was complete.")
 
@@ -318,4 +297,4 @@ _HANDLERS: Final[Mapping[type[Exception], Callable[[Request, Exception], Awaitab
     ClientDisconnect: _left,
 }
 EXPECTED_ERRORS: Final = tuple(_HANDLERS)
-"""Errors that are answered; any other is a mistake of the service, which the server logs and answers with 500."""
+"""Errors with a handler; any other is a defect, which is logged and answered with 500."""

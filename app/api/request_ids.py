@@ -1,4 +1,4 @@
-"""A name for every request: it stands in the reply, in the log and in what the request has written."""
+"""Request ids, in responses, logs and audit entries."""
 
 import re
 import secrets
@@ -15,17 +15,13 @@ _READABLE: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,%d}" % REQUEST_ID_LENGTH)
 
 
 class RequestIds:
-    """Middleware that takes the request's own X-Request-Id, if it is a plain short one, or gives it a new one.
-
-    Args:
-        app: what answers the request.
-    """
+    """Middleware that adopts a plain X-Request-Id or generates one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Name the request, and its reply by it."""
+        """Set the request's id, and add it to the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -33,7 +29,7 @@ class RequestIds:
         plain = len(sent) == 1 and _READABLE.fullmatch(sent[0])
         request_id = sent[0] if plain else b"req_" + secrets.token_hex(8).encode()
         scope[_PLACE] = name = request_id.decode()
-        logging_config.request_id.set(name)  # for what is left of the task, which is this request's
+        logging_config.request_id.set(name)  # for the rest of this request's task
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -44,6 +40,6 @@ class RequestIds:
 
 
 def request_id_of(scope: Scope) -> str:
-    """The name of a request."""
+    """Return the id of a request."""
     request_id: str = scope[_PLACE]
     return request_id

@@ -1,4 +1,4 @@
-"""Every request is counted, however it is answered: by the template of its path, never by the path itself."""
+"""Metrics of all requests, by path template."""
 
 import logging
 from collections.abc import Awaitable
@@ -12,7 +12,7 @@ from app.logging_config import REQUESTS
 from app.service.metrics import counters
 
 TEMPLATE: Final = "epsilon_ledger.template"
-"""Where in a scope who answers past the framework names the template of the path."""
+"""Key in the scope for the path template of requests that bypass the framework."""
 
 _logger = logging.getLogger(REQUESTS)
 
@@ -20,24 +20,20 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 
 class RequestMetricsMiddleware:
-    """Counts requests and measures how long they take.
-
-    Args:
-        app: answers.
-    """
+    """Middleware that counts and times requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and count."""
+        """Answer and record the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began_at = perf_counter()
         status = 0
 
-        # No coroutine of its own: it hands on the one of the server, and costs a call less.
+        # Not a coroutine: returning the server's saves a call.
         def send_noting(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
@@ -55,21 +51,18 @@ class RequestMetricsMiddleware:
 
 
 def _log(method: str, route: str, status: int, seconds: float) -> None:
-    """A line for a request: what was asked is known by its id, which stands in the ledger, too."""
+    """Log a request; its id, which the ledger stores too, identifies the details."""
     facts = {"method": method, "route": route, "status": status, "seconds": round(seconds, 6)}
     _logger.info("%s %s %d in %.1f ms", method, route, status, seconds * 1e3, extra={"facts": facts})
 
 
 def template_of(scope: Scope) -> str:
-    """The template of the path of a request that was answered; "none" where no route took it."""
+    """Return the path template of a request, or "none"."""
     template = scope.get(TEMPLATE) or getattr(scope.get("route"), "path", "none")
     return str(template)
 
 
 def install(app: FastAPI) -> None:
-    """Let an application count every request.
-
-    Around everything: what `add_middleware` takes lies inside of what answers an error that nobody foresaw.
-    """
+    """Install the middleware outside of all others, including the handler of unexpected errors."""
     build = app.build_middleware_stack
     app.build_middleware_stack = lambda: RequestMetricsMiddleware(build())  # type: ignore[method-assign]

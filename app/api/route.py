@@ -1,4 +1,4 @@
-"""The way of every request: who asks, then strict JSON, then the endpoint."""
+"""Common processing of requests: authentication, then strict JSON, then the endpoint."""
 
 import email.message
 import hashlib
@@ -32,13 +32,13 @@ from app.service.signatures import Signer
 
 
 class StrictJsonRequest(Request):
-    """A request whose body is bounded, and whose JSON is parsed strictly, before the endpoint asks for it."""
+    """Request with a size limit of its body and strict JSON."""
 
     async def body(self) -> bytes:
-        """The body.
+        """Read the body.
 
         Raises:
-            RequestTooLargeError: it is over 1 MiB; the rest of it is not read.
+            RequestTooLargeError: it is over 1 MiB; the rest is not read.
         """
         if not hasattr(self, "_content"):
             content = bytearray()
@@ -50,7 +50,7 @@ class StrictJsonRequest(Request):
         return self._content
 
     async def json(self) -> Any:  # noqa: ANN401 - JSON is anything
-        """The body, parsed strictly.
+        """Parse the body strictly.
 
         Raises:
             InvalidInputError: the body is not strict JSON.
@@ -61,13 +61,13 @@ class StrictJsonRequest(Request):
 
 
 BEARER: Final = "ApiKey"
-"""The name of the way to authenticate, in the OpenAPI description."""
+"""Name of the security scheme in the OpenAPI document."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class AuthenticatedRoute(APIRoute):
-    """A route that finds out who asks before it reads what is asked."""
+    """Route that authenticates the caller before it reads the body."""
 
     def get_route_handler(self) -> Handler:
         """Wrap FastAPI's handler."""
@@ -91,34 +91,19 @@ class AuthenticatedRoute(APIRoute):
         return ask
 
     async def answer(self, request: StrictJsonRequest, handle: Handler) -> Response:
-        """Answer somebody who is known.
-
-        Args:
-            request: its body is there.
-            handle: FastAPI's handler, which validates the parsed body and calls the endpoint.
-
-        Returns:
-            The reply.
-        """
+        """Answer an authenticated request with FastAPI's handler."""
         if await request.body():
             await request.json()
         return await handle(request)
 
 
 async def authenticate_request(request: Request, credential: str | None) -> Principal:
-    """Find out who asks, and count that they do.
-
-    Args:
-        request: of any kind.
-        credential: what it shows; None: nothing.
-
-    Returns:
-        The caller.
+    """Authenticate a request, and apply the rate limits.
 
     Raises:
-        AuthenticationError: nothing, or nothing that opens this service.
-        RateLimitedError: they, or strangers at their address, ask too often.
-        LedgerUnavailableError: a database does not answer, and no other one knows them.
+        AuthenticationError: the credential is missing or invalid.
+        RateLimitedError: the caller, or anonymous requests from the address, exceed the limit.
+        LedgerUnavailableError: a database does not answer, and no other one has the credential.
     """
     caller = await _known(request, credential)
     rates_of(request).keys.take(caller.actor)
@@ -131,25 +116,25 @@ async def _known(request: Request, credential: str | None) -> Principal:
     if known is not None:
         return known
     request_id = request_id_of(request.scope)
-    if keys.was_known(credential):  # whoever shares an address with a stranger is not held up
+    if keys.was_known(credential):  # not limited by anonymous requests from the same address
         return await run_in_threadpool(keys.authenticate, credential, request_id)
     with anonymous_limiter(request).spent_on(AuthenticationError, address_of(request)):
         return await run_in_threadpool(keys.authenticate, credential, request_id)
 
 
 def rates_of(request: Request) -> RequestLimits:
-    """Get the limits of this process on how often one may ask."""
+    """Return the request limits of this process."""
     rates: RequestLimits = request.app.state.rates
     return rates
 
 
 def anonymous_limiter(request: Request) -> TokenBuckets:
-    """How often one may ask without being known, by address."""
+    """Return the rate limits of unauthenticated requests by address."""
     return rates_of(request).anonymous
 
 
 def address_of(request: Request) -> str:
-    """Get the address that a request is counted for: of the client, or what a trusted proxy says of it."""
+    """Return the address for rate limits: the client's, or as given by a trusted proxy."""
     return request.client.host if request.client else ""
 
 
@@ -158,10 +143,10 @@ def _not_taken(why: str) -> Response:
 
 
 def _check_once(request: Request, *names: str) -> None:
-    """Refuse a doubled header: which of them was meant is not for the service to guess.
+    """Refuse a repeated header as ambiguous.
 
     Raises:
-        InvalidInputError: a header stands twice.
+        InvalidInputError: a header is repeated.
     """
     for name in names:
         if len(request.headers.getlist(name)) > 1:
@@ -169,10 +154,10 @@ def _check_once(request: Request, *names: str) -> None:
 
 
 def _check_query(request: Request, known: set[str]) -> None:
-    """Refuse a misspelled or doubled parameter: `?dryrun=true` must not charge.
+    """Refuse unknown and repeated parameters: `?dryrun=true` must not charge.
 
     Raises:
-        InvalidInputError: a parameter is unknown, or stands twice.
+        InvalidInputError: a parameter is unknown or repeated.
     """
     if not request.query_params:
         return
@@ -186,11 +171,11 @@ def _check_query(request: Request, known: set[str]) -> None:
 
 
 def reject_nul(request: Request) -> None:
-    """Refuse an address with the character NUL, which no text of a ledger holds, and PostgreSQL does not take.
+    """Refuse URLs with NUL, which PostgreSQL does not store.
 
     Raises:
-        NotFoundError: its path holds one.
-        InvalidInputError: a query parameter does.
+        NotFoundError: the path contains NUL.
+        InvalidInputError: a query parameter contains NUL.
     """
     if "\0" in request.scope["path"]:
         raise NotFoundError("The path holds the character NUL, which no id does.")
@@ -199,14 +184,7 @@ def reject_nul(request: Request) -> None:
 
 
 def router(route: type[AuthenticatedRoute] = AuthenticatedRoute) -> APIRouter:
-    """Make a router under /v1 all of whose routes need an API key.
-
-    Args:
-        route: what its routes are.
-
-    Returns:
-        A router without routes.
-    """
+    """Create a router of authenticated routes under /v1."""
     described = (
         "A key from `epsilon-ledger keys create`; where the service knows an OpenID Connect provider, also one of its "
         "tokens."
@@ -221,17 +199,17 @@ def _placements(request: Request) -> Placements:
 
 
 def placement_of(request: Request) -> Placement:
-    """Where the caller's organisation lives."""
+    """Return the placement of the caller's organisation."""
     return _placements(request).named(request.state.principal.placement)
 
 
 def build_context(placement: Placement, caller: Principal, scope: Scope) -> RequestContext:
-    """What a use case is given when this caller asks now."""
+    """Build the context of a use case for a caller."""
     moment = placement.database.clock.moment(wait=False)
     return RequestContext(placement.database, caller, moment.latest, request_id_of(scope), moment.earliest)
 
 
-# Coroutines, although they wait for nothing: FastAPI sends a plain function to a thread, which takes 100 times as long.
+# Coroutines although they await nothing: FastAPI runs plain functions in threads, which takes 100 times as long.
 async def _everywhere(request: Request) -> Placements:
     return _placements(request)
 
@@ -260,7 +238,7 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=KEY_LENGTH,
         pattern=r"^[\x21-\x7e]+$",
-        description="Makes the request safe to repeat: the same key and body get the first answer.",
+        description="Makes the request safe to repeat: the same key and body get the first response.",
     ),
 ]
 
@@ -269,20 +247,20 @@ IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
 
 
 def idempotent_request(request: Request, body: BaseModel, key: str | None) -> IdempotentRequest:
-    """What makes a creating request the same as an earlier one."""
+    """Build the identity of a creating request."""
     content = [request.method, request.url.path, body.model_dump(mode="json")]
     return IdempotentRequest(key, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
 
 
 def created_response(answer: StoredResponse) -> Response:
-    """The reply to a request that created something, now or the first time."""
+    """Build the response to a creating request, or its replay."""
     headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
     kind = PROBLEM_JSON if answer.status >= HTTPStatus.BAD_REQUEST else "application/json"
     return Response(answer.body, answer.status, headers, kind)
 
 
 def etag_response(request: Request, body: BaseModel, tag: str | None = None) -> Response:
-    """A reply with an entity tag, by default one of its content, or 304 if the asker has it already."""
+    """Build a response with an entity tag, by default of its content, or 304."""
     content = body.model_dump_json().encode()
     tag = tag or f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
@@ -290,7 +268,7 @@ def etag_response(request: Request, body: BaseModel, tag: str | None = None) -> 
 
 
 def not_modified(request: Request, tag: str) -> Response | None:
-    """The reply to an asker that has what bears this entity tag; None: it has not."""
+    """Return 304 if the client has this entity tag, or None."""
     known = {item.strip().removeprefix("W/") for item in request.headers.get("if-none-match", "").split(",")}
     if tag not in known and "*" not in known:
         return None

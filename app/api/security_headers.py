@@ -1,4 +1,4 @@
-"""What every reply tells browsers and caches: on both ways, and on errors that nobody foresaw."""
+"""Security and cache headers of every response, errors included."""
 
 from collections.abc import Awaitable
 from typing import Final
@@ -9,11 +9,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 Headers = tuple[tuple[bytes, bytes], ...]
 
 PUBLIC: Final = frozenset({"/docs", "/openapi.json"})
-"""What is the same for everybody, and may be kept by a cache."""
+"""Public paths, which caches may store."""
 
 _ALWAYS: Final[Headers] = (
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),  # with none at all, browsers say `Origin: null` to our own pages' forms
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers send `Origin: null` with forms
     (b"x-frame-options", b"DENY"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
@@ -29,23 +29,19 @@ _SETS: Final[dict[tuple[bool, bool], Headers]] = {
 
 
 class SecurityHeaders:
-    """Adds to every reply the headers that it does not set itself.
-
-    Args:
-        app: answers.
-    """
+    """Middleware that adds missing security headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, with the headers."""
+        """Answer with the headers."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         wanted = _SETS[scope["path"] in PUBLIC, scope["scheme"] == "https"]
 
-        # No coroutine of its own: it hands on the one of the server, and costs a call less.
+        # Not a coroutine: returning the server's saves a call.
         def send_with(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 headers = message["headers"]
@@ -57,9 +53,6 @@ class SecurityHeaders:
 
 
 def install(app: FastAPI) -> None:
-    """Let an application send the headers with every reply.
-
-    Around everything: what `add_middleware` takes lies inside of what answers an error that nobody foresaw.
-    """
+    """Install the middleware outside of all others, including the handler of unexpected errors."""
     build = app.build_middleware_stack
     app.build_middleware_stack = lambda: SecurityHeaders(build())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The cookie by which a browser shows who is signed in, and what keeps other sites from using it."""
+"""Session cookies, and protection against CSRF."""
 
 import hmac
 from http import HTTPMethod
@@ -11,30 +11,30 @@ from app.service.auth import sessions
 
 COOKIE: Final = "epsilon_ledger_session"
 FLOW_COOKIE: Final = "epsilon_ledger_sign_in"
-"""Of a sign-in at the identity provider that is under way."""
+"""Cookie of a login in progress at the identity provider."""
 RENEWED_COOKIE: Final = "epsilon_ledger_renewed"
-"""Says that somebody signed in at the identity provider, who can be asked again without a word."""
+"""Marks a login at the identity provider that can be renewed silently."""
 TOKEN_HEADER: Final = "X-CSRF-Token"  # noqa: S105 - the name of a header
 
 _SAFE: Final = frozenset({HTTPMethod.GET, HTTPMethod.HEAD, HTTPMethod.OPTIONS})
 _OWN: Final = frozenset({"same-origin", "none"})
-"""What browsers say of requests that this service's own pages, or the person, have made (Fetch Metadata)."""
+"""Sec-Fetch-Site of requests by this service's pages or by the user."""
 
 
 def cookie_of(request: Request, cookie: str = COOKIE) -> str | None:
-    """The value of a cookie, by default of the session's, if the request has it."""
+    """Return a cookie of the request, by default the session's, or None."""
     return request.cookies.get(_named(request, cookie)) or None
 
 
 def keep_cookie(request: Request, reply: Response, cookie: str, value: str, seconds: int | None = None) -> None:
-    """Let a browser keep a cookie; scripts never see it, and other sites cannot send it on.
+    """Set an HttpOnly, SameSite cookie.
 
     Args:
         request: that is answered.
-        reply: the answer.
-        cookie: its name.
-        value: what it holds.
-        seconds: for how long; None: until the browser is closed; 0: it is forgotten.
+        reply: the response.
+        cookie: name.
+        value: value.
+        seconds: lifetime; None: until the browser closes; 0: delete it.
     """
     secure = request.url.scheme == "https"
     reply.set_cookie(
@@ -43,16 +43,10 @@ def keep_cookie(request: Request, reply: Response, cookie: str, value: str, seco
 
 
 def credential_of(request: Request) -> str | None:
-    """What a request shows of who asks: its Authorization header, or else the cookie of a session.
-
-    Args:
-        request: of any kind.
-
-    Returns:
-        As the ring of keys takes it; None: nothing.
+    """Return the request's Authorization header, or else its session cookie, or None.
 
     Raises:
-        CsrfError: a browser's request would change something, and no page of this service has made it.
+        CsrfError: an unsafe browser request does not come from this service's pages.
     """
     header = request.headers.get("authorization")
     if header is not None:
@@ -67,15 +61,15 @@ def credential_of(request: Request) -> str | None:
 
 
 def _named(request: Request, cookie: str) -> str:
-    """A cookie's name: by TLS one that browsers take from this very host only (RFC 6265bis, 4.1.3.2)."""
+    """Name a cookie; over TLS with the prefix that binds it to this host (RFC 6265bis, 4.1.3.2)."""
     return f"__Host-{cookie}" if request.url.scheme == "https" else cookie
 
 
 def require_token(cookie: str, shown: str) -> None:
-    """Refuse a request that does not show what only our own pages know.
+    """Require the CSRF token of the session.
 
     Raises:
-        CsrfError: it is so.
+        CsrfError: the token is missing or wrong.
     """
     if not hmac.compare_digest(sessions.csrf_token(cookie).encode(), shown.encode()):
         raise CsrfError(
@@ -84,17 +78,16 @@ def require_token(cookie: str, shown: str) -> None:
 
 
 def require_own_page(request: Request, *, alone: bool = False) -> None:
-    """Refuse what a page of another site has sent.
+    """Refuse requests from other sites.
 
-    Browsers say by Fetch Metadata where a request comes from, but only to hosts that they trust (https, localhost);
-    to the others they say by `Origin`.
+    Browsers send Fetch Metadata to trusted hosts only (https, localhost), and `Origin` to others.
 
     Args:
         request: of any kind.
-        alone: whether nothing else shows it, as the CSRF token of a session does: then the browser has to say it.
+        alone: whether there is no CSRF token, so that the browser must state the origin.
 
     Raises:
-        CsrfError: the browser says that it is another site's, or does not say that it is not.
+        CsrfError: the browser states another site, or does not state its own.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:

@@ -1,4 +1,4 @@
-"""A statement as a page that can be read, printed and kept: one file, without script."""
+"""Statements as self-contained HTML pages without scripts."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bo
 th { font-weight: 600; min-width: 9rem; }
 @media print { body { margin: 0; max-width: none; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
 """
-"""In the page itself, so that a copy of it looks the same; named to browsers by its hash."""
+"""Inline, so that saved copies look the same; allowed by its hash."""
 
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
@@ -28,14 +28,7 @@ TITLES = {"run_statement": "Privacy statement of a model", "population_statement
 
 
 def page_of(document: Mapping[str, Any]) -> str:
-    """The page of a signed statement.
-
-    Args:
-        document: payload and signature.
-
-    Returns:
-        HTML; everything that came from a user is escaped.
-    """
+    """Render a signed statement as HTML, with all values escaped."""
     payload, signature = document["payload"], document["signature"]
     loss = payload["loss"]
     about = payload.get("run") or payload["population"]

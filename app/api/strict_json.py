@@ -1,4 +1,4 @@
-"""Strict JSON: what a careless parser lets through is refused before it reaches a schema."""
+"""Strict JSON parsing, before any schema."""
 
 import json
 import math
@@ -13,16 +13,10 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
-    """Parse JSON without duplicate keys, NaN, infinities, lone surrogates, NUL characters or absurd depth.
-
-    Args:
-        body: UTF-8.
-
-    Returns:
-        The value.
+    """Parse UTF-8 JSON without duplicate keys, NaN, infinities, lone surrogates, NUL or deep nesting.
 
     Raises:
-        InvalidInputError: what is wrong, and where the parser can say it.
+        InvalidInputError: the text is not strict JSON.
     """
     try:
         text = body.decode()
@@ -78,7 +72,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401 - JSON is anything
-    """As `json.loads`, which makes a decoder for each call: that takes longer than reading a small body."""
+    """Parse like `json.loads` with a shared decoder; creating one takes longer than parsing a small body."""
     if text.startswith("\ufeff"):
         raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
     return _DECODER.decode(text)

@@ -1,4 +1,4 @@
-"""What is wrong with a request's members, in words: the member as it was sent, and what would be right."""
+"""Messages of validation errors: the invalid member, and the valid values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MAX_NAME: Final = 100
 _EVENTS: Final[Mapping[str, type[BaseModel]]] = {
     get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(Event.model_fields["root"].annotation)
 }
-"""The types of events by their tags, which pydantic puts into the path of whatever is wrong with an event."""
+"""Event types by tag, which pydantic adds to the paths of errors."""
 
 _BOUNDS: Final = {
     "greater_than_equal": ("at least", "ge"),
@@ -32,12 +32,12 @@ _BOUNDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where something is wrong.
+    """Location of an error.
 
     Args:
-        path: as the member was sent, without tags.
-        owner: what the last member of the path belongs to, if it is known.
-        holds: what should stand there, or in the list there, if that is a model.
+        path: in the request, without pydantic's tags.
+        owner: model of the last member, if known.
+        holds: model expected there, or in the list there, if any.
     """
 
     path: tuple[str | int, ...]
@@ -46,35 +46,23 @@ class _Place:
 
 
 class UnknownEventError(InvalidInputError):
-    """The body names an event that is not known."""
+    """The body has an unknown event type."""
 
     code = "unsupported_event"
 
 
 def refusal_of(errors: Sequence[Mapping[str, Any]], body: object) -> InvalidInputError:
-    """Make one refusal of what pydantic found.
-
-    Args:
-        errors: as pydantic lists them; at least one.
-        body: the type of the request's body.
-
-    Returns:
-        It is to be raised.
-    """
+    """Make an error of pydantic's errors (at least one) about a body type."""
     found, detail = validation_messages(errors, body)
     unknown = any(item["type"] == "union_tag_invalid" for item in errors)
     return (UnknownEventError if unknown else InvalidInputError)(detail, errors=found)
 
 
 def validation_messages(errors: Sequence[Mapping[str, Any]], body: object) -> tuple[list[dict[str, str]], str]:
-    """What pydantic found, in words.
-
-    Args:
-        errors: as pydantic lists them; at least one.
-        body: the type of the request's body.
+    """Describe pydantic's errors (at least one) about a body type.
 
     Returns:
-        The first faults, for a program; and the first few of those for a person, with the number of the others.
+        The first errors for programs; and the first few as a text, with the number of the others.
     """
     placed = [(_place(body, error), error) for error in errors]
     bare = {
@@ -103,12 +91,12 @@ def validation_messages(errors: Sequence[Mapping[str, Any]], body: object) -> tu
 
 
 def truncate_echo(text: str) -> str:
-    """What a caller sent is not sent back at any length."""
+    """Truncate a caller's text for an error message."""
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 def _place(body: object, error: Mapping[str, Any]) -> _Place:
-    """Where an error lies: pydantic's path without the tags of events."""
+    """Locate an error, without pydantic's tags of events."""
     root, *parts = error["loc"]
     path: list[str | int] = [root]
     owner, holds = None, _model_in(body) if root == "body" else None
@@ -126,13 +114,13 @@ def _place(body: object, error: Mapping[str, Any]) -> _Place:
 
 @cache
 def _held_by(model: type[BaseModel]) -> dict[str, type[BaseModel] | None]:
-    """The members of a model, and the models that stand in them."""
+    """Return the members of a model with the models that they contain."""
     hints = get_type_hints(model)
     return {name: _model_in(hints[name]) for name in model.model_fields}
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The one model that a type speaks of, as `Event | None` and `list[Event]` do."""
+    """Return the only model in an annotation, such as `Event | None` or `list[Event]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
@@ -166,13 +154,13 @@ def _message(place: _Place, error: Mapping[str, Any]) -> str:
 
 
 def _things(number: int, place: _Place) -> str:
-    """So many of what the list at a place is a list of."""
+    """Format a number with the noun of a list's items."""
     thing = "event" if place.holds in {Event, EventCount} else "item"
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _among(known: Iterable[str], sent: str) -> str:
-    """All that is known, and what was probably meant."""
+    """List the known names, and suggest the likely one."""
     names = sorted(known)
     close = get_close_matches(sent[:MAX_NAME], names, 1)
     return ", ".join(names) + (f"; did you mean {close[0]}?" if close else "")

@@ -1,1 +1,1 @@
-"""One module a resource; each endpoint calls one use case."""
+"""One module for each resource; each endpoint calls one use case."""

@@ -20,7 +20,7 @@ from app.service.queries.account_history import AccountHistoryCache
 routes = router()
 
 HISTORIANS: Final = CapacityLimiter(2)
-"""Of many decisions a history takes half a second: who waits for one takes no thread from anybody else."""
+"""Limits concurrent histories, which take up to half a second, so that other requests get threads."""
 
 
 @routes.post(
@@ -38,9 +38,9 @@ HISTORIANS: Final = CapacityLimiter(2)
 def create_population(
     body: CreatePopulation, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """Open a population: the root of a tree of budgets, with the limit that nobody can go past (201).
+    """Create a population: the root of a tree of budgets, with a limit that is never exceeded (201).
 
-    With `approvers_to_create_population: 2` in the organisation's policy it is proposed (202).
+    With `approvers_to_create_population: 2` in the organisation's policy, it is proposed instead (202).
     """
     return created_response(
         openings.create_population(
@@ -63,7 +63,7 @@ def create_population(
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
 def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """Populations of the caller's organisation in the order of their creation."""
+    """List the organisation's populations by creation time."""
     found = create.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda view: view.record.account.id)
     return etag_response(request, PopulationPage(items=[Population.of(view) for view in shown], next=following))
@@ -78,7 +78,7 @@ def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, 
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_population(population_id: str, request: Request, call: ContextDep) -> Response:
-    """A population, its limit, and what was spent on it by all runs together."""
+    """Get a population, its limit, and the total spent on it."""
     return etag_response(request, Population.of(create.get_account(call, AccountKind.POPULATION, population_id)))
 
 
@@ -92,10 +92,10 @@ def get_population(population_id: str, request: Request, call: ContextDep) -> Re
     responses=responses(*OPENING, "name_taken", "not_found"),
 )
 def create_budget(body: CreateBudget, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
-    """Open a budget. It may promise more than its parent holds: every ancestor decides about every charge.
+    """Create a budget. Its limit may exceed its parent's: every ancestor decides about every charge.
 
-    Outside of its window, if it has one, nothing is taken from it. A block is the data that came in some time: a part
-    of a population that is composed in parallel.
+    Outside of its window, if any, nothing is charged to it. A block is a population's data from a time range: a
+    partition of an account composed in parallel.
     """
     return created_response(
         create.create_budget(
@@ -121,13 +121,13 @@ def list_budgets(
     call: ContextDep,
     parent: Annotated[
         str | None,
-        Query(max_length=2000, description="Only those directly beneath this account (id or path)."),
+        Query(max_length=2000, description="Only budgets directly under this account (id or path)."),
     ] = None,
-    path: Annotated[str | None, Query(max_length=2000, description="Only the one at this path.")] = None,
+    path: Annotated[str | None, Query(max_length=2000, description="Only the budget at this path.")] = None,
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """Budgets of the caller's organisation in the order of their creation."""
+    """List the organisation's budgets by creation time."""
     found = create.list_accounts(
         call,
         AccountKind.BUDGET,
@@ -149,7 +149,7 @@ def list_budgets(
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
-    """A budget, its limit, and what was spent by all runs beneath it."""
+    """Get a budget, its limit, and the total spent by all runs under it."""
     return etag_response(request, Budget.of(create.get_account(call, AccountKind.BUDGET, budget_id)))
 
 
@@ -165,9 +165,9 @@ async def get_account_history(
     account_id: str,
     request: Request,
     call: ContextDep,
-    max_points: Annotated[int, Query(ge=2, le=500, description="How many moments at the most.")] = 200,
+    max_points: Annotated[int, Query(ge=2, le=500, description="Maximum number of points.")] = 200,
 ) -> Response:
-    """How much a population or a budget has spent over time, and through which of its children."""
+    """Get the epsilon of a population or a budget over time, with the shares of its children."""
     histories: AccountHistoryCache = request.app.state.account_histories
     found = await to_thread.run_sync(histories.read, call, account_id, max_points, limiter=HISTORIANS)
     return etag_response(request, AccountHistory.of(found))

@@ -1,4 +1,4 @@
-"""Alerts: what was told of accounts, of what they tell, and what is to be expected of them."""
+"""Alerts, alert settings and forecasts."""
 
 from typing import Annotated
 
@@ -27,13 +27,17 @@ def list_alerts(
     call: ContextDep,
     account: Annotated[
         str | None,
-        Query(min_length=1, max_length=2000, description="Only what is about it (id or path), or beneath it."),
+        Query(
+            min_length=1,
+            max_length=2000,
+            description="Only alerts about this account (id or path) or accounts under it.",
+        ),
     ] = None,
-    type: Annotated[AlertType | None, Query(description="Only what is of this type.")] = None,  # noqa: A002 - as on the wire
+    type: Annotated[AlertType | None, Query(description="Only alerts of this type.")] = None,  # noqa: A002 - as on the wire
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """Alerts of the caller's organisation, the newest first."""
+    """List the organisation's alerts, newest first."""
     found = settings.list_alerts(call, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda alert: alert.id)
     return etag_response(request, AlertPage(items=[Alert.of(alert) for alert in shown], next=following))
@@ -48,7 +52,7 @@ def list_alerts(
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> Response:
-    """The thresholds of a population, a budget or a run, and how far ahead it tells of its limit."""
+    """Get the thresholds and the forecast period of a population, a budget or a run."""
     return etag_response(request, AlertSettings.of(settings.get_alert_settings(call, account_id)))
 
 
@@ -60,7 +64,7 @@ def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> R
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, call: ContextDep) -> AlertSettings:
-    """Each threshold is told once under one and the same limit; those that are reached already are told now."""
+    """Replace the settings. Each threshold alerts once for a limit; those already reached alert now."""
     return AlertSettings.of(settings.set_alert_settings(call, account_id, body.tells()))
 
 
@@ -72,9 +76,9 @@ def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, call: Co
     responses=responses(*READ_ERRORS),
 )
 def get_forecast(account_id: str, call: ContextDep) -> Forecast:
-    """The pace of the last seven days, and when a population, a budget or a run is used up if it stays.
+    """Get the pace of the last seven days, and when the limit is exhausted at this pace.
 
-    It is made anew each time: the less was charged since the last answer, the later is the end.
+    The forecast is computed on request: without further charges, the end moves later.
     """
     record, seen = settings.get_forecast(call, account_id)
     return Forecast.of(record.account.id, seen)

@@ -1,4 +1,4 @@
-"""API keys: for machines, and for the people who set them up."""
+"""API keys of machines and of people."""
 
 from fastapi import Request, Response
 
@@ -21,7 +21,7 @@ routes = router()
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def create_api_key(body: CreateApiKey, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
-    """Issue a key. Its secret is in this reply and nowhere else; so the request takes no Idempotency-Key."""
+    """Create a key. Only this response contains its secret; the request therefore takes no Idempotency-Key."""
     return created_response(
         api_keys.issue_key(
             call,
@@ -41,7 +41,7 @@ def create_api_key(body: CreateApiKey, request: Request, call: ContextDep, key: 
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
 def list_api_keys(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """Keys of the organisation, or of the caller's part of it, in the order of their making; also those that ended."""
+    """List the keys in the caller's scope by creation time, ended ones included."""
     found = api_keys.list_keys(call, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.id)
     return etag_response(request, ApiKeyPage(items=[ApiKey.of(record) for record in shown], next=following))
@@ -56,7 +56,7 @@ def list_api_keys(request: Request, call: ContextDep, limit: PageLimit = 50, aft
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_api_key(key_id: str, request: Request, call: ContextDep) -> Response:
-    """What a key may do, until when, and when it was used last. A key may always read about itself."""
+    """Get a key's role, scope, expiry and last use. Every key can get itself."""
     return etag_response(request, ApiKey.of(api_keys.get_key(call, key_id)))
 
 
@@ -72,7 +72,7 @@ def get_api_key(key_id: str, request: Request, call: ContextDep) -> Response:
 def rotate_api_key(
     key_id: str, request: Request, call: ContextDep, body: RotateApiKey | None = None, key: IdempotencyKey = None
 ) -> Response:
-    """A new key for the same as the old one, which opens for a while still. A key may always rotate itself."""
+    """Replace a key by a new one; the old one expires after an overlap. Every key can rotate itself."""
     asked = body or RotateApiKey()
     return created_response(
         api_keys.rotate_key(
@@ -93,6 +93,6 @@ def rotate_api_key(
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def revoke_api_key(key_id: str, call: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
-    """Within a second the key opens nothing, on every replica. A key may always withdraw itself."""
+    """Revoke a key; every replica rejects it within a second. Every key can revoke itself."""
     told = body or RevokeApiKey()
     return ApiKey.of(api_keys.revoke_key(call, key_id, told.reason, include_successors=told.include_successors))

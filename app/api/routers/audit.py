@@ -1,4 +1,4 @@
-"""Governance: who did what, what was decided, and is the ledger what its charges make it?"""
+"""Verification, audit events and decisions."""
 
 from typing import Annotated, Literal
 
@@ -23,7 +23,7 @@ from app.service.verification.result_cache import Verifications
 routes = router()
 
 VERIFIERS = CapacityLimiter(1)
-"""A verification reads everything; the next one waits, and trainers keep their threads."""
+"""Runs one verification at a time, which reads everything, so that steps get threads."""
 
 
 @routes.post(
@@ -36,19 +36,14 @@ VERIFIERS = CapacityLimiter(1)
 async def create_verification(request: Request, call: ContextDep) -> Verification:
     """Recompute every account of the organisation from its charges; the time grows with their number.
 
-    An account whose balance is not proven is quarantined: writes to it are refused. It stays so, whatever a later
-    verification finds, until two persons lift the quarantine: `liftQuarantine`.
+    An account whose balance is not proven is quarantined: writes to it are refused until two persons lift the
+    quarantine (`liftQuarantine`), whatever later verifications find.
     """
     return Verification.of(await verified(request, call))
 
 
 async def verified(request: Request, call: RequestContext) -> VerificationReport:
-    """Verify the caller's organisation, one at a time, and remember what was found.
-
-    Args:
-        request: of any kind.
-        call: who asks.
-    """
+    """Verify the caller's organisation, one at a time, and cache the report."""
     found = await to_thread.run_sync(verify_organisation, call, limiter=VERIFIERS)
     known: Verifications = request.app.state.verifications
     known.keep(call, found)
@@ -60,11 +55,11 @@ When = Annotated[Timestamp | None, Query()]
 
 
 def _wanted(
-    action: Annotated[Word, Query(description="As `budget.created`; `budget.*`: all of that kind.")] = None,
-    actor: Annotated[Word, Query(description="Who did it.")] = None,
-    subject: Annotated[Word, Query(description="The id of what it was done to.")] = None,
-    since: Annotated[When, Query(description="Not before this moment.")] = None,
-    until: Annotated[When, Query(description="Before this moment.")] = None,
+    action: Annotated[Word, Query(description="Such as `budget.created`; `budget.*` matches the prefix.")] = None,
+    actor: Annotated[Word, Query(description="Only events of this actor.")] = None,
+    subject: Annotated[Word, Query(description="Id of the affected object.")] = None,
+    since: Annotated[When, Query(description="From this time on.")] = None,
+    until: Annotated[When, Query(description="Before this time.")] = None,
 ) -> AuditFilter:
     return AuditFilter(action, actor, subject, since, until)
 
@@ -81,16 +76,14 @@ def list_audit_events(
     request: Request,
     call: ContextDep,
     wanted: Annotated[AuditFilter, Depends(_wanted)],
-    order: Annotated[
-        Literal["oldest", "newest"], Query(description="From the chain's beginning, or from its end.")
-    ] = "oldest",
+    order: Annotated[Literal["oldest", "newest"], Query(description="Order of the events.")] = "oldest",
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """The organisation's own chain: every act of governance, and every key that was tried and opened nothing.
+    """List the organisation's audit log: changes of accounts, keys and policies, and rejected API keys.
 
-    A key that is bound to an account reads the acts about that account and what lies beneath it, and about keys,
-    proposals and experiments of these.
+    A key with the scope of an account lists the events of that account and of accounts under it, and of their keys,
+    proposals and experiments.
     """
     place = decode_position(after, -1) if after else None
     found = queries.read_acts(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
@@ -99,19 +92,19 @@ def list_audit_events(
 
 
 def _query(
-    run: Annotated[str | None, Query(max_length=100, description="Only about this run, by its id.")] = None,
+    run: Annotated[str | None, Query(max_length=100, description="Only decisions on this run (id).")] = None,
     account: Annotated[
         str | None,
         Query(
             min_length=1,
             max_length=2000,
-            description="Only about runs that charge this account (id or path), however deep.",
+            description="Only decisions on runs under this account (id or path), at any depth.",
         ),
     ] = None,
-    decision: Annotated[DecisionOutcome | None, Query(description="What became of the steps.")] = None,
-    actor: Annotated[Word, Query(description="Who asked.")] = None,
-    since: Annotated[When, Query(description="Not before this moment.")] = None,
-    until: Annotated[When, Query(description="Before this moment.")] = None,
+    decision: Annotated[DecisionOutcome | None, Query(description="Only decisions with this outcome.")] = None,
+    actor: Annotated[Word, Query(description="Actor of the request.")] = None,
+    since: Annotated[When, Query(description="From this time on.")] = None,
+    until: Annotated[When, Query(description="Before this time.")] = None,
 ) -> DecisionQuery:
     return DecisionQuery(run, account, decision, actor, since, until)
 
@@ -131,7 +124,7 @@ def list_decisions(
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """Decisions about all runs that the caller may see, the newest first; of one run, from the end of its chain."""
+    """List the decisions on runs in the caller's scope, newest first; on one run, from the end of its chain."""
     found = queries.read_decisions(call, query, before=decode_position_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda decided: encode_position(decided.place))
     return etag_response(request, DecisionPage(items=[Decision.of(each) for each in shown], next=following))

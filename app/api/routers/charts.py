@@ -1,4 +1,4 @@
-"""Histories as pictures: for reports, for pages without script, and for a README."""
+"""Histories as images, for reports and pages without scripts."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from app.service.queries.run_detail import get_run_detail
 routes = router()
 
 POINTS = 200
-"""Of an account; of a run it shows as many decisions as its page."""
+"""Points of an account's chart; a run's chart has those of its page."""
 
 
 @routes.get(
@@ -30,7 +30,7 @@ POINTS = 200
     **chart_route_docs(PictureKind.SVG),
 )
 async def get_run_history_svg(run_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
-    """Epsilon, its limit, what was refused, and where the default event would lead."""
+    """Get a chart of the run's epsilon, limits, refusals and projection."""
     return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
 
 
@@ -41,7 +41,7 @@ async def get_run_history_svg(run_id: str, request: Request, call: ContextDep, f
     **chart_route_docs(PictureKind.PNG),
 )
 async def get_run_history_png(run_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
-    """The same as the SVG shows."""
+    """Get the same chart as the SVG."""
     return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
 
 
@@ -52,7 +52,7 @@ async def get_run_history_png(run_id: str, request: Request, call: ContextDep, f
     **chart_route_docs(PictureKind.SVG),
 )
 async def get_account_history_svg(account_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
-    """What a population or a budget has spent, its limit, and changes of it."""
+    """Get a chart of the epsilon of a population or a budget, its limit and its changes."""
     chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
     return await chart_response(request, chart, frame)
 
@@ -64,7 +64,7 @@ async def get_account_history_svg(account_id: str, request: Request, call: Conte
     **chart_route_docs(PictureKind.PNG),
 )
 async def get_account_history_png(account_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
-    """The same as the SVG shows."""
+    """Get the same chart as the SVG."""
     chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
     return await chart_response(request, chart, frame)
 
@@ -81,5 +81,5 @@ def _of_account(request: Request, call: RequestContext, account_id: str) -> Char
 
 
 def _named(chart: Chart, path: str) -> Chart:
-    """A chart that says by itself what it is about: no page stands around it."""
+    """Add the account's path to the title, because the image stands on its own."""
     return replace(chart, title=f"{path}: {chart.title[:1].lower()}{chart.title[1:]}")

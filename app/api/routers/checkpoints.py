@@ -1,4 +1,4 @@
-"""Signed checkpoints, and the key to verify what the service has signed."""
+"""Signed checkpoints, and the public key that verifies them."""
 
 from fastapi import Request, Response
 
@@ -30,8 +30,8 @@ routes = router()
     responses=cacheable_responses(*AUTH_ERRORS, "invalid_request", "signing_not_configured"),
 )
 def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Response:
-    """An auditor gets it in another way, too: from whoever keeps the private key."""
-    del call  # whoever has a key may have this one
+    """Get the public key. Auditors should also get it directly from the operator."""
+    del call  # available to every caller
     return etag_response(request, SigningKey.of(required(signer)))
 
 
@@ -45,7 +45,7 @@ def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Re
     responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
 )
 def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
-    """Tie every run's chain to the organisation's, and sign the head of it. If nothing has happened, the latest one."""
+    """Anchor every run's chain in the audit log, and sign its head. Without changes, return the latest checkpoint."""
     asked = idempotent_request(request, EmptyBody(), key)
     return created_response(
         checkpoints.make_checkpoint(call, required(signer), asked, lambda checkpoint: checkpoint.document)
@@ -61,7 +61,7 @@ def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
 def list_checkpoints(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """Checkpoints in the order of their making. Whoever could rewrite the ledger could rewrite these: keep copies."""
+    """List checkpoints by creation time. Keep copies elsewhere: write access to the ledger includes them."""
     found = checkpoints.list_checkpoints(call, after=decode_position(after, 0), limit=limit + 1)
     shown, following = split_page(found, limit, lambda checkpoint: str(checkpoint.audit_length))
     return etag_response(request, CheckpointPage.of(list(shown), following))

@@ -1,4 +1,4 @@
-"""Experiments: sweeps that are read as one."""
+"""Experiments: sweeps of runs."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ routes = router()
 def create_experiment(
     body: CreateExperiment, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """Open a budget for the runs of a sweep, or charge the whole sweep and learn how many trials it has."""
+    """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
     asked = idempotent_request(request, body, key)
     if body.trials is not None:
         return created_response(experiments.create_sweep(call, body.sweep(), asked, _declared, sweep_refused))
@@ -53,7 +53,7 @@ def create_experiment(
     ),
 )
 def charge_experiment(experiment_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
-    """Charge a whole sweep that waited for another person's approval, and learn how many trials it has."""
+    """Charge a whole sweep after its approval, and draw its number of trials."""
     asked = idempotent_request(request, EmptyBody(), key)
     return created_response(experiments.charge_sweep(call, experiment_id, asked, _declared, sweep_refused))
 
@@ -71,12 +71,12 @@ def list_experiments(
     call: ContextDep,
     budget: Annotated[
         str | None,
-        Query(max_length=2000, description="Only those beneath this population or budget (id or path)."),
+        Query(max_length=2000, description="Only experiments under this population or budget (id or path)."),
     ] = None,
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """Experiments within the caller's reach, in the order of their making."""
+    """List the experiments in the caller's scope by creation time."""
     found = experiments.list_experiments(call, beneath=budget, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.experiment.id)
     return etag_response(request, ExperimentPage(items=[Experiment.of(record) for record in shown], next=following))
@@ -91,7 +91,7 @@ def list_experiments(
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_experiment(experiment_id: str, request: Request, call: ContextDep) -> Response:
-    """A sweep, and what was spent on all of it; its runs are those that charge its account."""
+    """Get a sweep and its total cost; its runs are those that charge its account."""
     return etag_response(request, Experiment.of(experiments.get_experiment(call, experiment_id)))
 
 

@@ -1,4 +1,4 @@
-"""Health: no API key is needed for it."""
+"""Health checks, without authentication."""
 
 import asyncio
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ routes = APIRouter(tags=["health"])
 
 
 class Health(Output):
-    """The service is well."""
+    """The process is alive."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
 
@@ -26,7 +26,7 @@ class Health(Output):
 
 
 class Readiness(Output):
-    """Which organisations the service can decide about."""
+    """Placements whose organisations are served."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -44,29 +44,29 @@ class Readiness(Output):
 
     status: Annotated[
         Literal["ok", "degraded"],
-        Field(description="`degraded`: it serves, and somebody has to look after what the other members name."),
+        Field(description="`degraded`: it serves requests, and the other members need attention."),
     ] = "ok"
     unavailable: Annotated[
         dict[str, str] | None,
-        Field(description="Why organisations on a placement get 503; left out where none does."),
+        Field(description="By placement, why its organisations get 503."),
     ] = None
     integrity_warnings: Annotated[
         dict[str, str] | None,
-        Field(description="Why a placement's ledger does not look sound, a minute old at most: run `verify`."),
+        Field(description="By placement, warnings about its ledger, at most a minute old: run `verify`."),
     ] = None
     clock_skew: Annotated[
         dict[str, str] | None,
-        Field(description="How far this machine's clock is off a placement's database, if by more than 5 seconds."),
+        Field(description="By placement, the clock skew to its database above 5 seconds."),
     ] = None
     stopped_tasks: Annotated[
         list[str] | None,
-        Field(description="Work beside the requests that has ended by itself: restart this process."),
+        Field(description="Background tasks that have ended unexpectedly: restart this process."),
     ] = None
 
 
 @routes.get("/healthz", operation_id="getLiveness", summary="Get the liveness")
 def get_liveness() -> Health:
-    """Answers while the process runs, whatever the database does."""
+    """Succeed while the process runs, regardless of the database."""
     return Health()
 
 
@@ -78,10 +78,10 @@ def get_liveness() -> Health:
     response_model_exclude_none=True,
 )
 async def get_readiness(request: Request, placements: PlacementsDep) -> Readiness:
-    """The database would take a step: one was rehearsed a second ago at most. Of several databases, at least one.
+    """Succeed if at least one database can take a step, by a rehearsal at most a second old.
 
-    A service is not taken out of use for one placement that is down: that would stop the others' organisations too. Nor
-    for accounts that are stopped, or a chain that does not end as it should: every other replica has the same ledger.
+    One unavailable placement does not make the service unready, because that would stop the other placements'
+    organisations. Nor do quarantines and integrity warnings, because every replica has the same ledger.
     """
     if getattr(request.state, STOPPING, False):
         raise LedgerUnavailableError("This process is stopping.")

@@ -1,4 +1,4 @@
-"""Metrics: for Prometheus, not for people."""
+"""Metrics for Prometheus."""
 
 import asyncio
 import hmac
@@ -31,10 +31,10 @@ routes = APIRouter(tags=["health"])
     responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},
 )
 async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
-    """What every worker of this port has counted, and what the ledgers say, a few seconds old at most.
+    """Get the metrics of all workers on this port and of the ledgers, at most a few seconds old.
 
-    If the service has a token for metrics, it is needed (`Authorization: Bearer …`), and the fullest populations and
-    budgets are named with their organisations. If it has none, anybody may read, and nobody is named.
+    If the service has a metrics token, it is required (`Authorization: Bearer …`), and the accounts with the highest
+    utilisation are listed by organisation. Otherwise metrics are public, without names.
     """
     token: str | None = request.app.state.metrics_token
     if token is not None:
@@ -54,10 +54,10 @@ async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
 
 
 def _require(sent: list[str], token: str) -> None:
-    """Let only those pass who know the token.
+    """Require the metrics token.
 
     Raises:
-        AuthenticationError: it is not the token.
+        AuthenticationError: it is missing or wrong.
     """
     right = f"Bearer {token}".encode()
     if len(sent) != 1 or not hmac.compare_digest(sent[0].encode(), right):

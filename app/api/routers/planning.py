@@ -1,7 +1,7 @@
-"""Stateless planning: what a plan would cost, and what would fit.
+"""Stateless planning: costs of a plan, and parameters that fit a limit.
 
-A plan may take a second of a processor: it is computed by another process, and organisations take turns. A long body
-is read there as well.
+A plan may take a second of processor time: worker processes compute it, organisations take turns, and long bodies are
+parsed there too.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from app.service.worker_pool.pool import WORKER_POOL, Job
 Found = TypeVar("Found")
 
 MOST_READ_HERE: Final = 16_384
-"""Bytes of a body: to read them takes this process some milliseconds, in which nobody's step is decided."""
+"""Bytes of a body parsed in this process: some milliseconds, which delay steps."""
 
 
 class PlanRoute(AuthenticatedRoute):
-    """A route whose long bodies are read by the process that calculates: one of an organisation at a time."""
+    """Route whose long bodies are parsed by a worker process, one at a time for each organisation."""
 
     async def answer(self, request: StrictJsonRequest, handle: Handler) -> Response:
         """Answer the request."""
@@ -64,7 +64,7 @@ routes = router(PlanRoute)
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def compute_epsilon(request: Request, body: ComputeEpsilon) -> Response:
-    """What the events cost together if all of them are fixed in advance; nothing is stored."""
+    """Compute the epsilon of the events together, fixed in advance; nothing is stored."""
     return await _planned(request, body)
 
 
@@ -77,7 +77,7 @@ async def compute_epsilon(request: Request, body: ComputeEpsilon) -> Response:
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def compute_delta(request: Request, body: ComputeDelta) -> Response:
-    """The smallest delta that the events prove together at this epsilon if all of them are fixed in advance."""
+    """Compute the smallest delta of the events together at this epsilon, fixed in advance."""
     return await _planned(request, body)
 
 
@@ -90,7 +90,7 @@ async def compute_delta(request: Request, body: ComputeDelta) -> Response:
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def compute_epsilon_trajectory(request: Request, body: ComputeEpsilonTrajectory) -> Response:
-    """How the cost of a plan that is fixed in advance grows, in the order of its events: for a plot."""
+    """Compute the epsilon after the steps of a plan that is fixed in advance, for a plot."""
     return await _planned(request, body)
 
 
@@ -103,7 +103,7 @@ async def compute_epsilon_trajectory(request: Request, body: ComputeEpsilonTraje
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def find_noise_multiplier(request: Request, body: FindNoiseMultiplier) -> Response:
-    """How much noise `count` repetitions of an event need beside what else is planned: on the safe side, and least."""
+    """Find the minimum noise of `count` repetitions of an event beside the other planned events, rounded up."""
     return await _planned(request, body)
 
 
@@ -116,7 +116,7 @@ async def find_noise_multiplier(request: Request, body: FindNoiseMultiplier) -> 
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def find_max_steps(request: Request, body: FindMaxSteps) -> Response:
-    """The largest number of repetitions, and of whole epochs, that does not break the target: one more would."""
+    """Find the maximum number of repetitions, and of whole epochs, that meets the target."""
     return await _planned(request, body)
 
 
@@ -129,7 +129,7 @@ async def find_max_steps(request: Request, body: FindMaxSteps) -> Response:
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
 async def find_sampling_probability(request: Request, body: FindSamplingProbability) -> Response:
-    """How large a Poisson sample `count` repetitions of an event may use beside what else is planned."""
+    """Find the maximum Poisson sampling of `count` repetitions of an event beside the other planned events."""
     return await _planned(request, body)
 
 
@@ -142,12 +142,12 @@ async def find_sampling_probability(request: Request, body: FindSamplingProbabil
     responses=responses(*SENDING),
 )
 async def compute_laplace_cost(body: ComputeLaplaceCost) -> Response:
-    """From "with this probability the noise is below that bound" to scale and epsilon, or from the scale back to it."""
+    """Compute scale and epsilon from a bound that the noise keeps with a probability, or the bound from the scale."""
     return _json(PLANS["computeLaplaceCost"].result(body))
 
 
 async def _planned(request: Request, body: Body) -> Response:
-    """Let another process calculate; a plan of many events is made of its body by a thread."""
+    """Run the plan's job in a worker process; a thread builds it from the body."""
     plan = PLANS[request.scope["route"].operation_id]
     calculation = await asyncio.to_thread(plan.calculation, body)
     return _json(plan.answer(await _calculated(request, calculation), body).model_dump_json())

@@ -1,4 +1,4 @@
-"""Policies: what runs may do."""
+"""Policies: rules for runs."""
 
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ routes = router()
 
 IfMatch = Annotated[
     str | None,
-    Header(alias="If-Match", max_length=500, description="The ETag of the policy that you have seen. It must be sent."),
+    Header(alias="If-Match", max_length=500, description="Required: the current ETag of the policy."),
 ]
 _CHANGING: dict[int | str, dict[str, Any]] = {
     201: {"model": Proposal, "description": "It loosens a rule: it takes effect when another person approves it"},
@@ -35,7 +35,7 @@ _CHANGING: dict[int | str, dict[str, Any]] = {
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_organisation_policy(request: Request, call: ContextDep) -> Response:
-    """What holds for every run of the organisation, whatever the policies beneath say besides."""
+    """Get the policy of every run of the organisation."""
     record = policies.read_policy(call, None)
     return etag_response(request, AccountPolicy.of(record, account=False), record.tag)
 
@@ -49,9 +49,9 @@ def get_organisation_policy(request: Request, call: ContextDep) -> Response:
     responses=_CHANGING,
 )
 def replace_organisation_policy(body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None) -> Response:
-    """What is as strict as before, or stricter, holds from the next step on, for runs that are under way, too (200).
+    """Replace the policy. Equal or stricter rules apply from the next step, also to active runs (200).
 
-    What loosens any rule is proposed (201).
+    A looser rule is proposed instead (201).
     """
     return _changed(call, PolicyRequest(None, body.policy.domain(), body.reason, if_match))
 
@@ -65,7 +65,10 @@ def replace_organisation_policy(body: ReplacePolicy, call: ContextDep, if_match:
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_account_policy(account_id: str, request: Request, call: ContextDep) -> Response:
-    """`effective` is the strictest of this policy and of all above it. The ETag is of this policy alone."""
+    """Get the policy of an account.
+
+    `effective` is the strictest of this policy and all above it; the ETag is of this policy alone.
+    """
     record = policies.read_policy(call, account_id)
     return etag_response(request, AccountPolicy.of(record, account=True), record.tag)
 
@@ -81,12 +84,12 @@ def get_account_policy(account_id: str, request: Request, call: ContextDep) -> R
 def replace_account_policy(
     account_id: str, body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None
 ) -> Response:
-    """It can only make stricter what holds above. What is looser than this policy was before is proposed (201)."""
+    """Replace the policy, which can only tighten the rules above. Looser rules are proposed instead (201)."""
     return _changed(call, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
 
 
 def _changed(call: RequestContext, asked: PolicyRequest) -> Response:
-    """Change a policy; the reply is the policy, or the proposal of it."""
+    """Change a policy; respond with the policy or its proposal."""
     changed = policies.change_policy(call, asked)
     if isinstance(changed, DomainProposal):
         return Response(Proposal.of(changed).model_dump_json(), CREATED, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Limits, and what waits for another person's word."""
+"""Limits, and proposals that need approval."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ routes = router()
 
 IfMatch = Annotated[
     str | None,
-    Header(alias="If-Match", max_length=500, description="The ETag of the limit that you have seen. It must be sent."),
+    Header(alias="If-Match", max_length=500, description="Required: the current ETag of the limit."),
 ]
 
 
@@ -36,7 +36,7 @@ IfMatch = Annotated[
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_account_limit(account_id: str, request: Request, call: ContextDep) -> Response:
-    """The limit, and how often it was changed; `/v1/audit-events?subject=…` tells by whom and why."""
+    """Get the limit and its number of changes; `/v1/audit-events?subject=…` lists their actors and reasons."""
     record = limit_changes.read_limit(call, account_id)
     return etag_response(request, AccountLimit.of(record), limit_changes.limit_etag(record))
 
@@ -64,9 +64,9 @@ def change_account_limit(
     key: IdempotencyKey = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """A limit that lets less through holds at once (200). One that lets more through is proposed (201).
+    """Change a limit: a stricter limit applies at once (200); a looser one is proposed (201).
 
-    Refusals that were given stay what they are. What was spent is counted against the new limit from its first step on.
+    Earlier refusals stay. All spending counts against the new limit.
     """
     return created_response(
         limit_changes.change_limit(
@@ -91,9 +91,9 @@ def change_account_limit(
 def lift_quarantine(
     account_id: str, body: LiftQuarantine, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """Of the account and of every account under it. Another person approves it.
+    """Propose to lift the quarantine of the account and of every account under it; another person approves it.
 
-    The approval verifies the organisation anew. While a fault is found, it is refused: 409 `account_quarantined`.
+    Approval verifies the organisation again. While a discrepancy remains, it fails: 409 `account_quarantined`.
     """
     return created_response(
         quarantines.propose_lift(
@@ -117,15 +117,19 @@ def lift_quarantine(
 def list_proposals(
     request: Request,
     call: ContextDep,
-    status: Annotated[ProposalStatus | None, Query(description="Only those in this state.")] = None,
+    status: Annotated[ProposalStatus | None, Query(description="Only items with this status.")] = None,
     account: Annotated[
         str | None,
-        Query(min_length=1, max_length=2000, description="Only those about this account (id or path), or beneath it."),
+        Query(
+            min_length=1,
+            max_length=2000,
+            description="Only proposals about this account (id or path) or accounts under it.",
+        ),
     ] = None,
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """Proposals within the caller's reach, in the order of their making."""
+    """List the proposals in the caller's scope by creation time."""
     found = proposals.list_proposals(call, account, status, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda proposal: proposal.id)
     return etag_response(request, ProposalPage(items=[Proposal.of(each) for each in shown], next=following))
@@ -140,7 +144,7 @@ def list_proposals(
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Response:
-    """What is proposed, by whom and why, and what became of it."""
+    """Get a proposal, its author and reason, and its outcome."""
     return etag_response(request, Proposal.of(proposals.get_proposal(call, proposal_id)))
 
 
@@ -164,7 +168,7 @@ def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Respon
     ),
 )
 def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:
-    """Only another person than the proposer can; keys that one issued for the other count as one person's."""
+    """Approve another person's proposal; keys that one issued for the other count as one person's."""
     return Proposal.of(proposals.approve(call, proposal_id, body.reason if body else None))
 
 
@@ -176,5 +180,5 @@ def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | 
     responses=responses(*WRITE_ERRORS, "not_found", "proposal_closed"),
 )
 def reject_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:
-    """It comes to nothing. The proposer may do so, too: then it is `withdrawn`."""
+    """Reject a proposal; its own author thereby retracts it."""
     return Proposal.of(proposals.reject(call, proposal_id, body.reason if body else None))

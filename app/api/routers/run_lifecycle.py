@@ -1,4 +1,4 @@
-"""The life of a run: pause, resume, end, attempts; and reservations."""
+"""Lifecycle, attempts and reservations of runs."""
 
 from fastapi import Request, Response
 
@@ -35,7 +35,7 @@ _SETTLING = (*WRITE_ERRORS, "not_found", "reservation_closed", "account_quaranti
     responses=responses(*_CHANGING),
 )
 def pause_run(run_id: str, call: ContextDep) -> Run:
-    """The run takes no steps until it is resumed."""
+    """Pause a run: it takes no steps until it is resumed."""
     return Run.of(lifecycle.transition_run(call, run_id, RunAction.PAUSE))
 
 
@@ -47,7 +47,7 @@ def pause_run(run_id: str, call: ContextDep) -> Run:
     responses=responses(*_CHANGING),
 )
 def resume_run(run_id: str, call: ContextDep) -> Run:
-    """The run takes steps again."""
+    """Resume a paused run."""
     return Run.of(lifecycle.transition_run(call, run_id, RunAction.RESUME))
 
 
@@ -59,7 +59,7 @@ def resume_run(run_id: str, call: ContextDep) -> Run:
     responses=responses(*_ENDING, "attempt_superseded"),
 )
 def complete_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
-    """The training is done; the run takes no more steps. An active reservation is committed with `steps_executed`."""
+    """Complete a run, which takes no more steps. An active reservation is committed with `steps_executed`."""
     return Run.of(_ended(call, run_id, RunAction.COMPLETE, body or EndRun()))
 
 
@@ -71,7 +71,7 @@ def complete_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> R
     responses=responses(*_ENDING, "attempt_superseded"),
 )
 def abort_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
-    """The training failed; what was spent stays spent, and the run takes no more steps.
+    """Abort a run after a failure: its spending is final, and it takes no more steps.
 
     An active reservation is committed with `steps_executed`, or else forfeited.
     """
@@ -90,9 +90,9 @@ def abort_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
 def create_attempt(
     run_id: str, body: CreateAttempt, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """The trainer before can charge no more (412); `attempt` in the reply is what the new one sends with its steps.
+    """Create an attempt, which fences off the previous trainer (412); send its `attempt` with the steps.
 
-    What was spent stays spent: steps that are repeated after the checkpoint are charged again.
+    Spending is final: steps repeated after the checkpoint are charged again.
     """
     return created_response(
         lifecycle.start_attempt(
@@ -121,9 +121,9 @@ def create_attempt(
 def create_reservation(
     run_id: str, body: CreateReservation, request: Request, call: ContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """Hold the plan on the run and on everything above it; its steps then touch the run's own rows only.
+    """Reserve a plan on the run and all accounts above; its steps then write only the run's rows.
 
-    A trainer that plans a little ahead lets each plan follow on the one before: one request for many steps.
+    A trainer that plans ahead lets each plan continue the previous one: one request for many steps.
     """
     try:
         answer = create.create_reservation(
@@ -147,7 +147,7 @@ def create_reservation(
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> Response:
-    """A reservation: its plan, how much of it was used, and until when its trainer may be silent."""
+    """Get a reservation: its plan, its use, and the end of its lease."""
     return etag_response(request, Reservation.of(close.get_reservation(call, reservation_id)))
 
 
@@ -159,7 +159,7 @@ def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> 
     responses=responses(*_SETTLING),
 )
 def commit_reservation(reservation_id: str, body: CommitReservation, call: ContextDep) -> Reservation:
-    """What was executed is spent, whether it was asked for one by one or not; the rest is returned."""
+    """Commit a reservation: executed steps are spent, individually authorized or not, and the rest is returned."""
     return Reservation.of(close.commit_reservation(call, reservation_id, body.steps_executed))
 
 
@@ -171,7 +171,7 @@ def commit_reservation(reservation_id: str, body: CommitReservation, call: Conte
     responses=responses(*_SETTLING, "reservation_state_conflict"),
 )
 def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
-    """The whole plan is returned."""
+    """Void a reservation: the whole plan is returned."""
     return Reservation.of(close.void_reservation(call, reservation_id))
 
 
@@ -183,10 +183,10 @@ def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
     responses=responses(*_SETTLING, "reservation_state_conflict"),
 )
 def renew_reservation(reservation_id: str, call: ContextDep) -> Reservation:
-    """The trainer is alive: what is left of the plan is not forfeited before the lease has run out once more.
+    """Renew the lease of a reservation.
 
-    A plan whose last steps were withdrawn, since a limit was lowered, is kept no longer:
-    409 `reservation_state_conflict`.
+    A plan whose last steps were removed because a limit was lowered cannot be renewed: 409
+    `reservation_state_conflict`.
     """
     return Reservation.of(close.renew_reservation(call, reservation_id))
 

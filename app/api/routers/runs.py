@@ -1,4 +1,4 @@
-"""Runs, and their history."""
+"""Runs and their history."""
 
 from typing import Annotated
 
@@ -32,7 +32,7 @@ routes = router()
     ),
 )
 def create_run(body: CreateRun, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
-    """Register a run; its steps will be charged to it, to its budgets and to everything above: to all, or to none."""
+    """Register a run; its steps are charged to it, its budgets and all accounts above, or to none."""
     return created_response(
         register.register_run(
             call,
@@ -57,13 +57,13 @@ def list_runs(
     call: ContextDep,
     budget: Annotated[
         str | None,
-        Query(max_length=2000, description="Only those that charge this budget (id or path) directly."),
+        Query(max_length=2000, description="Only runs that charge this budget (id or path) directly."),
     ] = None,
-    status: Annotated[RunStatus | None, Query(description="Only those in this state.")] = None,
+    status: Annotated[RunStatus | None, Query(description="Only items with this status.")] = None,
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """Runs of the caller's organisation in the order of their registration."""
+    """List the organisation's runs by registration time."""
     found = runs.list_runs(call, budget=budget, status=status, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.run.account_id)
     return etag_response(request, RunPage(items=[Run.of(record) for record in shown], next=following))
@@ -78,7 +78,7 @@ def list_runs(
     responses=cacheable_responses(*READ_ERRORS),
 )
 def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
-    """A run: its state, its epsilon, and how many further steps would fit."""
+    """Get a run: its status, its epsilon, and the number of further steps that fit."""
     return etag_response(request, Run.of(runs.get_run(call, run_id)))
 
 
@@ -94,10 +94,10 @@ def get_run_history(
     run_id: str,
     request: Request,
     call: ContextDep,
-    max_points: Annotated[int, Query(ge=2, le=2000, description="How many decisions at the most.")] = 500,
+    max_points: Annotated[int, Query(ge=2, le=2000, description="Maximum number of decisions.")] = 500,
     after: After = None,
 ) -> Response:
-    """Every admitted and refused request of the run, evenly thinned out; the latest is always there."""
+    """Get the run's decisions, evenly thinned out; the latest is always included."""
     known = decode_cursor(after) or "-1"
     if after and not known.isdecimal():
         raise InvalidInputError(f"{after!a} is not a cursor of a history; send the `next` of an earlier one.")

@@ -1,4 +1,4 @@
-"""Statements: for those who publish a model, and for those whose data it was trained on."""
+"""Signed privacy statements of models and populations."""
 
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ _AS_PAGE: Final[dict[str, Any]] = {
     **_AS_JSON,
 )
 def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
-    """Mechanisms, steps, loss by the filter and by the tightest accountant, what is covered and what is not."""
+    """Get a run's mechanisms, steps, and loss by the filter and by the tightest accountant, with their assumptions."""
     return _json(run_statement(call, run_id, required(signer)))
 
 
@@ -42,7 +42,7 @@ def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Respo
     **_AS_PAGE,
 )
 def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
-    """The same as JSON says, to be read and printed."""
+    """Get the same statement as a printable page."""
     return _page(run_statement(call, run_id, required(signer)))
 
 
@@ -53,7 +53,7 @@ def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> 
     **_AS_JSON,
 )
 def get_population_statement(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
-    """These people have lost at most this much, to these models."""
+    """Get the maximum loss of a population, and the models that it was spent on."""
     return _json(population_statement(call, population_id, required(signer)))
 
 
@@ -64,7 +64,7 @@ def get_population_statement(population_id: str, call: ContextDep, signer: Signe
     **_AS_PAGE,
 )
 def get_population_statement_html(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
-    """The same as JSON says, to be read and printed."""
+    """Get the same statement as a printable page."""
     return _page(population_statement(call, population_id, required(signer)))
 
 

@@ -1,4 +1,4 @@
-"""Steps: the question that every noisy release asks first."""
+"""Authorization of training steps, before every noisy release."""
 
 from typing import Annotated
 
@@ -44,7 +44,7 @@ async def authorize_steps(
     charges: CommitQueueDep,
     key: IdempotencyKey = None,
     *,
-    dry_run: Annotated[bool, Query(description="Preview: decide, and record nothing.")] = False,
+    dry_run: Annotated[bool, Query(description="Preview the decision without recording it.")] = False,
 ) -> Response:
     """Admit and charge the steps to the run and to everything above it, or refuse them and charge nothing.
 
@@ -65,7 +65,7 @@ async def authorize_steps(
         if answered.decision.idempotency_key is not None:
             headers["Idempotent-Replay-Of"] = answered.decision.idempotency_key
     if answered.decision.admitted:
-        # Not through StepAuthorization: checking what was just decided would take longer than parsing what was asked.
+        # Not through StepAuthorization: its validation would take longer than parsing the request.
         content = to_json(admitted_members(answered.decision, dry_run=dry_run))
         return Response(content, 200, headers, "application/json")
     detail, members = refusal_members(answered.decision, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Webhooks, and what was delivered to them."""
+"""Webhooks and their deliveries."""
 
 from typing import Annotated
 
@@ -36,9 +36,9 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
     responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
 def create_webhook(body: CreateWebhook, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
-    """Alerts are posted as the Standard Webhooks specification has it.
+    """Create a webhook, which posts alerts by the Standard Webhooks specification.
 
-    The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
+    Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """
     return created_response(
         webhooks.create_webhook(
@@ -60,7 +60,7 @@ def create_webhook(body: CreateWebhook, request: Request, call: ContextDep, key:
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
 def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """Webhooks of the caller's organisation in the order of their making, those that are disabled among them."""
+    """List the organisation's webhooks by creation time, disabled ones included."""
     found = webhooks.list_webhooks(call, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda webhook: webhook.id)
     return etag_response(request, WebhookPage(items=[Webhook.of(webhook) for webhook in shown], next=following))
@@ -75,7 +75,7 @@ def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, aft
     responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
 )
 def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response:
-    """A webhook: where to, of what, and whether it still is sent anything."""
+    """Get a webhook's URL, alert types and status."""
     return etag_response(request, Webhook.of(webhooks.get_webhook(call, webhook_id)))
 
 
@@ -87,7 +87,7 @@ def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response
     responses=responses(*_CHANGING),
 )
 def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
-    """It stays disabled: what is pending is given up. To be told again, make a new one."""
+    """Disable a webhook for good, and cancel its pending deliveries. Create a new one to receive alerts again."""
     return Webhook.of(webhooks.disable_webhook(call, webhook_id))
 
 
@@ -107,9 +107,9 @@ def rotate_webhook_secret(
     body: RotateWebhookSecret | None = None,
     key: IdempotencyKey = None,
 ) -> Response:
-    """For a while everything carries two signatures, so that the receiver can change its secret at any moment.
+    """Rotate the secret. During the overlap requests have two signatures, so that the receiver can switch at any time.
 
-    The secret is in this reply and nowhere else; so the request takes no Idempotency-Key.
+    Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """
     asked = body or RotateWebhookSecret()
     return created_response(
@@ -133,7 +133,7 @@ def rotate_webhook_secret(
     responses=responses(*_MAKING),
 )
 def send_test_event(webhook_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
-    """An alert `webhook.test` is due at once; the list of deliveries says how it went."""
+    """Send a `webhook.test` alert at once; the list of deliveries has its result."""
     return created_response(
         webhooks.send_test_event(
             call,
@@ -156,13 +156,13 @@ def list_deliveries(
     request: Request,
     call: ContextDep,
     *,
-    webhook: Annotated[str | None, Query(max_length=100, description="Only those to it, by its id.")] = None,
-    alert: Annotated[str | None, Query(max_length=100, description="Only those of it, by its id.")] = None,
-    status: Annotated[DeliveryStatus | None, Query(description="Only those in this state.")] = None,
+    webhook: Annotated[str | None, Query(max_length=100, description="Only deliveries to this webhook (id).")] = None,
+    alert: Annotated[str | None, Query(max_length=100, description="Only deliveries of this alert (id).")] = None,
+    status: Annotated[DeliveryStatus | None, Query(description="Only items with this status.")] = None,
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
-    """Deliveries of the caller's organisation, the newest first."""
+    """List the organisation's deliveries, newest first."""
     found = webhooks.list_deliveries(
         call, webhook=webhook, alert=alert, status=status, before=decode_cursor(after), limit=limit + 1
     )
@@ -178,5 +178,5 @@ def list_deliveries(
     responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
 def retry_delivery(delivery_id: str, call: ContextDep) -> Delivery:
-    """It is due at once, whatever became of it before; the receiver knows it by its webhook-id."""
+    """Retry a delivery at once, whatever its status."""
     return Delivery.of(webhooks.retry_delivery(call, delivery_id))

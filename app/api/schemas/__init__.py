@@ -1,1 +1,1 @@
-"""What goes over the wire: strict on the way in, complete on the way out."""
+"""Schemas of requests, which are strict, and responses, which are complete."""

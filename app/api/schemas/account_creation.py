@@ -1,4 +1,4 @@
-"""What populations, budgets and runs are opened with, on the wire."""
+"""Request schemas that create populations and budgets."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -38,47 +38,48 @@ _OF_PARTS: dict[str, object] = {
         ("attestation", "max_partitions_per_unit", "replacement_assumption", "opens_at", "closes_at", "block"),
     ),
 }
-"""What came later to the body of a request, and what it is if it is left out."""
+"""Defaults of optional members, which a request's fingerprint leaves out."""
 
 
 class CreateAccount(Body):
-    """What every new account is opened with."""
+    """Common fields of a new account."""
 
     name: Name
     filter: Filter = "adaptive"
     planned: EventCounts = Field(
         default=[],
-        description="The workload that an adaptive filter is tuned for; empty: the first event charged.",
+        description="Workload for which an adaptive filter is tuned; empty: the first charged event.",
     )
 
     def filter_kind(self) -> FilterKind:
-        """The filter as the ledger knows it."""
+        """Return the filter of the domain."""
         return FilterKind(self.filter)
 
 
 class CreateComposedAccount(CreateAccount):
-    """What an account beneath which budgets lie may be opened with besides."""
+    """Common fields of a new population or budget."""
 
     composition: Literal["sequential", "parallel"] = Field(
         default="sequential",
-        description="`sequential`: what the children spend adds up. `parallel`: the children are budgets that hold "
-        "disjoint parts of the population, and what counts is the part that lost most.",
+        description="`sequential`: the spending of the children adds up. `parallel`: the children are budgets on "
+        "disjoint parts of the population, and the largest loss counts.",
     )
     attestation: AttestationText | None = Field(
         default=None,
-        description="Needed for parallel composition: why the parts are disjoint and chosen independently of the data.",
+        description="Required for parallel composition: why the parts are disjoint and chosen independently of the "
+        "data.",
     )
     max_partitions_per_unit: Annotated[int, Field(ge=1, le=MAX_PARTS)] | None = Field(
         default=None,
-        description="In how many parts one privacy unit may lie (1 if left out); so many of those that lost most are "
-        "added up, and twice as many under replace_one.",
+        description="Maximum number of parts that contain one privacy unit (default 1). As many of the largest "
+        "losses are added up, and twice as many under replace_one.",
     )
     replacement_assumption: Literal["stay_in_their_parts", "removal_is_bounded"] | None = Field(
         default=None,
-        description="Needed for parallel composition under replace_one. `stay_in_their_parts`: the place of a unit "
-        "fixes its part. `removal_is_bounded`: a replaced unit may leave its part, and its replacement enter another; "
-        "randomized_response, tree_aggregation and sampled_without_replacement are refused under this account, since a "
-        "missing record shows there, and guarantees that are stated must hold for removal as well.",
+        description="Required for parallel composition under replace_one. `stay_in_their_parts`: a replacement "
+        "stays in the part of its unit. `removal_is_bounded`: a replacement may be in another part; "
+        "randomized_response, tree_aggregation and sampled_without_replacement are then refused under this account, "
+        "because they reveal a missing record, and stated guarantees must hold for removal as well.",
     )
 
     @model_validator(mode="after")
@@ -98,7 +99,7 @@ class CreateComposedAccount(CreateAccount):
         return {name: value for name, value in written.items() if name not in _OF_PARTS or value != _OF_PARTS[name]}
 
     def parallel(self) -> ParallelSpec | None:
-        """What is said of the children, if they are disjoint parts."""
+        """Return the attestation of disjoint children, or None."""
         if self.composition == "sequential":
             return None
         return ParallelSpec(self.max_partitions_per_unit or 1, self.attestation, self.replacement_assumption)
@@ -121,29 +122,29 @@ class CreatePopulation(CreateComposedAccount):
         }
     )
 
-    privacy_unit: Name = Field(description="Who is protected: one record, one user, one client device.")
+    privacy_unit: Name = Field(description="The protected unit: one record, one user, one client device.")
     neighboring_relation: Relation
-    size: int | None = Field(default=None, ge=1, le=10**12, description="How many privacy units, if known.")
+    size: int | None = Field(default=None, ge=1, le=10**12, description="Number of privacy units, if known.")
     limit: LimitInput
 
     def terms(self) -> AccountSpec:
-        """What the account is opened with."""
+        """Convert to the account's specification."""
         planned = step_events_of(self.planned)
         return AccountSpec(self.name, self.limit.domain(), self.filter_kind(), planned, self.parallel())
 
     def population(self) -> Population:
-        """What a population has besides its account."""
+        """Convert to the fields that only populations have."""
         return Population(self.privacy_unit, NeighboringRelation(self.neighboring_relation), self.size)
 
 
 class DataBlockInput(Input):
-    """The data that came in some time."""
+    """Data of a time range."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [BLOCK_EXAMPLE]})
 
-    data_from: Timestamp = Field(description="The first moment of it.")
-    data_to: Timestamp = Field(description="The first moment behind it.")
-    label: Name | None = Field(default=None, description="What you call it.")
+    data_from: Timestamp = Field(description="Start of the time range.")
+    data_to: Timestamp = Field(description="End of the time range, exclusive.")
+    label: Name | None = Field(default=None, description="Label for display.")
 
     @model_validator(mode="after")
     def _holds_a_moment(self) -> Self:
@@ -153,7 +154,7 @@ class DataBlockInput(Input):
 
 
 class CreateBudget(CreateComposedAccount):
-    """A new budget beneath a population or another budget."""
+    """A new budget under a population or another budget."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -163,18 +164,18 @@ class CreateBudget(CreateComposedAccount):
 
     parent: Reference
     limit: LimitInput
-    opens_at: Timestamp | None = Field(default=None, description="Nothing is taken from it before.")
-    closes_at: Timestamp | None = Field(default=None, description="Nothing is taken from it from then on.")
+    opens_at: Timestamp | None = Field(default=None, description="The budget is closed before.")
+    closes_at: Timestamp | None = Field(default=None, description="The budget is closed from then on.")
     block: DataBlockInput | None = Field(
         default=None,
-        description="The data that the budget stands for; its parent is parallel, and no other block overlaps it.",
+        description="The budget's data; requires a parallel parent, and blocks must not overlap.",
     )
 
     def terms(self) -> AccountSpec:
-        """What the account is opened with.
+        """Convert to the account's specification.
 
         Raises:
-            InvalidInputError: its window holds no moment.
+            InvalidInputError: its window is empty.
         """
         sent = self.block
         block = None if sent is None else Block(sent.data_from, sent.data_to, sent.label)

@@ -1,4 +1,4 @@
-"""The history of an account on the wire."""
+"""Response schemas of account histories."""
 
 from datetime import datetime
 
@@ -13,26 +13,26 @@ from app.service.queries.account_history import AccountHistory as DomainAccountH
 
 
 class AccountHistoryPoint(Output):
-    """What was spent at a moment."""
+    """Spending at a time."""
 
     created_at: datetime
     epsilon: ExtendedNumber = Field(description="By the account's filter as it is now, at its delta.")
 
 
 class ChildShare(Output):
-    """What went through a child of the account."""
+    """Share of a child of the account."""
 
-    account: str | None = Field(description="Null: all children that are not told apart.")
+    account: str | None = Field(description="Null: all other children.")
     path: str
     kind: AccountKind | None
     shares: list[float] = Field(
-        description="At each point: the part of the account's threshold at `order` that went through it. At one order "
-        "what children take adds up exactly, as epsilon does not; of disjoint parts the largest counts instead."
+        description="For each point, the child's share of the account's threshold at `order`. At one order shares "
+        "add up exactly, unlike epsilon; of disjoint parts the largest counts."
     )
 
 
 class LimitChange(Output):
-    """Another limit."""
+    """A change of the limit."""
 
     changed_at: datetime
     before: Limit
@@ -73,21 +73,21 @@ class AccountHistory(Output):
     account: str
     limit: Limit
     points: list[AccountHistoryPoint] = Field(
-        description="When something was charged; the opening of the account comes first. Empty: nothing was."
+        description="Times of charges, after the creation of the account; empty without charges."
     )
-    order: float | None = Field(description="The Rényi order at which the account's filter admits longest.")
-    children: list[ChildShare] = Field(description="Those that have taken most first.")
+    order: float | None = Field(description="The Rényi order that is exhausted last.")
+    children: list[ChildShare] = Field(description="In descending order of their share.")
     limit_changes: list[LimitChange]
-    decisions: int = Field(description="How many there are of all runs beneath the account.")
-    decisions_sampled: int = Field(description="How many of them the history was made from.")
+    decisions: int = Field(description="Number of decisions on all runs under the account.")
+    decisions_sampled: int = Field(description="Number of decisions that the history is computed from.")
     exact: bool = Field(
-        description="Whether the history follows from all charges. Otherwise its end is exact, and between those that "
-        "were read a run's charges are taken to be evenly spread."
+        description="Whether the history covers all charges. Otherwise its end is exact, and it interpolates a "
+        "run's charges between the read ones."
     )
 
     @classmethod
     def of(cls, history: DomainAccountHistory) -> "AccountHistory":
-        """A history as it is answered."""
+        """Convert from the domain."""
         limit = history.account.limit
         assert limit is not None, "populations and budgets have limits"
         return cls(

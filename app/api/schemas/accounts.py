@@ -1,4 +1,4 @@
-"""Populations and budgets on the wire."""
+"""Response schemas of populations and budgets."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -68,16 +68,16 @@ BUDGET_EXAMPLE: dict[str, Any] = {
 
 
 class Attestation(Output):
-    """Why the children are disjoint parts, and who has said so."""
+    """Attestation that the children are disjoint, with its author."""
 
     text: str
     replacement_assumption: str | None = None
-    attested_by: str = Field(description="The key that opened the account.")
+    attested_by: str = Field(description="The key that created the account.")
     attested_at: datetime
 
 
 class DataBlock(Output):
-    """The data that a budget stands for."""
+    """The data of a budget."""
 
     data_from: datetime
     data_to: datetime
@@ -85,7 +85,7 @@ class DataBlock(Output):
 
 
 class LifetimeSpend(Output):
-    """What the people of a population have lost in all, whatever windows and blocks there were."""
+    """Total privacy loss of a population, over all windows and blocks."""
 
     population: str
     population_path: str
@@ -95,7 +95,7 @@ class LifetimeSpend(Output):
 
     @classmethod
     def of(cls, population: DomainAccount) -> "LifetimeSpend":
-        """A population's odometer."""
+        """Convert from the domain."""
         assert population.limit is not None, "populations have limits"
         return cls(
             population=population.id,
@@ -107,21 +107,19 @@ class LifetimeSpend(Output):
 
 
 class ComposedAccount(Account):
-    """What an account beneath which budgets lie shows besides."""
+    """Common fields of populations and budgets."""
 
     composition: Literal["sequential", "parallel"]
     max_partitions_per_unit: int | None = None
     epsilon_including_reserved: ExtendedNumber = Field(
-        description="What it would have spent if all that reservations hold were spent, by the same filter."
+        description="Epsilon including reserved steps, by the same filter."
     )
     attestation: Attestation | None = None
-    lifetime: LifetimeSpend = Field(
-        description="The odometer of the population: it never goes back, whatever opens or closes."
-    )
+    lifetime: LifetimeSpend = Field(description="The total privacy loss of the population, which never decreases.")
 
 
 class Population(ComposedAccount):
-    """A population and what was spent on it."""
+    """A population and its spending."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [POPULATION_EXAMPLE]})
 
@@ -132,7 +130,7 @@ class Population(ComposedAccount):
 
     @classmethod
     def of(cls, view: AccountView) -> "Population":
-        """A population as it is read."""
+        """Convert from the domain."""
         record = view.record
         return cls(
             **shared(view),
@@ -143,7 +141,7 @@ class Population(ComposedAccount):
 
 
 class Budget(ComposedAccount):
-    """A budget and what was spent on it."""
+    """A budget and its spending."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [BUDGET_EXAMPLE]})
 
@@ -156,7 +154,7 @@ class Budget(ComposedAccount):
 
     @classmethod
     def of(cls, view: AccountView) -> "Budget":
-        """A budget as it is read."""
+        """Convert from the domain."""
         account, block = view.record.account, view.block
         assert account.parent_id is not None, "a budget lies beneath an account"
         return cls(
@@ -170,15 +168,15 @@ class Budget(ComposedAccount):
 
 
 class PopulationPage(Page[Population]):
-    """Populations in the order of their creation."""
+    """Populations by creation time."""
 
 
 class BudgetPage(Page[Budget]):
-    """Budgets in the order of their creation."""
+    """Budgets by creation time."""
 
 
 def shared(view: AccountView) -> dict[str, Any]:
-    """The fields of an account that has a limit."""
+    """Convert the fields of an account with a limit."""
     record, account, said = view.record, view.record.account, view.attestation
     assert account.limit is not None, "populations and budgets have limits"
     return {
@@ -215,5 +213,5 @@ def shared(view: AccountView) -> dict[str, Any]:
 
 
 def counted(steps: tuple[StepEvent, ...]) -> list[dict[str, Any]]:
-    """Step events as they go over the wire."""
+    """Convert step events."""
     return [{"event": event_to_dict(step.event), "count": step.count} for step in steps]

@@ -1,4 +1,4 @@
-"""Alerts, forecasts, webhooks and deliveries on the wire."""
+"""Schemas of alerts, forecasts, webhooks and deliveries."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -70,7 +70,7 @@ Subscribed = Literal[
     "reservation.stale",
     "reservation.forfeited",
 ]
-"""Every type of alert but the test, which its webhook always gets."""
+"""Every type of alert except tests, which are always delivered."""
 
 
 class CreateWebhook(Body):
@@ -82,21 +82,19 @@ class CreateWebhook(Body):
         }
     )
 
-    url: str = Field(min_length=1, max_length=MAX_URL_LENGTH, description="Where alerts are posted: https only.")
-    types: list[Subscribed] = Field(
-        default=[], max_length=len(AlertType), description="Which alerts; empty: every type."
-    )
+    url: str = Field(min_length=1, max_length=MAX_URL_LENGTH, description="URL of the receiver: https only.")
+    types: list[Subscribed] = Field(default=[], max_length=len(AlertType), description="Types of alerts; empty: all.")
     account: Reference | None = Field(
-        default=None, description="Only what is about this account or lies beneath it: an id, or a path of names."
+        default=None, description="Only alerts about this account (id or path) or accounts under it."
     )
 
     def subscription(self) -> Subscription:
-        """What the webhook is told."""
+        """Convert to the domain."""
         return Subscription(self.url, tuple(map(AlertType, dict.fromkeys(self.types))), self.account)
 
 
 class RotateWebhookSecret(Body):
-    """A new secret."""
+    """A rotation of a webhook's secret."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_seconds": 86400}]})
 
@@ -104,34 +102,32 @@ class RotateWebhookSecret(Body):
         default=86_400,
         ge=0,
         le=7 * 86_400,
-        description="For how long everything is signed with the secret before as well.",
+        description="Seconds during which the previous secret signs too.",
     )
 
 
 class Webhook(Output):
-    """A webhook; its secret was shown once."""
+    """A webhook, without its secret."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [WEBHOOK_EXAMPLE]})
 
     id: str
     url: str
-    types: list[str] = Field(description="Which alerts are sent; empty: every type.")
-    account: str | None = Field(description="Only what is about this account or lies beneath it; null: all.")
-    previous_secret_expires_at: datetime | None = Field(
-        description="Until when the secret before is used as well; null: there is none."
-    )
+    types: list[str] = Field(description="Types of alerts; empty: all.")
+    account: str | None = Field(description="Only alerts about this account or accounts under it; null: all.")
+    previous_secret_expires_at: datetime | None = Field(description="Expiry of the previous secret, or null.")
     created_at: datetime
-    disabled_at: datetime | None = Field(description="Since when nothing is sent; null: alerts are.")
+    disabled_at: datetime | None = Field(description="Null: active.")
     disabled_reason: str | None
 
     @classmethod
     def of(cls, webhook: DomainWebhook) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         return cls(**_shown(webhook))
 
 
 class CreatedWebhook(Webhook):
-    """A webhook with its secret, which is shown this once."""
+    """A webhook with its secret, which is shown once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [WEBHOOK_EXAMPLE | {"secret": _SECRET}]})
 
@@ -139,28 +135,28 @@ class CreatedWebhook(Webhook):
 
     @classmethod
     def of(cls, webhook: DomainWebhook) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         return cls(**_shown(webhook), secret=webhook.secret)
 
 
 class WebhookPage(Page[Webhook]):
-    """Webhooks in the order of their making."""
+    """Webhooks by creation time."""
 
 
 class Alert(Output):
-    """Something that was told."""
+    """An alert."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ALERT_EXAMPLE]})
 
-    id: str = Field(description="The header webhook-id of every delivery of it.")
+    id: str = Field(description="Also the webhook-id header of its deliveries.")
     type: AlertType
-    account: str | None = Field(description="What it is about; null: a test.")
+    account: str | None = Field(description="The account of the alert; null: a test.")
     data: dict[str, Any]
     created_at: datetime
 
     @classmethod
     def of(cls, alert: DomainAlert) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         return cls(
             id=alert.id,
             type=alert.type,
@@ -171,11 +167,11 @@ class Alert(Output):
 
 
 class AlertPage(Page[Alert]):
-    """Alerts, the newest first."""
+    """Alerts, newest first."""
 
 
 class Delivery(Output):
-    """An alert on its way to a webhook."""
+    """A delivery of an alert to a webhook."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DELIVERY_EXAMPLE]})
 
@@ -183,18 +179,18 @@ class Delivery(Output):
     webhook: str
     alert: str
     alert_type: AlertType
-    status: DeliveryStatus = Field(description="`given_up` where the webhook was disabled before it was acknowledged.")
+    status: DeliveryStatus = Field(description="`given_up`: the webhook was disabled before acknowledgement.")
     attempts: int
-    next_attempt_at: datetime | None = Field(description="Null: it is not pending.")
+    next_attempt_at: datetime | None = Field(description="Null unless pending.")
     last_attempt_at: datetime | None
-    last_status: int | None = Field(description="The HTTP status of the last answer; null: none came.")
+    last_status: int | None = Field(description="HTTP status of the last response, or null.")
     last_error: str | None
-    delivered_at: datetime | None = Field(description="When it was acknowledged last; it may be pending again.")
+    delivered_at: datetime | None = Field(description="Last acknowledgement; it may be pending again.")
     created_at: datetime
 
     @classmethod
     def of(cls, delivery: DomainDelivery) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         pending = delivery.status is DeliveryStatus.PENDING
         return cls(
             id=delivery.id,
@@ -213,28 +209,32 @@ class Delivery(Output):
 
 
 class DeliveryPage(Page[Delivery]):
-    """Deliveries, the newest first."""
+    """Deliveries, newest first."""
 
 
 class ReplaceAlertSettings(Body):
-    """Of what an account tells."""
+    """New alert settings of an account."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"thresholds": [0.5, 0.9], "forecast_days": 14}]})
 
     thresholds: list[Annotated[float, Field(gt=0, le=LARGEST_THRESHOLD)]] = Field(
-        max_length=MOST_THRESHOLDS, description="Shares of the limit's epsilon, increasing; empty: none is told."
+        max_length=MOST_THRESHOLDS,
+        description="Increasing shares of the limit's epsilon that create alerts; empty: none.",
     )
     forecast_days: int = Field(
-        default=30, ge=0, le=3650, description="Tell when the limit is expected within so many days; 0: never."
+        default=30,
+        ge=0,
+        le=3650,
+        description="Alert if the limit is forecast to be exhausted within so many days; 0: never.",
     )
 
     def tells(self) -> DomainAlertSettings:
-        """As the ledger knows it."""
+        """Convert to the domain."""
         return DomainAlertSettings(tuple(self.thresholds), self.forecast_days)
 
 
 class AlertSettings(Output):
-    """Of what an account tells."""
+    """Alert settings of an account."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"thresholds": [0.5, 0.8, 1.0], "forecast_days": 30}]})
 
@@ -243,12 +243,12 @@ class AlertSettings(Output):
 
     @classmethod
     def of(cls, tells: DomainAlertSettings) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         return cls(thresholds=list(tells.thresholds), forecast_days=tells.forecast_days)
 
 
 class Forecast(Output):
-    """When an account will reach its limit if it goes on as it has."""
+    """Forecast of when an account's limit is exhausted."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -266,16 +266,16 @@ class Forecast(Output):
 
     account: str
     utilisation: float = Field(
-        description="As the filter counts: spent of the threshold at the order that admits longest. Unlike epsilon it "
-        "grows evenly with a steady workload; nothing is admitted from 1 on."
+        description="Spent share of the threshold at the order that is exhausted last. Unlike epsilon it grows "
+        "linearly with a steady workload; from 1 on nothing is admitted."
     )
-    utilisation_per_day: float | None = Field(description="The pace of the last seven days; null: too little is known.")
-    exhaustion_at: datetime | None = Field(description="Null: never at this pace, or it has, or nobody knows.")
-    observed_since: datetime | None = Field(description="From when on the pace was taken.")
+    utilisation_per_day: float | None = Field(description="Pace of the last seven days; null with too little data.")
+    exhaustion_at: datetime | None = Field(description="Null: never at this pace, already exhausted, or unknown.")
+    observed_since: datetime | None = Field(description="Start of the observed period.")
 
     @classmethod
     def of(cls, account_id: str, seen: Outlook) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         return cls(
             account=account_id,
             utilisation=seen.forecast.share,

@@ -1,4 +1,4 @@
-"""API keys on the wire."""
+"""Schemas of API keys."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -33,31 +33,31 @@ class CreateApiKey(Body):
     )
 
     name: Name | None = None
-    role: Annotated[Role, Field(strict=False, description="What it may do.")]
+    role: Annotated[Role, Field(strict=False, description="Permissions of the role.")]
     scope: Reference | None = Field(
         default=None,
-        description="A population or budget (id or path) or a run (id): the key holds on it and beneath it. Null: in "
-        "the whole organisation.",
+        description="Scope of the key: a population or budget (id or path) or a run (id), and accounts under it. "
+        "Null: the whole organisation.",
     )
-    expires_at: Timestamp | None = Field(default=None, description="From when on it opens nothing; null: never.")
+    expires_at: Timestamp | None = Field(default=None, description="Null: it never expires.")
 
     def terms(self) -> KeyTerms:
-        """As the service knows it."""
+        """Convert to the domain."""
         return KeyTerms(self.role, self.name, self.scope, self.expires_at)
 
 
 class RotateApiKey(Body):
-    """How a key is changed for a new one."""
+    """A rotation of a key."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_seconds": 3600}]})
 
     overlap_seconds: int = Field(
-        default=86_400, ge=0, le=MOST_OVERLAP_SECONDS, description="How long the old key opens beside the new one."
+        default=86_400, ge=0, le=MOST_OVERLAP_SECONDS, description="Seconds during which the old key remains valid."
     )
 
 
 class RevokeApiKey(Body):
-    """Why a key is withdrawn."""
+    """A revocation of a key."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reason": "The laptop was lost.", "include_successors": True}]}
@@ -66,47 +66,46 @@ class RevokeApiKey(Body):
     reason: Reason | None = None
     include_successors: bool = Field(
         default=False,
-        description="Whether to withdraw the keys for which it was changed as well, and theirs: who has a stolen key "
-        "may have rotated it.",
+        description="Also revoke the keys that it was rotated to: a thief may have rotated it.",
     )
 
 
 class ApiKey(Output):
-    """What is known of a key; its secret is stored nowhere."""
+    """A key, without its secret, which is not stored."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE]})
 
-    id: str = Field(description="The part of the key before the dot; it is no secret.")
+    id: str = Field(description="The part of the key before the dot, which is not secret.")
     name: str | None
     role: Role
-    scope: str | None = Field(description="The account on and beneath which it holds; null: the whole organisation.")
+    scope: str | None = Field(description="Account to which the key is limited; null: the whole organisation.")
     created_by: str
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
-    last_used_at: datetime | None = Field(description="About to the minute.")
+    last_used_at: datetime | None = Field(description="Accurate to about a minute.")
 
     @classmethod
     def of(cls, key: KeyRecord) -> "ApiKey":
-        """A key as it is read."""
+        """Convert from the domain."""
         return cls(**_shown(key))
 
 
 class CreatedApiKey(ApiKey):
-    """A new key, with its secret: it is shown this once."""
+    """A new key with its secret, which is shown once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE | {"key": f"{EXAMPLE_KEY_ID}.…"}]})
 
-    key: str = Field(description="What goes into the Authorization header, behind `Bearer `.")
+    key: str = Field(description="The key for the header `Authorization: Bearer ...`.")
 
     @classmethod
     def issued(cls, issued: IssuedKey) -> "CreatedApiKey":
-        """A key as it was made."""
+        """Convert from the domain."""
         return cls(**_shown(issued.record), key=issued.key)
 
 
 class ApiKeyPage(Page[ApiKey]):
-    """Keys in the order of their making."""
+    """Keys by creation time."""
 
 
 def _shown(key: KeyRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a verification found, on the wire."""
+"""Response schemas of verifications and audit events."""
 
 import json
 from datetime import datetime
@@ -14,31 +14,33 @@ from app.service.verification import VerificationReport
 
 
 class Discrepancy(Output):
-    """Something that does not agree."""
+    """A discrepancy found by a verification."""
 
-    account: str | None = Field(description="Whose balance is not proven; writes to it are stopped. Null: a price.")
-    position: int | None = Field(description="The first bad decision of the run's chain; null if it is no decision.")
+    account: str | None = Field(
+        description="The account whose balance is not proven, and which is quarantined. Null: the cost of an event."
+    )
+    position: int | None = Field(description="First wrong decision of the run's chain, or null.")
     detail: str
 
     @classmethod
     def of(cls, fault: DomainDiscrepancy) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         return cls(account=fault.account_id, position=fault.position, detail=fault.detail)
 
 
 class Quarantine(Output):
-    """An account that writes are stopped to."""
+    """A quarantined account."""
 
     account: str
-    detail: str = Field(description="What was found when it was stopped.")
+    detail: str = Field(description="The discrepancy that caused the quarantine.")
     liftable: bool = Field(
-        description="Nothing is found wrong with it any more. Two persons may lift the quarantine: "
-        "`POST /v1/accounts/{account}/quarantine/lift`, and an approval."
+        description="No discrepancy remains: two persons may lift the quarantine by `POST "
+        "/v1/accounts/{account}/quarantine/lift` and an approval."
     )
 
 
 class Verification(Output):
-    """What was recomputed from the charges alone, and what did not agree."""
+    """The result of a verification."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -74,21 +76,19 @@ class Verification(Output):
     )
 
     sound: bool
-    accounts: int = Field(description="How many balances were recomputed.")
-    runs: int = Field(description="How many chains were walked.")
+    accounts: int = Field(description="Number of recomputed balances.")
+    runs: int = Field(description="Number of verified chains.")
     decisions: int
     reservations: int
-    charges: int = Field(description="How many charged step events were summed.")
-    steps: int = Field(description="How many steps these stand for.")
-    audit_events: int = Field(description="How many acts of the organisation were hashed again.")
+    charges: int = Field(description="Number of charged events.")
+    steps: int = Field(description="Number of steps of these events.")
+    audit_events: int = Field(description="Number of verified audit events.")
     discrepancies: list[Discrepancy] = Field(description="Empty if the ledger is sound.")
-    quarantined: list[Quarantine] = Field(
-        description="What writes are stopped to now, whether or not a fault is found in it still."
-    )
+    quarantined: list[Quarantine] = Field(description="Quarantined accounts, also without a remaining discrepancy.")
 
     @classmethod
     def of(cls, found: VerificationReport) -> Self:
-        """From the domain."""
+        """Convert from the domain."""
         liftable = found.liftable
         return cls(
             sound=found.sound,
@@ -122,14 +122,14 @@ ACT_EXAMPLE: dict[str, Any] = {
 
 
 class AuditEvent(Output):
-    """An entry of the organisation's chain."""
+    """An entry of the organisation's audit log."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ACT_EXAMPLE]})
 
-    position: int = Field(description="Its place in the chain, from 0.")
+    position: int = Field(description="Position in the chain, from 0.")
     actor: str = Field(description="A key's id, `oidc:` and a person's subject, `cli`, `service` or `unauthenticated`.")
     action: str
-    subject: str = Field(description="The id of what it was done to.")
+    subject: str = Field(description="Id of the affected object.")
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     reason: str | None
@@ -139,7 +139,7 @@ class AuditEvent(Output):
 
     @classmethod
     def of(cls, kept: StoredAuditEntry) -> Self:
-        """From the chain."""
+        """Convert from the domain."""
         entry = kept.entry
         return cls(
             position=entry.position,
@@ -156,4 +156,4 @@ class AuditEvent(Output):
 
 
 class AuditEventPage(Page[AuditEvent]):
-    """Acts in the order of the chain, or against it."""
+    """Audit events in the requested order."""

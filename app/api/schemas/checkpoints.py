@@ -1,4 +1,4 @@
-"""Signed documents on the wire."""
+"""Response schemas of checkpoints and the signing key."""
 
 import json
 from typing import Any, Literal, Self
@@ -36,17 +36,17 @@ class Signature(Output):
 
 
 class CheckpointPayload(Output):
-    """What was done and decided so far, in one hash."""
+    """The heads of all chains in one hash."""
 
     type: Literal["checkpoint"]
     organisation: str
-    audit_length: int = Field(description="How many entries the organisation's chain has.")
-    audit_head: str = Field(description="The hash of the last of them.")
-    created_at: str = Field(description="In UTC, with microseconds; a text, since it is signed as it is.")
+    audit_length: int = Field(description="Length of the organisation's chain.")
+    audit_head: str = Field(description="Hash of its last entry.")
+    created_at: str = Field(description="In UTC with microseconds; signed as this string.")
 
 
 class Checkpoint(Output):
-    """A signed checkpoint: keep it where nobody can rewrite it."""
+    """A signed checkpoint; keep copies outside of the ledger."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [CHECKPOINT_EXAMPLE]})
 
@@ -55,16 +55,16 @@ class Checkpoint(Output):
 
 
 class CheckpointPage(Page[Checkpoint]):
-    """Checkpoints in the order of their making."""
+    """Checkpoints by creation time."""
 
     @classmethod
     def of(cls, shown: list[DomainCheckpoint], following: str | None) -> Self:
-        """A page as it is read."""
+        """Convert from the domain."""
         return cls(items=[Checkpoint.model_validate(json.loads(each.document)) for each in shown], next=following)
 
 
 class SigningKey(Output):
-    """The public key that checkpoints and statements are verified with."""
+    """The public key of checkpoints and statements."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -84,5 +84,5 @@ class SigningKey(Output):
 
     @classmethod
     def of(cls, signer: Signer) -> Self:
-        """A signer's public part."""
+        """Convert from the domain."""
         return cls(algorithm="Ed25519", key_id=signer.key_id, public_key=signer.public_key)

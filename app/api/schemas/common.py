@@ -1,4 +1,4 @@
-"""What several schemas share: strictness, names, limits."""
+"""Common bases, types and limits of schemas."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
@@ -34,16 +34,16 @@ class Input(BaseModel):
 
 
 MOST_WRONG = 10 * MAX_EVENTS
-"""Errors of a body that are listed: each of the events that it may hold may have ten."""
+"""Maximum number of collected errors: ten for each event."""
 
 
 class Body(Input):
-    """The whole of a request's body."""
+    """A whole request body."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _told_within_reason(cls, given: object, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """Say of a body that is wrong throughout only that it is: to name half a million places takes seconds."""
+        """Summarize the errors of a thoroughly invalid body; locating half a million errors takes seconds."""
         try:
             return read(given)
         except ValidationError as error:
@@ -57,11 +57,11 @@ class Body(Input):
 
 
 class EmptyBody(Body):
-    """What is asked by the path alone."""
+    """The body of a request without members."""
 
 
 class Output(BaseModel):
-    """A reply body."""
+    """A response body."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,7 +71,7 @@ T = TypeVar("T", bound=Output)
 
 ExtendedNumber = TypeAliasType(
     "ExtendedNumber",
-    Annotated[float | Literal["Infinity"], Field(description='A number, or "Infinity" where there is no finite one.')],
+    Annotated[float | Literal["Infinity"], Field(description='A number, or "Infinity".')],
 )
 
 
@@ -91,9 +91,7 @@ class Page(Output, Generic[T]):
     """A page of a list."""
 
     items: list[T]
-    next: str | None = Field(
-        description="The cursor of the page that follows; null on the last one.", examples=[EXAMPLE_CURSOR]
-    )
+    next: str | None = Field(description="Cursor of the next page; null on the last one.", examples=[EXAMPLE_CURSOR])
 
 
 class Problem(Output):
@@ -105,9 +103,9 @@ class Problem(Output):
     title: str
     status: int
     detail: str
-    code: str = Field(description="What went wrong; it never changes.")
+    code: str = Field(description="Stable code of the problem.")
     request_id: str | None = Field(
-        description="As the header X-Request-Id and the service's log have it; null for what was refused unread."
+        description="As in the header X-Request-Id and in the log; null if the request was refused unread."
     )
 
 
@@ -138,7 +136,7 @@ def _text(value: object) -> object:
 
 Reason = Annotated[
     str,
-    Field(min_length=1, max_length=2000, description="Why, for whoever reads the record."),
+    Field(min_length=1, max_length=2000, description="Reason, stored in the audit log."),
     AfterValidator(_readable),
 ]
 AttestationText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_readable)]
@@ -153,7 +151,7 @@ def _utc(value: datetime) -> datetime:
 
 Timestamp = Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_utc), Field(strict=False)]
 Reference = Annotated[
-    str, Field(min_length=1, max_length=2000, description="An id, or a path of names such as mimic/icu-team.")
+    str, Field(min_length=1, max_length=2000, description="Id, or path of names such as mimic/icu-team.")
 ]
 Delta = Annotated[float, Field(ge=1e-30, lt=0.5)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -161,14 +159,14 @@ Relation = Annotated[Literal["add_or_remove_one", "replace_one", "replace_specia
 Filter = Annotated[
     Literal["adaptive", "declared"],
     Field(
-        description="`adaptive` holds whatever the trainer chooses while it looks at earlier outputs; "
-        "`declared` admits a little more and holds only if every event was fixed in advance."
+        description="`adaptive` is valid for events chosen after looking at earlier outputs; `declared` admits a "
+        "little more and is valid only if every event was fixed in advance."
     ),
 ]
 
 
 class LimitInput(Input):
-    """The most that may be spent."""
+    """A privacy limit."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"epsilon": 3.0, "delta": 1e-5}]})
 
@@ -176,19 +174,19 @@ class LimitInput(Input):
     delta: Delta
 
     def domain(self) -> DomainLimit:
-        """The limit as the ledger knows it."""
+        """Convert to the domain."""
         return DomainLimit(self.epsilon, self.delta)
 
 
 class Limit(Output):
-    """The most that may be spent."""
+    """A privacy limit."""
 
     epsilon: float
     delta: float
 
 
 class Account(Output):
-    """What every account shows."""
+    """Common fields of accounts."""
 
     id: str
     name: str
@@ -196,21 +194,19 @@ class Account(Output):
     filter: FilterKind
     planned: list[AnsweredEventCount]
     weights_frozen: bool = Field(
-        description="Whether the filter's weights are fixed: they are with the first charge. A run without a limit "
-        "of its own needs none."
+        description="Whether the filter's weights are fixed, as they are from the first charge on. A run without "
+        "its own limit has none."
     )
     epsilon: ExtendedNumber = Field(description="Spent so far, by the account's filter at its delta.")
     epsilon_declared: ExtendedNumber = Field(
-        description="What an in-process accountant would print: valid only if all was fixed in advance."
+        description="Epsilon of an in-process accountant: valid only if all events were fixed in advance."
     )
-    own_delta: float = Field(
-        description="What mechanisms with a delta of their own have taken of the limit's delta so far."
-    )
-    warnings: list[str] = Field(description="What a careful reader would want to know of the limit.")
+    own_delta: float = Field(description="Part of the limit's delta that was spent on mechanisms with their own delta.")
+    warnings: list[str] = Field(description="Warnings about the limit.")
     created_at: datetime
     updated_at: datetime
 
 
 def relation_of(value: str | None) -> NeighboringRelation | None:
-    """The neighboring relation as the accountant knows it."""
+    """Convert a neighboring relation to the domain."""
     return None if value is None else NeighboringRelation(value)

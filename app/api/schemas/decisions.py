@@ -1,4 +1,4 @@
-"""Decisions of all runs, on the wire."""
+"""Response schemas of decisions."""
 
 from datetime import datetime
 from typing import Any, Self
@@ -39,35 +39,33 @@ DECISION_EXAMPLE: dict[str, Any] = {
 
 
 class Decision(Output):
-    """What became of steps that a run asked for, or told of."""
+    """A decision on requested or reported steps."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DECISION_EXAMPLE]})
 
     run: str
     run_path: str
-    position: int = Field(description="Its place among the run's decisions, from 0.")
+    position: int = Field(description="Position among the run's decisions, from 0.")
     decision: DecisionOutcome
     attempt: int
     first_step: int
     count: int
-    requested_count: int = Field(description="More than `count` where the request was truncated.")
+    requested_count: int = Field(description="More than `count` if the request was truncated.")
     epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
     delta: float
-    epsilon_limit: float = Field(description="Of the limit that governed the run.")
-    binding_account: str = Field(description="The account that left the fewest steps, or refused them.")
+    epsilon_limit: float = Field(description="Of the run's limit.")
+    binding_account: str = Field(description="The account with the least room, or that refused.")
     binding_account_path: str
-    refusal: dict[str, Any] | None = Field(
-        description="Of a refusal: `detail`, a sentence, and the numbers that the trainer was told; else null."
-    )
-    reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
-    actor: str = Field(description="Who asked.")
+    refusal: dict[str, Any] | None = Field(description="Of a refusal: its `detail` and numbers; else null.")
+    reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    actor: str = Field(description="Actor of the request.")
     request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
     created_at: datetime
 
     @classmethod
     def of(cls, decided: Decided) -> Self:
-        """From the ledger."""
+        """Convert from the domain."""
         decision = decided.decision
         return cls(
             run=decision.run_id,
@@ -93,7 +91,7 @@ class Decision(Output):
 
 
 class DecisionPage(Page[Decision]):
-    """Decisions, the newest first."""
+    """Decisions, newest first."""
 
 
 def _refusal(decided: Decided) -> dict[str, Any] | None:

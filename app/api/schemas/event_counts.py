@@ -1,4 +1,4 @@
-"""Counted events on the wire: what steps, plans and workloads are lists of."""
+"""Lists of repeated events in steps, plans and workloads."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ class EventCount(Input):
 
 
 def _few(given: object) -> object:
-    """Refuse a list that is too long, as too large and not as ill-formed, before its items are looked at.
+    """Refuse a list that is too long before its items are validated.
 
     Raises:
         RequestTooLargeError: it has more than 1,000 items.
@@ -37,10 +37,10 @@ EventCounts = Annotated[list[EventCount], BeforeValidator(_few), Field(json_sche
 
 
 def step_events_of(items: list[EventCount]) -> tuple[StepEvent, ...]:
-    """Counted events as the ledger knows them.
+    """Convert to the domain.
 
     Raises:
-        PlanTooExpensiveError: to price them is more work than one request may make.
+        PlanTooExpensiveError: pricing them exceeds the work limit of a request.
     """
     steps = tuple(StepEvent(event_of(item.event), item.count) for item in items)
     require_little_work(step.event for step in steps)

@@ -1,4 +1,4 @@
-"""Events on the wire: what one use of a mechanism did to the data, nested as dp_accounting nests it."""
+"""Schemas of events, nested as in dp_accounting."""
 
 from functools import cached_property
 from typing import Annotated, Literal
@@ -34,10 +34,10 @@ from app.api.schemas.mechanisms import (
 
 
 class PoissonSampledEvent(EventInput):
-    """A mechanism on a sample in which each privacy unit is included independently.
+    """A mechanism on a sample that includes each privacy unit independently.
 
-    Under `replace_special` and `replace_one` the output of anything but a noisy sum may show who was taken. Sampling
-    saves less there.
+    Under `replace_special` and `replace_one` the output of any mechanism but a noisy sum may reveal the sample, which
+    reduces the amplification.
     """
 
     model_config = ConfigDict(
@@ -58,7 +58,7 @@ class PoissonSampledEvent(EventInput):
 
 
 class SampledWithoutReplacementEvent(EventInput):
-    """A mechanism on a batch of fixed size, every batch being as likely as any other; for `replace_one`."""
+    """A mechanism on a uniformly random batch of fixed size; for `replace_one`."""
 
     type: Literal["sampled_without_replacement"]
     source_dataset_size: Size
@@ -74,7 +74,7 @@ class ComposedEvent(EventInput):
 
 
 class SelfComposedEvent(EventInput):
-    """The same mechanism several times on the same data."""
+    """The same mechanism, repeated on the same data."""
 
     type: Literal["self_composed"]
     event: "Event"
@@ -82,7 +82,7 @@ class SelfComposedEvent(EventInput):
 
 
 class RepeatAndSelectEvent(EventInput):
-    """A hyper-parameter search: a mechanism run a random number of times, of which the best output is released."""
+    """A hyper-parameter search: the best output of a random number of runs of a mechanism."""
 
     type: Literal["repeat_and_select"]
     event: "Event"
@@ -94,15 +94,15 @@ class RepeatAndSelectEvent(EventInput):
 
 
 class GroupPrivacyEvent(EventInput):
-    """A mechanism that protects a record, where a privacy unit owns several."""
+    """A mechanism that protects single records, where a privacy unit owns several."""
 
     type: Literal["group_privacy"]
-    group_size: int = Field(ge=1, le=MAX_GROUP, description="the most records that one unit owns")
+    group_size: int = Field(ge=1, le=MAX_GROUP, description="maximum number of records of one unit")
     event: "Event"
 
 
 class DecayEvent(EventInput):
-    """A mechanism at each step of a schedule along which its noise shrinks."""
+    """A mechanism at each step of a decaying noise schedule."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -155,29 +155,29 @@ class Event(
         ]
     ]
 ):
-    """What one use of a mechanism did to the data; `type` says which mechanism."""
+    """One use of a mechanism on the data; `type` names the mechanism."""
 
     model_config = ConfigDict(frozen=True)
 
     @cached_property
     def affordable(self) -> DpEvent:
-        """The event as the accountant knows it, found to be little work: trainers send the same one again and again."""
+        """Convert to the domain and check the work; cached, because trainers repeat events."""
         event = event_from_dict(self.model_dump())
         require_little_work([event])
         return event
 
 
 def event_of(event: Event) -> DpEvent:
-    """The event as the accountant knows it.
+    """Convert to the domain.
 
     Raises:
-        PlanTooExpensiveError: to price it is more work than one request may make.
+        PlanTooExpensiveError: pricing it exceeds the work limit of a request.
     """
     return event.affordable
 
 
 def _read_once(given: object, read: ValidatorFunctionWrapHandler) -> Event:
-    """Take an event that was sent in the same words before as it was read then: trainers repeat themselves."""
+    """Parse an event once for each JSON text, because trainers repeat events."""
     words = _words(given)
     known = _KNOWN.get(words)
     if known is None:
@@ -191,7 +191,7 @@ def _read_once(given: object, read: ValidatorFunctionWrapHandler) -> Event:
 
 
 SentEvent = Annotated[Event, WrapValidator(_read_once)]
-"""An event as a request has it. Those that it holds are plain events: they are read with it, not one by one."""
+"""An event in a request, parsed together with its nested events."""
 
 MOST_KNOWN = 4096
 MOST_WORDS = 1000
@@ -207,10 +207,10 @@ def _words(given: object) -> bytes:
 
 
 def _check_nesting(given: object) -> None:
-    """Refuse before it is read what would be refused after: reading and writing have other bounds, and other words.
+    """Check the nesting before parsing, whose own limit and message differ.
 
     Raises:
-        InvalidEventError: the event is nested too deep.
+        InvalidEventError: the event is nested too deeply.
     """
     level = [given]
     for _ in range(MAX_NESTING):
@@ -221,7 +221,7 @@ def _check_nesting(given: object) -> None:
 
 
 def _held(event: dict[str, object]) -> list[object]:
-    """What an event holds in the places of events, as far as it may be one."""
+    """Iterate over the possible events nested in an event."""
     several = event.get("events")
     held = [event.get("event"), *(several if isinstance(several, list) else [])]
     return [one for one in held if isinstance(one, dict)]

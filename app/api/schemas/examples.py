@@ -1,4 +1,4 @@
-"""What the OpenAPI examples share."""
+"""Shared OpenAPI examples."""
 
 from typing import Any
 

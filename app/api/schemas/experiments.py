@@ -1,4 +1,4 @@
-"""Experiments on the wire."""
+"""Schemas of experiments."""
 
 import json
 from datetime import datetime
@@ -67,18 +67,16 @@ EXPERIMENT_EXAMPLE: dict[str, Any] = {
 
 
 class Trials(Input):
-    """The trials of a sweep that is charged all at once."""
+    """The trials of a sweep that is charged as a whole."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRIALS]})
 
-    events: EventCounts = Field(
-        min_length=1, description="All that one trial does to the data, whatever its hyper-parameters."
-    )
+    events: EventCounts = Field(min_length=1, description="Events of one trial, for all hyper-parameters.")
     mean: float = Field(ge=1, le=MAX_MEAN, description="Expected number of trials.")
     shape: Annotated[float, Field(ge=MIN_SHAPE, le=MAX_SHAPE)] | None = Field(
         default=1.0,
-        description="Of the truncated negative binomial distribution of their number: 1 is the geometric, 0 the "
-        "logarithmic one; null: Poisson's.",
+        description="Of the truncated negative binomial distribution of their number: 1 geometric, 0 logarithmic; "
+        "null: Poisson.",
     )
 
 
@@ -100,26 +98,24 @@ class CreateExperiment(CreateAccount):
     )
 
     charging_mode: Literal["each_run", "repeat_and_select"] = Field(
-        description="`each_run`: runs are registered beneath the experiment and charged one by one; all of them may be "
-        "looked at. `repeat_and_select`: the whole sweep is charged now; its number of trials is drawn, and nothing "
-        "but the best of them may be looked at."
+        description="`each_run`: runs are registered under the experiment, each is charged, and all may be looked "
+        "at. `repeat_and_select`: the whole sweep is charged now, its number of trials is drawn, and only the best "
+        "one may be looked at."
     )
     budget: Reference | None = None
     budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
-        default=None, description="In the place of `budget`, of a sweep that is charged all at once: several."
+        default=None, description="Several instead of `budget`, for a sweep that is charged as a whole."
     )
-    limit: LimitInput | None = Field(
-        default=None, description="Of all runs of the experiment together; left out: that of the budget above."
-    )
-    trials: Trials | None = Field(default=None, description="Of a sweep that is charged all at once.")
-    privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
+    limit: LimitInput | None = Field(default=None, description="Of all runs together; by default the parent budget's.")
+    trials: Trials | None = Field(default=None, description="For a sweep that is charged as a whole.")
+    privacy_unit: Name | None = Field(default=None, description="The trainer's privacy unit; must be the population's.")
     neighboring_relation: Relation | None = Field(
-        default=None, description="What its mechanisms are calibrated for; must be the population's."
+        default=None, description="The relation of its mechanisms; must be the population's."
     )
 
     @model_serializer(mode="wrap")
     def _as_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only what was said makes a request the same as an earlier one."""
+        """Serialize given members only, which form the request's fingerprint."""
         written: dict[str, Any] = write(self)
         return {name: value for name, value in written.items() if name in self.model_fields_set}
 
@@ -141,15 +137,15 @@ class CreateExperiment(CreateAccount):
         return self
 
     def terms(self) -> AccountSpec:
-        """What the budget of an experiment is opened with, whose runs are charged one by one."""
+        """Convert to the specification of the budget of individually charged runs."""
         limit = None if self.limit is None else self.limit.domain()
         return AccountSpec(self.name, limit, self.filter_kind(), step_events_of(self.planned))
 
     def sweep(self) -> Sweep:
-        """The sweep that is charged all at once.
+        """Convert to a sweep that is charged as a whole.
 
         Raises:
-            PlanTooExpensiveError: to price a trial is more work than one request may make.
+            PlanTooExpensiveError: pricing a trial exceeds the work limit of a request.
         """
         assert self.trials is not None, "it was checked"
         return Sweep(
@@ -164,7 +160,7 @@ class CreateExperiment(CreateAccount):
 
 
 class Experiment(Output):
-    """A sweep, and what was spent on all of it."""
+    """A sweep and its total cost."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE]})
 
@@ -173,12 +169,12 @@ class Experiment(Output):
     path: str
     charging_mode: ChargingMode
     account: str = Field(description="The budget of its runs, or the run that pays for all trials.")
-    budget: str = Field(description="The budget above that account, the first of several.")
+    budget: str = Field(description="The first parent budget of that account.")
     population: str
-    run: str | None = Field(description="The run that pays for all trials; null: each run pays for itself.")
+    run: str | None = Field(description="The run that pays for all trials; null: each run is charged.")
     status: RunStatus | None = Field(description="Of that run.")
-    event: AnsweredEvent | None = Field(description="What the sweep costs at once; null: each run pays for itself.")
-    runs: int = Field(description="How many runs it has in the ledger.")
+    event: AnsweredEvent | None = Field(description="The charge of the whole sweep; null: each run is charged.")
+    runs: int = Field(description="Number of its registered runs.")
     epsilon: ExtendedNumber = Field(description="Of all of them together.")
     delta: float
     epsilon_limit: float
@@ -187,7 +183,7 @@ class Experiment(Output):
 
     @classmethod
     def of(cls, record: ExperimentRecord, **further: object) -> Self:
-        """An experiment as it is read."""
+        """Convert from the domain."""
         experiment, account, run = record.experiment, record.account.account, record.run
         assert account.parent_id is not None, "it lies beneath a budget"
         event = None if run is None or run.event is None else event_to_dict(run.event)
@@ -213,22 +209,22 @@ class Experiment(Output):
 
 
 class CreatedExperiment(Experiment):
-    """A sweep that was declared just now."""
+    """A new sweep."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE | {"trials": 5}]})
 
     trials: int | None = Field(
-        description="Of a sweep that is charged all at once: how many trials to run, drawn at random. It is told this "
-        "once, with the charge, and must stay as secret as the trials that are not chosen. Null: each run pays for "
-        "itself, or the sweep waits for an approval."
+        description="For a sweep that is charged as a whole: the random number of trials to run. It is returned "
+        "once, with the charge, and must stay as secret as the trials that are not chosen. Null: each run is "
+        "charged, or the sweep awaits approval."
     )
 
 
 class ExperimentPage(Page[Experiment]):
-    """Experiments in the order of their making."""
+    """Experiments by creation time."""
 
 
 def sweep_refused(decision: Decision) -> ResponseOverride:
-    """The reply to a sweep that does not fit."""
+    """Build the response to a sweep that does not fit."""
     assert decision.refusal_details is not None, "a refusal has its numbers"
     return not_made(json.loads(decision.refusal_details), decision.binding_account_id, decision.binding_account_path, 1)

@@ -1,4 +1,4 @@
-"""Mechanisms on the wire: the events that hold no other."""
+"""Schemas of events without nested events."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ Size = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 
 class EventInput(Input):
-    """An event; a field at its default is left out when it is written, so that both spellings are one request."""
+    """An event, serialized without defaults, so that both spellings are the same request."""
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class GaussianEvent(EventInput):
     noise_multiplier: NoiseMultiplier = Field(description="sigma / clipping norm")
     clipped: Literal["example", "microbatch"] = Field(
         default="example",
-        description="What is clipped: the vector of one example, or the mean of a micro-batch, which one example can "
+        description="The clipped unit: one example's vector, or the mean of a micro-batch, which one example can "
         "move by two clipping norms.",
     )
 
@@ -49,10 +49,10 @@ class DiscreteGaussianEvent(EventInput):
 
 
 class RandomizedResponseEvent(EventInput):
-    """Every record answers by itself: with its value, or with one drawn evenly."""
+    """Randomized response: every record reports its value or a uniformly random one."""
 
     type: Literal["randomized_response"]
-    noise_parameter: float = Field(gt=0, le=1, description="probability of the even draw")
+    noise_parameter: float = Field(gt=0, le=1, description="probability of a uniformly random answer")
     num_buckets: int = Field(ge=2, le=MAX_COUNT, description="number of values")
 
 
@@ -76,7 +76,7 @@ class EpsilonDeltaEvent(EventInput):
 
     type: Literal["epsilon_delta"]
     epsilon: Epsilon
-    delta: float = Field(default=0.0, ge=0, lt=0.5, description="taken from the account's delta")
+    delta: float = Field(default=0.0, ge=0, lt=0.5, description="subtracted from the account's delta")
 
 
 class TreeAggregationEvent(EventInput):
@@ -95,7 +95,7 @@ class TreeAggregationEvent(EventInput):
 
 
 class AdaptiveClippingEvent(EventInput):
-    """A clipped sum and the count that adapts its clipping norm, with one noise multiplier for both, or their own."""
+    """Adaptive clipping: a clipped sum and the count that adapts its norm, with one noise multiplier or two."""
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -1,4 +1,4 @@
-"""Answers to the examples of stateless planning, as the service gives them, with fewer digits."""
+"""OpenAPI examples of planning responses, rounded."""
 
 from typing import Any
 

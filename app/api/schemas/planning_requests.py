@@ -1,4 +1,4 @@
-"""Stateless planning on the wire: what is asked."""
+"""Request schemas of stateless planning."""
 
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta
 
 
 class PlanAssumptionsBody(Body):
-    """What holds for all of a plan."""
+    """Common assumptions of a plan."""
 
     neighboring_relation: Relation = "add_or_remove_one"
     population_size: int | None = Field(
@@ -31,12 +31,12 @@ class PlanAssumptionsBody(Body):
     )
     batches: Literal["poisson", "fixed", "shuffled"] = Field(
         default="poisson",
-        description="How the trainer really draws its batches. `fixed` and `shuffled` get a warning where "
-        "`poisson_sampled` events are accounted as Poisson samples.",
+        description="How the trainer draws its batches. `fixed` and `shuffled` get a warning with `poisson_sampled` "
+        "events.",
     )
 
     def setting(self) -> PlanAssumptions:
-        """The setting as the planner knows it."""
+        """Convert to the domain."""
         return PlanAssumptions(
             NeighboringRelation(self.neighboring_relation), self.population_size, Batches(self.batches)
         )
@@ -48,16 +48,16 @@ class PlanBody(PlanAssumptionsBody):
     events: EventCounts = Field(min_length=1, description="At most 1,000.")
 
     def steps(self) -> tuple[StepEvent, ...]:
-        """The plan as the ledger knows it.
+        """Convert to the domain.
 
         Raises:
-            PlanTooExpensiveError: to price it is more work than one request may make.
+            PlanTooExpensiveError: pricing it exceeds the work limit of a request.
         """
         return step_events_of(self.events)
 
 
 class ComputeEpsilon(PlanBody):
-    """A plan and the delta at which its epsilon is asked for."""
+    """A plan and a delta."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"delta": 1e-5}]})
 
@@ -65,7 +65,7 @@ class ComputeEpsilon(PlanBody):
 
 
 class ComputeDelta(PlanBody):
-    """A plan and the epsilon at which its delta is asked for."""
+    """A plan and an epsilon."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"epsilon": 4.0}]})
 
@@ -73,7 +73,7 @@ class ComputeDelta(PlanBody):
 
 
 class ComputeEpsilonTrajectory(PlanBody):
-    """A plan whose epsilon is asked for after each step."""
+    """A plan, its delta and a number of points."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"delta": 1e-5, "max_points": 3}]})
 
@@ -82,19 +82,19 @@ class ComputeEpsilonTrajectory(PlanBody):
 
 
 class CalibrationTarget(PlanAssumptionsBody):
-    """An event that is to be repeated, and what the plan must meet."""
+    """A repeated event and its target."""
 
     event: SentEvent
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
-    other_events: EventCounts = Field(default=[], description="What else is planned; at most 1,000.")
+    other_events: EventCounts = Field(default=[], description="Other planned events; at most 1,000.")
     filter: Filter = "declared"
 
     def asked(self) -> tuple[DpEvent, CalibrationGoal]:
-        """The event that is repeated, and what it must meet, as the planner knows them.
+        """Convert to the event and the goal.
 
         Raises:
-            PlanTooExpensiveError: to price the events is more work than one request may make.
+            PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
         """
         other_events = step_events_of(self.other_events)
         goal = CalibrationGoal(self.epsilon, self.delta, FilterKind(self.filter), other_events, self.setting())
@@ -102,45 +102,45 @@ class CalibrationTarget(PlanAssumptionsBody):
 
 
 class FindNoiseMultiplier(CalibrationTarget):
-    """An event whose noise is asked for; the noise multiplier that it has does not matter."""
+    """An event and its target; its own noise multiplier is ignored."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"count": 10_000}]})
 
     count: int = Field(ge=1, le=1_000_000_000)
 
     def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
-        """What the planner is asked; raises as `asked`."""
+        """Build the planner's arguments; raises as `asked`."""
         event, goal = self.asked()
         return event, self.count, goal
 
 
 class FindSamplingProbability(CalibrationTarget):
-    """An event whose sampling is asked for; the sampling probability that it has does not matter."""
+    """An event and its target; its own sampling probability is ignored."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"count": 10_000}]})
 
     count: int = Field(ge=1, le=1_000_000_000)
 
     def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
-        """What the planner is asked; raises as `asked`."""
+        """Build the planner's arguments; raises as `asked`."""
         event, goal = self.asked()
         return event, self.count, goal
 
 
 class FindMaxSteps(CalibrationTarget):
-    """An event that is to be repeated as often as possible."""
+    """An event and its target."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"steps_per_epoch": 100}]})
 
     steps_per_epoch: int | None = Field(default=None, ge=1, le=1_000_000_000)
 
     def question(self) -> tuple[DpEvent, CalibrationGoal, int | None]:
-        """What the planner is asked; raises as `asked`."""
+        """Build the planner's arguments; raises as `asked`."""
         return (*self.asked(), self.steps_per_epoch)
 
 
 class ComputeLaplaceCost(Body):
-    """Laplace noise in every coordinate, by its `scale` or by the `bound` that it keeps with a `probability`."""
+    """Laplace noise in every coordinate, by its `scale`, or by a `bound` kept with a `probability`."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -148,7 +148,7 @@ class ComputeLaplaceCost(Body):
         }
     )
 
-    scale: float | None = Field(default=None, ge=1e-12, le=1e12, description="b; in place of `bound`")
+    scale: float | None = Field(default=None, ge=1e-12, le=1e12, description="b; instead of `bound`")
     bound: float | None = Field(
         default=None, ge=1e-12, le=1e12, description="of the noise's absolute value in one coordinate"
     )
@@ -156,8 +156,7 @@ class ComputeLaplaceCost(Body):
     l1_sensitivity: float = Field(
         ge=1e-12,
         le=1e12,
-        description="How far two inputs' outputs may lie apart, summed over the coordinates: 2 for vectors of "
-        "probabilities, not 1.",
+        description="Maximum L1 distance between the outputs of two inputs: 2 for vectors of probabilities, not 1.",
     )
     releases: int = Field(default=1, ge=1, le=1_000_000_000, description="about the same unit")
     delta: Delta | None = Field(default=None, description="for the Rényi bound, which may be below the sum")
@@ -169,5 +168,5 @@ class ComputeLaplaceCost(Body):
         return self
 
     def noise(self) -> LaplaceNoise:
-        """The noise as the planner knows it."""
+        """Convert to the domain."""
         return LaplaceNoise(self.probability, self.l1_sensitivity, self.scale, self.bound)

@@ -1,4 +1,4 @@
-"""Stateless planning on the wire: what is answered."""
+"""Response schemas of stateless planning."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -23,22 +23,22 @@ from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
 from app.service.planning.laplace import LaplaceCost as DomainLaplaceCost
 
 OptimalOrder = Annotated[ExtendedNumber | None, BeforeValidator(lambda order: "Infinity" if order == PURE else order)]
-"""A Rényi order; at infinity the epsilons of pure mechanisms are added up."""
+"""A Rényi order; infinity adds up the epsilons of pure mechanisms."""
 
 AccountantName = Literal["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
 
 
 class AccountantEpsilon(Output):
-    """The epsilon that one way of accounting proves."""
+    """The epsilon of one accounting method."""
 
     name: AccountantName
     epsilon: ExtendedNumber
-    optimal_order: OptimalOrder = Field(default=None, description="Null for a way without orders.")
+    optimal_order: OptimalOrder = Field(default=None, description="Null for a method without orders.")
     note: str
 
     @classmethod
     def of(cls, reading: AccountantReading) -> "AccountantEpsilon":
-        """A reading as it is answered."""
+        """Convert from the domain."""
         return cls(
             name=reading.name,
             **json_finite(epsilon=reading.value),
@@ -48,21 +48,21 @@ class AccountantEpsilon(Output):
 
 
 class AccountantDelta(Output):
-    """The delta that one way of accounting proves."""
+    """The delta of one accounting method."""
 
     name: AccountantName
     delta: float
-    optimal_order: OptimalOrder = Field(default=None, description="Null for a way without orders.")
+    optimal_order: OptimalOrder = Field(default=None, description="Null for a method without orders.")
     note: str
 
     @classmethod
     def of(cls, reading: AccountantReading) -> "AccountantDelta":
-        """A reading as it is answered."""
+        """Convert from the domain."""
         return cls(name=reading.name, delta=reading.value, optimal_order=reading.optimal_order, note=reading.note)
 
 
 class EpsilonEstimate(Output):
-    """What the plan costs."""
+    """The epsilon of a plan."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EPSILON_EXAMPLE]})
 
@@ -73,13 +73,13 @@ class EpsilonEstimate(Output):
         "the epsilons of pure mechanisms are added up."
     )
     accountants: list[AccountantEpsilon] = Field(
-        description="The same plan by several ways of accounting, those that apply, to compare with other tools."
+        description="The plan by all applicable accounting methods, for comparison with other tools."
     )
     warnings: list[str]
 
     @classmethod
     def of(cls, cost: PlanCost) -> "EpsilonEstimate":
-        """A plan's cost as it is answered."""
+        """Convert from the domain."""
         return cls(
             **json_finite(epsilon=cost.epsilon),
             delta=cost.delta,
@@ -90,24 +90,24 @@ class EpsilonEstimate(Output):
 
 
 class DeltaEstimate(Output):
-    """What the plan costs."""
+    """The delta of a plan."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DELTA_EXAMPLE]})
 
-    delta: float = Field(description="1 if nothing is proven at this epsilon.")
+    delta: float = Field(description="1 without a bound at this epsilon.")
     epsilon: float
     optimal_order: OptimalOrder = Field(
         description='The Rényi order at which the bound is smallest; at "Infinity" '
         "the epsilons of pure mechanisms are added up."
     )
     accountants: list[AccountantDelta] = Field(
-        description="The same plan by several ways of accounting, those that apply, to compare with other tools."
+        description="The plan by all applicable accounting methods, for comparison with other tools."
     )
     warnings: list[str]
 
     @classmethod
     def of(cls, cost: PlanCost) -> "DeltaEstimate":
-        """A plan's cost as it is answered."""
+        """Convert from the domain."""
         return cls(
             delta=cost.delta,
             epsilon=cost.epsilon,
@@ -118,25 +118,25 @@ class DeltaEstimate(Output):
 
 
 class EpsilonTrajectoryPoint(Output):
-    """What the plan has cost after so many steps."""
+    """The epsilon of a plan after a step."""
 
-    step: int = Field(description="How many steps were taken, from 1.")
+    step: int = Field(description="Number of steps, from 1.")
     epsilon: ExtendedNumber
 
 
 class EpsilonTrajectory(Output):
-    """What the plan costs on its way: the first step, the last, and some spread evenly between them."""
+    """The epsilon of a plan at the first step, the last, and evenly spread ones between them."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [TRAJECTORY_EXAMPLE]})
 
     points: list[EpsilonTrajectoryPoint]
-    steps: int = Field(description="How many the plan has in all.")
+    steps: int = Field(description="Number of steps of the plan.")
     delta: float
     warnings: list[str]
 
     @classmethod
     def of(cls, found: Trajectory) -> "EpsilonTrajectory":
-        """A plan's way as it is answered."""
+        """Convert from the domain."""
         points = [
             EpsilonTrajectoryPoint(step=point.step, **json_finite(epsilon=point.epsilon)) for point in found.points
         ]
@@ -144,10 +144,10 @@ class EpsilonTrajectory(Output):
 
 
 class CalibrationEstimate(Output):
-    """What makes the plan fit."""
+    """The result of a calibration."""
 
-    reachable: bool = Field(description="Whether any number is enough; if not, a warning says why.")
-    event: AnsweredEvent | None = Field(description="The event with this number; null if none is enough.")
+    reachable: bool = Field(description="Whether any number suffices; if not, a warning explains why.")
+    event: AnsweredEvent | None = Field(description="The event with this number, or null.")
     epsilon: float | None = Field(description="Of the whole plan with this number, if it is fixed in advance.")
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which that bound is smallest.")
@@ -155,65 +155,65 @@ class CalibrationEstimate(Output):
 
 
 class NoiseMultiplierEstimate(CalibrationEstimate):
-    """The least noise with which the plan fits."""
+    """The minimum noise with which the plan fits."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [NOISE_MULTIPLIER_EXAMPLE]})
 
     noise_multiplier: float | None = Field(
-        description="Six digits, rounded up: the next number below does not fit. Null if none is enough."
+        description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices."
     )
 
     @classmethod
     def of(cls, found: Solution, delta: float) -> "NoiseMultiplierEstimate":
-        """A solution as it is answered."""
+        """Convert from the domain."""
         return cls(noise_multiplier=found.value, **_solution(found, delta))
 
 
 class SamplingProbabilityEstimate(CalibrationEstimate):
-    """The most sampling with which the plan fits."""
+    """The maximum sampling with which the plan fits."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SAMPLING_PROBABILITY_EXAMPLE]})
 
     sampling_probability: float | None = Field(
-        description="Six digits, rounded down: the next number above does not fit. Null if none is small enough."
+        description="Six digits, rounded down: the next larger number does not fit. Null if none suffices."
     )
 
     @classmethod
     def of(cls, found: Solution, delta: float) -> "SamplingProbabilityEstimate":
-        """A solution as it is answered."""
+        """Convert from the domain."""
         return cls(sampling_probability=found.value, **_solution(found, delta))
 
 
 class MaxStepsEstimate(Output):
-    """How many steps fit."""
+    """The maximum number of steps."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [MOST_STEPS_EXAMPLE]})
 
-    steps: int = Field(description="The most that do not break the target; one more would.")
+    steps: int = Field(description="Maximum number that meets the target.")
     epochs: int | None = Field(description="Whole epochs in these steps; null without `steps_per_epoch`.")
     epsilon: float | None = Field(
-        description="Of so many steps and of what is planned besides; null if that alone breaks the target."
+        description="Of these steps and the other planned events; null if the latter exceed the target."
     )
-    epsilon_after_epochs: float | None = Field(description="Of the whole epochs and of what is planned besides.")
+    epsilon_after_epochs: float | None = Field(description="Of the whole epochs and the other planned events.")
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which `epsilon` is smallest.")
     warnings: list[str]
 
     @classmethod
     def of(cls, found: Steps, delta: float) -> "MaxStepsEstimate":
-        """A number of steps as it is answered."""
+        """Convert from the domain."""
         return cls(delta=delta, **asdict(found) | {"warnings": list(found.warnings)})
 
 
 class LaplaceCost(Output):
-    """Laplace noise, and what releases with it cost."""
+    """Laplace noise and the cost of its releases."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [LAPLACE_EXAMPLE]})
 
     scale: float = Field(description="b: the noise's density falls like exp(-|x| / b).")
-    bound: float = Field(description="The noise's absolute value in one coordinate is below it with `probability`.")
+    bound: float = Field(description="Bound of the absolute noise in one coordinate, kept with `probability`.")
     probability: float
-    noise_multiplier: float = Field(description="Scale over sensitivity: what a `laplace` event is charged by.")
+    noise_multiplier: float = Field(description="Scale over sensitivity, as in a `laplace` event.")
     epsilon: float = Field(description="Of one release; pure, no delta.")
     epsilon_basic: float = Field(description="Of all releases; pure, their sum.")
     epsilon_rdp: ExtendedNumber | None = Field(description="Of all releases at delta; null without one.")
@@ -222,7 +222,7 @@ class LaplaceCost(Output):
 
     @classmethod
     def of(cls, cost: DomainLaplaceCost) -> "LaplaceCost":
-        """Noise and its cost as they are answered."""
+        """Convert from the domain."""
         rdp = None if cost.epsilon_rdp is None else json_number(cost.epsilon_rdp)
         return cls(**asdict(cost) | {"epsilon_rdp": rdp, "warnings": list(cost.warnings)})
 

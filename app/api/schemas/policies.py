@@ -1,4 +1,4 @@
-"""Policies on the wire."""
+"""Schemas of policies."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
@@ -56,67 +56,66 @@ Reporter = Annotated[Literal["trainer", "admin"], Field()]
 
 
 class PolicyRules(Input):
-    """What runs may do; what is left out is not said here."""
+    """Rules for runs; an omitted rule is not restricted by this policy."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_POLICY]})
 
     max_epsilon: Epsilon | None = Field(
         default=None,
-        description="The largest epsilon of a run: of its own limit, else of its plan, else of the limit above it.",
+        description="Maximum epsilon of a run: of its own limit, else of its plan, else of the limit above it.",
     )
-    max_delta: Delta | None = Field(default=None, description="The largest delta of a run, and of any limit.")
+    max_delta: Delta | None = Field(default=None, description="Maximum delta of runs and limits.")
     require_delta_below_inverse_size: bool = Field(
-        default=False, description="The population's size must be known, and every delta be below 1/size."
+        default=False, description="Require the population's size, and every delta below 1/size."
     )
-    require_limit: bool = Field(default=False, description="A run needs a limit of its own.")
-    require_plan: bool = Field(default=False, description="A run needs a `plan`, or a `planned` workload.")
+    require_limit: bool = Field(default=False, description="Require a limit for every run.")
+    require_plan: bool = Field(default=False, description="Require a `plan` or a `planned` workload for every run.")
     mechanisms: list[Mechanism] | None = Field(
         default=None,
         min_length=1,
         max_length=20,
-        description="The only mechanisms that are allowed, also inside samples, compositions and schedules.",
+        description="Allowed mechanisms, also inside samples, compositions and schedules.",
     )
     neighboring_relations: list[Relation] | None = Field(
-        default=None, min_length=1, max_length=3, description="The only neighboring relations that are allowed."
+        default=None, min_length=1, max_length=3, description="Allowed neighboring relations."
     )
     min_noise_multiplier: Annotated[float, Field(ge=1e-3, le=1e6)] | None = Field(
-        default=None, description="The smallest noise multiplier of every mechanism that has one, also inside others."
+        default=None, description="Minimum noise multiplier, also of nested mechanisms."
     )
     approval_above_epsilon: Epsilon | None = Field(
-        default=None, description="A run of a larger epsilon takes no steps before another person approves it."
+        default=None, description="A run with a larger epsilon needs approval before its first step."
     )
     max_unapproved_epsilon_per_budget: Epsilon | None = Field(
         default=None,
-        description="What runs that no second person has approved may have together, under this account or under each "
-        "population; a run that would pass it takes no steps before another person approves it.",
+        description="Maximum epsilon of all unapproved runs together, under this account or under each population; "
+        "a run beyond it needs approval before its first step.",
     )
     report_roles: list[Reporter] | None = Field(
         default=None,
         min_length=1,
         max_length=2,
-        description='Who may tell of steps that have happened ("report"); an admin always may.',
+        description="Roles that may report released steps (mode `report`), besides admins.",
     )
     approvers_to_raise_limit: Annotated[int, Field(ge=1, le=2)] | None = Field(
         default=None,
-        description="How many persons it takes to raise a limit; 2 unless the organisation's policy says 1.",
+        description="Number of persons to raise a limit; 2 by default.",
     )
     approvers_to_create_population: Annotated[int, Field(ge=1, le=2)] | None = Field(
         default=None,
-        description="How many persons it takes to open a population, 1 unless said otherwise; of the organisation's "
-        "policy only.",
+        description="Number of persons to create a population, 1 by default; in the organisation's policy only.",
     )
     deviations: Literal["flag", "refuse"] | None = Field(
-        default=None, description="What becomes of steps that differ from what their run has declared; else `flag`."
+        default=None, description="Handling of steps that deviate from their run's declaration; `flag` by default."
     )
 
     def domain(self) -> Policy:
-        """The policy as the ledger knows it."""
+        """Convert to the domain."""
         said = self.model_dump(exclude_none=True)
         return policy_of(said)
 
 
 class ReplacePolicy(Body):
-    """Another policy, the whole of it, and why."""
+    """A complete new policy and its reason."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"policy": _POLICY, "reason": _WHY}]})
 
@@ -125,17 +124,17 @@ class ReplacePolicy(Body):
 
 
 class PolicyWarning(Output):
-    """A rule that has no effect, or less than it seems to have."""
+    """A rule without effect, or with less than it seems."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_WARNING]})
 
     rule: str = Field(description="The field of the policy.")
-    requires: str | None = Field(description="The rule without which it does less; null: a stricter one holds above.")
-    detail: str = Field(description="What passes it, and why.")
+    requires: str | None = Field(description="The rule that it needs; null: a stricter one applies above.")
+    detail: str = Field(description="How it can be bypassed.")
 
 
 class AccountPolicy(Output):
-    """A policy; its ETag changes with it, and not with the policies above it."""
+    """A policy; its ETag does not depend on the policies above."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -152,16 +151,16 @@ class AccountPolicy(Output):
         }
     )
 
-    account: str | None = Field(description="Null for the organisation's own.")
+    account: str | None = Field(description="Null: the organisation's policy.")
     path: str = Field(description="Of the account, or `organisation`.")
-    policy: dict[str, Any] = Field(description="What was said here.")
-    effective: dict[str, Any] = Field(description="What holds here: the strictest of this and of all above it.")
-    revision: int = Field(description="Counts the changes of this policy.")
-    warnings: list[PolicyWarning] = Field(description="Rules said here that do less than they seem to do.")
+    policy: dict[str, Any] = Field(description="The rules of this policy.")
+    effective: dict[str, Any] = Field(description="The strictest rules of this policy and of all above it.")
+    revision: int = Field(description="Number of changes of this policy.")
+    warnings: list[PolicyWarning] = Field(description="Rules of this policy with less effect than it seems.")
 
     @classmethod
     def of(cls, record: PolicyRecord, *, account: bool) -> Self:
-        """A policy as it is read."""
+        """Convert from the domain."""
         return cls(
             account=record.subject if account else None,
             path=record.path,

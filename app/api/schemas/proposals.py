@@ -1,4 +1,4 @@
-"""Limits, and changes of them that wait for another person's word, on the wire."""
+"""Schemas of limits and proposals."""
 
 from datetime import datetime
 from typing import Any, Self
@@ -29,7 +29,7 @@ PROPOSAL_EXAMPLE: dict[str, Any] = {
 
 
 class ChangeLimit(Body):
-    """Another limit for an account, and why."""
+    """A new limit and its reason."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"limit": {"epsilon": 3.0, "delta": 1e-5}, "reason": _WHY}]}
@@ -40,7 +40,7 @@ class ChangeLimit(Body):
 
 
 class LiftQuarantine(Body):
-    """Why the quarantine of an account is to end."""
+    """The reason for lifting a quarantine."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The rows were restored from the backup."}]})
 
@@ -48,7 +48,7 @@ class LiftQuarantine(Body):
 
 
 class ProposalReview(Body):
-    """Why a proposal is approved or rejected."""
+    """The reason for approving or rejecting a proposal."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The board's protocol is at hand."}]})
 
@@ -56,7 +56,7 @@ class ProposalReview(Body):
 
 
 class AccountLimit(Output):
-    """The limit of an account; its ETag changes with the limit, and not with what is spent."""
+    """The limit of an account; its ETag does not depend on the spending."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -76,13 +76,13 @@ class AccountLimit(Output):
     account: str
     path: str
     limit: Limit
-    revision: int = Field(description="Counts the changes of this limit.")
+    revision: int = Field(description="Number of changes of this limit.")
     filter: FilterKind
     weights_frozen: bool
 
     @classmethod
     def of(cls, record: AccountRecord) -> Self:
-        """A limit as it is read."""
+        """Convert from the domain."""
         account = record.account
         assert account.limit is not None, "it was looked for"
         return cls(
@@ -96,16 +96,16 @@ class AccountLimit(Output):
 
 
 class Proposal(Output):
-    """Something that one person has proposed and another one decides."""
+    """A proposal by one person, for approval by another."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [PROPOSAL_EXAMPLE]})
 
     id: str
     kind: ProposalKind
-    account: str | None = Field(description="Null: it is about the organisation itself.")
+    account: str | None = Field(description="Null: the organisation itself.")
     proposed: dict[str, Any] = Field(
-        description="By kind: a limit, or a policy, and the revision of the one that it would replace; how much a run "
-        "may spend; with what a population would be opened; which accounts are quarantined, and why."
+        description="By kind: a new limit or policy and the revision that it replaces; the limit of a run; a new "
+        "population; or the quarantined accounts and reasons."
     )
     status: ProposalStatus
     reason: str
@@ -117,10 +117,10 @@ class Proposal(Output):
 
     @classmethod
     def of(cls, proposal: DomainProposal) -> Self:
-        """A proposal as it is read."""
+        """Convert from the domain."""
         same = {name: getattr(proposal, name) for name in cls.model_fields if name not in {"account", "proposed"}}
         return cls(**same, account=proposal.account_id, proposed=proposal.proposed)
 
 
 class ProposalPage(Page[Proposal]):
-    """Proposals in the order of their making."""
+    """Proposals by creation time."""

@@ -1,4 +1,4 @@
-"""Reservations and attempts on the wire."""
+"""Schemas of reservations and attempts."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -40,19 +40,19 @@ LeaseSeconds = Annotated[
     Field(
         ge=1,
         le=MAX_LEASE_SECONDS,
-        description="How long the trainer may be silent; after that, what is left of the plan is forfeited. Every "
-        "renew begins the lease anew.",
+        description="Maximum silence of the trainer in seconds, after which the remainder of the plan is forfeited. "
+        "Renewal restarts the lease.",
     ),
 ]
 Attempt = Annotated[
-    int, Field(ge=1, le=2**31 - 1, description="The fencing token: only the run's current attempt may charge.")
+    int, Field(ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge.")
 ]
 StepsExecuted = Annotated[
     int,
     Field(
         ge=0,
         le=2**53,
-        description="How many steps of the plan were executed, those that were authorised one by one among them.",
+        description="Number of executed steps of the plan, including individually authorized ones.",
     ),
 ]
 
@@ -86,7 +86,7 @@ HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
 
 
 class CommitReservation(Body):
-    """The trainer's word on what was done under a reservation."""
+    """The trainer's report on the executed steps of a reservation."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"steps_executed": 812}]})
 
@@ -94,7 +94,7 @@ class CommitReservation(Body):
 
 
 class PrecedingReservation(CommitReservation):
-    """The reservation that a plan follows on, with the trainer's word on it."""
+    """The preceding reservation of a plan, with its executed steps."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reservation": EXAMPLE_RESERVATION_ID, "steps_executed": 812}]}
@@ -104,7 +104,7 @@ class PrecedingReservation(CommitReservation):
 
 
 class CreateReservation(Body):
-    """A plan whose exact cost is set aside at once, or refused at once."""
+    """A plan whose exact cost is reserved or refused."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]}]})
 
@@ -113,7 +113,7 @@ class CreateReservation(Body):
     attempt: Attempt = 1
     preceding: PrecedingReservation | None = Field(
         default=None,
-        description="The run's active reservation: it is committed in the same transaction, and stays as it is if the "
+        description="The run's active reservation, which is committed in the same transaction, and unchanged if the "
         "new plan is refused.",
     )
 
@@ -124,10 +124,10 @@ class CreateReservation(Body):
         return {name: value for name, value in written.items() if name != "preceding" or value is not None}
 
     def request(self, run_id: str) -> PlanRequest:
-        """The plan as the service knows it.
+        """Convert to the domain.
 
         Raises:
-            PlanTooExpensiveError: to price the plan is more work than one request may make.
+            PlanTooExpensiveError: pricing the plan exceeds the work limit of a request.
         """
         before = (
             None
@@ -138,22 +138,23 @@ class CreateReservation(Body):
 
 
 class EndRun(Body):
-    """What the trainer says at the end of its run."""
+    """The trainer's report at the end of a run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{}, {"steps_executed": 812, "attempt": 1}]})
 
     steps_executed: StepsExecuted | None = Field(
-        default=None, description="Needed to complete a run with an active reservation; an aborted one forfeits it."
+        default=None,
+        description="Required to complete a run with an active reservation; aborting forfeits it by default.",
     )
     attempt: Attempt | None = Field(
         default=None,
-        description="The fencing token of the trainer that ends its run: a trainer that was superseded ends nothing. "
-        "Left out, as by an operator: whichever is current.",
+        description="Fencing token of the trainer: a superseded trainer cannot end the run. Without it, as for "
+        "operators: the current attempt.",
     )
 
 
 class CreateAttempt(Body):
-    """A trainer takes over from a checkpoint."""
+    """A new attempt from a checkpoint."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"first_step": 400}]})
 
@@ -161,25 +162,25 @@ class CreateAttempt(Body):
         default=None,
         ge=0,
         le=2**53,
-        description="The number of the first step after the checkpoint; left out: the run's next step.",
+        description="Number of the first step after the checkpoint; by default the run's next step.",
     )
     steps_executed: StepsExecuted | None = Field(
         default=None,
-        description="Commits the active reservation; left out, what is left of its plan is forfeited.",
+        description="Commits the active reservation; by default its remainder is forfeited.",
     )
 
 
 class PlannedEvent(Output):
-    """How many repetitions of an event are planned, and how many were authorised."""
+    """The planned and authorized repetitions of an event."""
 
     event: AnsweredEvent
     count: int
     authorized: int
-    withdrawn: int = Field(description="How many a lowered limit has withdrawn: they may no longer be taken.")
+    withdrawn: int = Field(description="Number of repetitions removed by a lowered limit.")
 
 
 class Reservation(Output):
-    """A plan that is set aside, or how it ended."""
+    """A reserved plan, or its end."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RESERVATION_EXAMPLE]})
 
@@ -189,37 +190,35 @@ class Reservation(Output):
     status: ReservationStatus
     plan: list[PlannedEvent]
     steps_planned: int
-    steps_authorized: int = Field(description="Steps that were asked for one by one, or charged at the end.")
-    steps_withdrawn: int = Field(
-        description="Steps that a lowered limit has withdrawn; the end of the plan returns them."
-    )
-    steps_executed: int | None = Field(default=None, description="What the trainer attested; null unless committed.")
+    steps_authorized: int = Field(description="Steps authorized individually, or charged at the end.")
+    steps_withdrawn: int = Field(description="Steps removed by a lowered limit, which the end of the plan returns.")
+    steps_executed: int | None = Field(default=None, description="Reported by the trainer; null unless committed.")
     lease_seconds: int
     expires_at: datetime
 
     @classmethod
     def of(cls, reservation: DomainReservation) -> "Reservation":
-        """A reservation as it is answered."""
+        """Convert from the domain."""
         return cls(**_members(reservation))
 
 
 class CreatedReservation(Reservation):
-    """A plan that was just set aside, and where its run stands."""
+    """A new reservation and the state of its run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [HELD_EXAMPLE]})
 
-    next_step: int = Field(description="Of the run: the number of the first step of the plan.")
-    epsilon: ExtendedNumber = Field(description="Of the run as it is.")
-    epsilon_planned: ExtendedNumber = Field(description="Of the run once its plan is executed.")
-    delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
-    epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
-    steps_remaining: int = Field(description="Further steps like the last one that would fit besides the plan.")
-    binding_account: str = Field(description="The account that leaves the fewest of them.")
+    next_step: int = Field(description="Number of the first step of the plan.")
+    epsilon: ExtendedNumber = Field(description="Of the run before the plan.")
+    epsilon_planned: ExtendedNumber = Field(description="Of the run after its plan.")
+    delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    steps_remaining: int = Field(description="Further steps like the last one that fit in addition to the plan.")
+    binding_account: str = Field(description="The account with the least room.")
     binding_account_path: str
 
     @classmethod
     def at(cls, held: DomainCreatedReservation) -> "CreatedReservation":
-        """A plan as it is answered to whoever made it."""
+        """Convert from the domain."""
         return cls(
             **_members(held.reservation),
             next_step=held.next_step,
@@ -254,12 +253,12 @@ def _members(reservation: DomainReservation) -> dict[str, Any]:
 
 
 def plan_refused(refusal: Refusal, steps_planned: int) -> ResponseOverride:
-    """The reply to a plan that does not fit."""
+    """Build the response to a plan that does not fit."""
     return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps_planned)
 
 
 def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int) -> ResponseOverride:
-    """The reply to a request that would have made something, if what it costs had fitted."""
+    """Build the response to a creating request whose cost does not fit."""
     members = {
         "decision": "refused",
         "count": count,

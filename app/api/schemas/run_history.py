@@ -1,4 +1,4 @@
-"""The history of a run on the wire."""
+"""Response schemas of run histories."""
 
 from datetime import datetime
 
@@ -21,9 +21,9 @@ from app.service.queries.run_history import History
 
 
 class RunHistoryPoint(Output):
-    """One decision of a run."""
+    """One decision on a run."""
 
-    position: int = Field(description="Its place among the run's decisions, from 0.")
+    position: int = Field(description="Position among the run's decisions, from 0.")
     decision: DecisionOutcome
     attempt: int
     first_step: int
@@ -33,14 +33,14 @@ class RunHistoryPoint(Output):
     delta: float
     epsilon_limit: float
     events: list[AnsweredEventCount] = Field(
-        description="In order. An answer has room for 4 MiB of events, each counted as its text and 400 bytes, and "
-        "every point has the same share: one with more shows the first of them. Ask for fewer points to see all."
+        description="In order. A response has room for 4 MiB of events, each counted as its JSON and 400 bytes, "
+        "shared equally by the points: a point with more has the first ones. Request fewer points to get all."
     )
-    events_truncated: bool = Field(description="Whether the point has more events than it shows.")
-    accounts: list[str] = Field(description="What the charge touched, or would have touched, root first.")
+    events_truncated: bool = Field(description="Whether `events` is incomplete.")
+    accounts: list[str] = Field(description="Accounts of the charge, or of the refused charge, root first.")
     binding_account: str
-    reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
-    actor: str = Field(description="Who asked.")
+    reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    actor: str = Field(description="Actor of the request.")
     request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
     created_at: datetime
@@ -85,12 +85,12 @@ class RunHistory(Output):
 
     run: str
     points: list[RunHistoryPoint]
-    decisions: int = Field(description="How many there are in all.")
-    next: str | None = Field(description="Send it as `after` to read what comes later; null before the first decision.")
+    decisions: int = Field(description="Total number.")
+    next: str | None = Field(description="Send it as `after` to get later decisions; null before the first decision.")
 
     @classmethod
     def of(cls, history: History, after: str | None) -> "RunHistory":
-        """A history as it is answered."""
+        """Convert from the domain."""
         points = [_point(decision, list(history.accounts)) for decision in history.points]
         last = encode_cursor(str(points[-1].position)) if points else after
         return cls(run=history.run_id, points=points, decisions=history.decisions, next=last)

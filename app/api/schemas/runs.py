@@ -1,4 +1,4 @@
-"""Runs, their steps and their history on the wire."""
+"""Schemas of runs."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Self
@@ -80,7 +80,7 @@ _UNLESS_SAID = {"budget", "budgets", "steps_per_hour"}
 
 
 class CreateRun(CreateAccount):
-    """A new training run beneath a budget."""
+    """A new training run under a budget."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -91,14 +91,14 @@ class CreateRun(CreateAccount):
     budget: Reference | None = None
     budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
         default=None,
-        description="In the place of `budget`: several, of one or of several populations. Each step is charged to all "
-        "of them, or to none; the limit of the first is the run's, if it has none of its own.",
+        description="Several budgets instead of `budget`, of one or several populations. Each step is charged to "
+        "all of them or to none; without its own limit, the run has the first one's.",
     )
-    event: SentEvent | None = Field(default=None, description="What a step costs unless its request says otherwise.")
-    limit: LimitInput | None = Field(default=None, description="A limit of its own, besides those above it.")
-    privacy_unit: Name | None = Field(default=None, description="What the trainer protects; must be the population's.")
+    event: SentEvent | None = Field(default=None, description="Default event of a step.")
+    limit: LimitInput | None = Field(default=None, description="The run's own limit, in addition to those above.")
+    privacy_unit: Name | None = Field(default=None, description="The trainer's privacy unit; must be the population's.")
     neighboring_relation: Relation | None = Field(
-        default=None, description="What its mechanism is calibrated for; must be the population's."
+        default=None, description="The relation of its mechanism; must be the population's."
     )
 
     @model_serializer(mode="wrap")
@@ -120,18 +120,18 @@ class CreateRun(CreateAccount):
 
     plan: EventCounts = Field(
         default=[],
-        description="Set aside at once for the run's steps, or refused at once, and then there is no run.",
+        description="Plan to reserve for the run's steps; if it is refused, no run is created.",
     )
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
-        default=None, description="How fast it goes at the most; a run that is faster is flagged."
+        default=None, description="Maximum declared pace; a faster run is flagged."
     )
 
     def registration(self) -> RegisteredRun:
-        """What the trainer says of the run.
+        """Convert to the domain.
 
         Raises:
-            PlanTooExpensiveError: to price what is planned is more work than one request may make.
+            PlanTooExpensiveError: pricing the plan exceeds the work limit of a request.
         """
         plan = step_events_of(self.plan)
         return RegisteredRun(self._declaration(), self._terms(), plan, self.lease_seconds)
@@ -151,22 +151,22 @@ class CreateRun(CreateAccount):
 
 
 class Deviation(Output):
-    """In one respect, where a run's steps first differed from what it has declared."""
+    """The first deviation of a run's steps from its declaration, in one respect."""
 
     kind: DeviationKind
     declared: float | str | None
     observed: float | str | None
-    first_step: int = Field(description="The number of the first such step.")
+    first_step: int = Field(description="Number of the first such step.")
 
 
 class Run(Account):
-    """A run, what it spent, and what is left for it."""
+    """A run, its spending and its remaining budget."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RUN_EXAMPLE]})
 
     budget: str = Field(description="The first of `budgets`.")
     budget_path: str
-    budgets: list[str] = Field(description="All budgets that its steps are charged to, the first of them first.")
+    budgets: list[str] = Field(description="All budgets that its steps are charged to, in order.")
     population: str
     privacy_unit: str
     neighboring_relation: NeighboringRelation
@@ -174,24 +174,20 @@ class Run(Account):
     attempt: int
     next_step: int
     event: AnsweredEvent | None
-    reservation: str | None = Field(default=None, description="The active reservation that its steps are taken out of.")
-    declared_steps: int | None = Field(description="How many steps its plan has; null if it declared none.")
+    reservation: str | None = Field(default=None, description="The active reservation of its steps.")
+    declared_steps: int | None = Field(description="Number of declared steps, or null.")
     declared_steps_per_hour: float | None
-    deviations: list[Deviation] = Field(
-        description="In what its steps differed from what it has declared, of each kind the first."
-    )
+    deviations: list[Deviation] = Field(description="First deviation of each kind from its declaration.")
     limit: Limit | None
-    delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
-    epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
-    steps_remaining: int | None = Field(
-        description="Further steps of the default event that every account would admit."
-    )
-    binding_account: str | None = Field(description="The account that leaves the fewest of them.")
+    delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    steps_remaining: int | None = Field(description="Number of further default steps that every account admits.")
+    binding_account: str | None = Field(description="The account with the least room.")
     binding_account_path: str | None
 
     @classmethod
     def of(cls, record: RunRecord) -> "Run":
-        """A run as it is read."""
+        """Convert from the domain."""
         account, population = record.own.account, record.own.population
         budget = record.budgets[0]
         return cls(
@@ -235,4 +231,4 @@ class Run(Account):
 
 
 class RunPage(Page[Run]):
-    """Runs in the order of their registration."""
+    """Runs by registration time."""

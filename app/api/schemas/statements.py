@@ -1,4 +1,4 @@
-"""Signed statements on the wire."""
+"""Response schemas of signed statements."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID, EXAMPLE_RUN_ID
 
 
 class Statement(Output):
-    """What a model, or all models trained on a population, have cost; signed."""
+    """The signed cost of a model, or of all models trained on a population."""
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -1,4 +1,4 @@
-"""Requests for steps, and their answers, on the wire."""
+"""Schemas of step requests and authorizations."""
 
 import json
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ REFUSED_EXAMPLE: dict[str, Any] = {
 
 
 class AuthorizeSteps(Body):
-    """May this run take these steps? Either `count` of one event, or a list of `events`."""
+    """A request for steps: either `count` of one event, or a list of `events`."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -85,22 +85,22 @@ class AuthorizeSteps(Body):
         default=None,
         ge=0,
         le=2**53,
-        description="The number of the first step; it makes the request safe to repeat. Left out: whichever is next.",
+        description="Number of the first step, which makes the request safe to repeat; by default the next step.",
     )
-    count: Count | None = Field(default=None, description="How many steps; 1 if left out.")
-    event: SentEvent | None = Field(default=None, description="What each step costs; the run's default if left out.")
+    count: Count | None = Field(default=None, description="Number of steps; 1 by default.")
+    event: SentEvent | None = Field(default=None, description="Event of each step; by default the run's.")
     events: EventCounts | None = Field(default=None, min_length=1, description="At most 1,000, in order.")
     attempt: int = Field(
-        default=1, ge=1, le=2**31 - 1, description="The fencing token: only the run's current attempt may charge."
+        default=1, ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge."
     )
     mode: Literal["authorize", "report"] = Field(
         default="authorize",
-        description="`authorize` asks before the steps are released. `report` tells that they were released: they are "
-        "charged in any case, and a run that is over its limit then is frozen as `overdrawn`.",
+        description="`authorize`: before the release of the steps. `report`: after their release; they are charged "
+        "in any case, and a run over its limit is frozen as `overdrawn`.",
     )
     on_exceed: Literal["refuse", "truncate"] = Field(
         default="refuse",
-        description="If not all steps fit: `refuse` charges none of them, `truncate` as many as fit, from the first.",
+        description="If not all steps fit: `refuse` charges none, `truncate` charges the first ones that fit.",
     )
 
     @model_validator(mode="after")
@@ -112,10 +112,10 @@ class AuthorizeSteps(Body):
         return self
 
     def request(self, run_id: str, idempotency_key: str | None) -> StepRequest:
-        """The request as the service knows it.
+        """Convert to the domain.
 
         Raises:
-            PlanTooExpensiveError: to price the events is more work than one request may make.
+            PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
         """
         if self.events is None:
             event = None if self.event is None else event_of(self.event)
@@ -134,7 +134,7 @@ class AuthorizeSteps(Body):
 
 
 class StepAuthorization(Output):
-    """The steps are admitted and charged, or were reported and are charged."""
+    """Charged steps, admitted or reported."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ADMITTED_EXAMPLE]})
 
@@ -143,21 +143,21 @@ class StepAuthorization(Output):
     attempt: int
     first_step: int
     count: int
-    requested_count: int = Field(description="More than `count` where the request was truncated.")
+    requested_count: int = Field(description="More than `count` if the request was truncated.")
     next_step: int
     epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
-    delta: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
-    epsilon_limit: float = Field(description="Of the limit that governs the run: its own, or else its budget's.")
-    steps_remaining: int = Field(description="Further steps like the last one that every account would admit.")
-    binding_account: str = Field(description="The account that leaves the fewest of them.")
+    delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
+    steps_remaining: int = Field(description="Number of further steps like the last one that every account admits.")
+    binding_account: str = Field(description="The account with the least room.")
     binding_account_path: str
-    overdrawn: bool = Field(description="Whether reported steps went over a limit; the run is frozen then.")
-    reservation: str | None = Field(default=None, description="Which the steps were taken out of.")
+    overdrawn: bool = Field(description="Whether reported steps exceeded a limit, which freezes the run.")
+    reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
     dry_run: bool
 
 
 def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
-    """An admission, or the record of what was reported, as it is answered: the members of StepAuthorization."""
+    """Build the members of StepAuthorization."""
     return {
         "decision": "admitted" if decision.outcome is DecisionOutcome.ADMITTED else "reported",
         "run": decision.run_id,
@@ -179,7 +179,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
 
 
 def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str, Any]]:
-    """What a refusal says to a person, and its members for a program."""
+    """Build the detail and the members of a refusal."""
     facts = refusal_facts(decision)
     members = {
         "decision": "refused",
@@ -196,14 +196,14 @@ def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str
 
 
 def refusal_facts(decision: Decision) -> dict[str, Any]:
-    """The numbers of a refusal."""
+    """Build the numbers of a refusal."""
     assert decision.refusal_details is not None, "a refusal has its numbers"
     facts: dict[str, Any] = json.loads(decision.refusal_details)
     return facts
 
 
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
-    """What a refusal says to a person: of steps, or of a plan."""
+    """Describe a refusal of steps or of a plan."""
     is_now, became = (
         "infinite" if facts[name] == "Infinity" else f"{facts[name]:.4f}" for name in ("epsilon", "epsilon_requested")
     )
