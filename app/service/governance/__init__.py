@@ -1,1 +1,1 @@
-"""What runs may do, what limits become, and whose word it takes."""
+"""Govern runs, limits, policies and API keys."""

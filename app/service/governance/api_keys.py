@@ -1,4 +1,4 @@
-"""API keys: issued, changed for another, withdrawn; by whom, and what for."""
+"""Creation, rotation and revocation of API keys."""
 
 import json
 from collections.abc import Callable, Collection
@@ -24,10 +24,10 @@ from app.service.governance.key_generation import IssuedKey, KeyTerms, add_key, 
 from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, require_no_key, run_idempotent
 
 MOST_OVERLAP_SECONDS = 30 * 86_400
-"""How long an old key may still open beside the new one."""
+"""Maximum time for which a rotated key stays valid."""
 
 MOST_ROTATIONS: Final = 1_000_000
-"""How often one key may have been changed for others while it still opened; nobody is that fast."""
+"""Bound of the query for one key's rotations."""
 
 _IF_LOST = "withdraw the key that nobody has and ask again"
 
@@ -35,21 +35,21 @@ _IF_LOST = "withdraw the key that nobody has and ask again"
 def create_key(
     db: Database, organisation: str, asked: Role | KeyTerms, now: datetime, everywhere: Collection[Database] = ()
 ) -> IssuedKey:
-    """Issue a key from the command line.
+    """Create a key from the command line.
 
     Args:
-        db: the database on which the organisation lives.
-        organisation: its id or its name.
-        asked: what the key may do; or all its terms.
+        db: database of the organisation.
+        organisation: id or name.
+        asked: role or all terms of the key.
         now: in UTC.
-        everywhere: the databases of all placements, if there are several.
+        everywhere: databases of all placements, in which the key's id must be unique.
 
     Returns:
         The key, `<key id>.<secret of 256 random bits>`; only the secret's hash is stored.
 
     Raises:
-        NotFoundError: there is no such organisation, or no such account.
-        InvalidInputError: the key would have expired already, or its name cannot be read.
+        NotFoundError: the organisation or the account of the scope does not exist.
+        InvalidInputError: the expiry is in the past, or the name is malformed.
     """
     terms = asked if isinstance(asked, KeyTerms) else KeyTerms(asked)
     _require_future(terms, now)
@@ -90,19 +90,16 @@ def issue_key(
     """Issue a key.
 
     Args:
-        call: needs KEY_MANAGE, and a role that may lend the one that is asked for.
-        terms: name, role, scope, end.
-        identity: of the request; its reply is not kept, for the key is in it.
-        render: makes the reply's body.
-
-    Returns:
-        The reply.
+        call: needs KEY_MANAGE, and a role that may issue the requested one.
+        terms: name, role, scope, expiry.
+        identity: of the request; the response holds the secret and is not stored.
+        render: builds the response body.
 
     Raises:
-        InsufficientScopeError: the role, or the scope, is not the caller's to lend.
-        NotFoundError: there is no such account.
-        InvalidInputError: the key would have expired already, or would outlive the caller's own, or the request carries
-            an idempotency key.
+        InsufficientScopeError: the caller may not issue this role or scope.
+        NotFoundError: the account of the scope does not exist.
+        InvalidInputError: the expiry is in the past or after that of the caller's own key, or the request has an
+            idempotency key.
     """
     call.require_permission(Permission.KEY_MANAGE)
     require_no_key(identity, _IF_LOST)
@@ -126,22 +123,19 @@ def rotate_key(
     identity: IdempotentRequest,
     render: Callable[[IssuedKey], str],
 ) -> StoredResponse:
-    """Issue a key for the same as another one, which opens for a while beside it and then no more.
+    """Issue a successor of a key; the old key stays valid for an overlap.
 
     Args:
         call: needs KEY_MANAGE, or is the key itself.
-        key_id: of the key that is to end.
-        overlap_seconds: how long it opens still, 0 to 30 days.
-        identity: of the request; its reply is not kept, for the key is in it.
-        render: makes the reply's body.
-
-    Returns:
-        The reply.
+        key_id: of the old key.
+        overlap_seconds: validity left to the old key, 0 to 30 days.
+        identity: of the request; the response holds the secret and is not stored.
+        render: builds the response body.
 
     Raises:
-        NotFoundError: the organisation has no such key.
-        InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
-        InvalidInputError: the key is withdrawn or expired, or the request carries an idempotency key.
+        NotFoundError: the key does not exist.
+        InsufficientScopeError: the caller may not issue the key's role or scope.
+        InvalidInputError: the key is revoked or expired, or the request has an idempotency key.
     """
     if call.principal.actor != key_id:
         call.require_permission(Permission.KEY_MANAGE)
@@ -168,20 +162,17 @@ def rotate_key(
 
 
 def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, include_successors: bool = False) -> KeyRecord:
-    """Withdraw a key: within a second it opens nothing, on every replica.
+    """Revoke a key on every replica within a second; a revoked key stays as it is.
 
     Args:
         call: needs KEY_MANAGE, or is the key itself.
-        key_id: its id.
-        reason: why.
-        include_successors: whether the keys that it was rotated into are revoked too: a thief may rotate a key.
-
-    Returns:
-        The key afterwards; it stays as it is if it was withdrawn before.
+        key_id: of the key.
+        reason: for the audit log.
+        include_successors: whether to revoke rotated successors too, which a thief may have created.
 
     Raises:
-        NotFoundError: the organisation has no such key.
-        InsufficientScopeError: the key's role, or its scope, is not the caller's to lend.
+        NotFoundError: the key does not exist.
+        InsufficientScopeError: the caller may not issue the key's role or scope.
     """
     if call.principal.actor != key_id:
         call.require_permission(Permission.KEY_MANAGE)
@@ -213,7 +204,7 @@ def _revoke(tx: Connection, call: RequestContext, old: KeyRecord, reason: str | 
 
 
 def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> set[str]:
-    """Actors, and the keys for which theirs were changed, whoever changed them."""
+    """Add to actors all keys into which theirs were rotated, by any actor."""
     found, waiting = set(actors), list(actors)
     while waiting:
         rotated = audit_entries.AuditFilter(action=AuditAction.API_KEY_ROTATED, subject=waiting.pop())
@@ -226,18 +217,11 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
 
 
 def get_key(call: RequestContext, key_id: str) -> KeyRecord:
-    """Read what is known of a key.
-
-    Args:
-        call: needs KEY_MANAGE, or is the key itself.
-        key_id: its id.
-
-    Returns:
-        The key.
+    """Get a key; needs KEY_MANAGE, or the key itself.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: the key's scope lies elsewhere than the caller's.
+        NotFoundError: the key does not exist.
+        InsufficientScopeError: the key's scope is outside the caller's.
     """
     if call.principal.actor != key_id:
         call.require_permission(Permission.KEY_MANAGE)
@@ -249,16 +233,7 @@ def get_key(call: RequestContext, key_id: str) -> KeyRecord:
 
 
 def list_keys(call: RequestContext, *, after: str | None, limit: int) -> list[KeyRecord]:
-    """Read the organisation's keys, or those bound to the caller's scope, in the order of their making.
-
-    Args:
-        call: needs KEY_MANAGE.
-        after: only those after this id.
-        limit: how many at the most.
-
-    Returns:
-        The keys.
-    """
+    """List the keys in the caller's scope by creation time; needs KEY_MANAGE."""
     call.require_permission(Permission.KEY_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return api_keys.page(tx, call.organisation_id, scope=call.principal.scope, after=after, limit=limit)
@@ -277,10 +252,10 @@ def _require_future(terms: KeyTerms, now: datetime) -> None:
 
 
 def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetime | None) -> None:
-    """Let a key issue none that outlives it; a person's token ends within the hour, and the person does not.
+    """Refuse an expiry after that of the caller's own key; a person's login has no such bound.
 
     Raises:
-        InvalidInputError: it would.
+        InvalidInputError: the new key would outlive the caller's.
     """
     own = api_keys.find(tx, call.principal.actor)
     ends = None if own is None else own.expires_at

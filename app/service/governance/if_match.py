@@ -1,20 +1,20 @@
-"""Whoever changes something says which state of it they have seen."""
+"""Optimistic concurrency with If-Match."""
 
 from app.ledger.errors import PreconditionFailedError, PreconditionRequiredError
 
 
 def require_if_match(what: str, now: str, sent: str | None, **members: object) -> None:
-    """Let a change pass whose asker has seen what is there now.
+    """Require that If-Match names the current entity tag.
 
     Args:
-        what: is changed, as "limit".
-        now: its entity tag.
-        sent: the header If-Match; None: there was none.
-        **members: facts of a conflict.
+        what: changed resource for the messages, such as "limit".
+        now: current entity tag.
+        sent: value of If-Match; None if missing.
+        **members: problem members of a conflict.
 
     Raises:
-        PreconditionRequiredError: the asker has not said what it has seen.
-        PreconditionFailedError: it was changed since.
+        PreconditionRequiredError: If-Match is missing.
+        PreconditionFailedError: the resource has changed.
     """
     if sent is None:
         raise PreconditionRequiredError(

@@ -1,4 +1,4 @@
-"""A new API key: what it is for, its secret, and what the chain keeps of it."""
+"""Generation of API keys and their audit payload."""
 
 import secrets
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key; `key` is shown this once and stored nowhere."""
+    """A new key with its plain `key`, which is shown once and not stored."""
 
     record: KeyRecord
     key: str
 
     @property
     def id(self) -> str:
-        """Of the key; it is no secret."""
+        """Public id of the key."""
         return self.record.id
 
     @property
     def role(self) -> Role:
-        """What it may do."""
+        """Role of the key."""
         return Role(self.record.role)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """What a key is issued for.
+    """The terms of a new key.
 
     Args:
-        role: what it may do.
-        name: what its owner calls it.
-        scope: the account (id, or path of names) on or beneath which it may; None: everywhere in the organisation.
-        expires_at: in UTC; None: never.
+        role: of the key.
+        name: for display.
+        scope: account (id or path) at or under which the role applies; None for the whole organisation.
+        expires_at: in UTC; None for never.
     """
 
     role: Role
@@ -55,7 +55,7 @@ class KeyTerms:
 
 
 def generate_key(organisation_id: str, terms: KeyTerms, issuer: str, now: datetime) -> IssuedKey:
-    """A key with a secret of its own; nothing is stored."""
+    """Generate a key with a random secret; nothing is stored."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
     record = KeyRecord(
         id=new_id("key", now),
@@ -72,14 +72,14 @@ def generate_key(organisation_id: str, terms: KeyTerms, issuer: str, now: dateti
 
 
 def add_key(tx: Connection, issued: IssuedKey, asker: Actor, now: datetime) -> None:
-    """Store a new key, and say so in the chain."""
+    """Store a new key and record it in the audit log."""
     api_keys.add(tx, issued.record)
     act = AuditEvent(AuditAction.API_KEY_CREATED, issued.id, after=key_audit_payload(issued.record))
     record_event(tx, issued.record.organisation_id, asker, act, now)
 
 
 def key_audit_payload(key: KeyRecord) -> dict[str, object]:
-    """What the chain keeps of a key."""
+    """Build the audit payload of a key, without its secret."""
     ends = {"expires_at": key.expires_at, "revoked_at": key.revoked_at}
     return {
         "name": key.name,

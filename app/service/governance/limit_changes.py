@@ -1,4 +1,4 @@
-"""Changing a limit: an act with a reason, and, where it lets more through, of two persons."""
+"""Limit changes: lowered at once, raised with a second approver."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,13 +40,13 @@ OK = 200
 
 @dataclass(frozen=True, slots=True)
 class LimitRequest:
-    """Another limit for an account.
+    """A request to change a limit.
 
     Args:
-        account: id, or path of names.
-        limit: the new one.
-        reason: why.
-        tag: the entity tag of the limit that the asker has seen; None: it sent none.
+        account: id or path.
+        limit: new limit.
+        reason: for the audit log.
+        tag: value of If-Match; None if missing.
     """
 
     account: str
@@ -56,18 +56,11 @@ class LimitRequest:
 
 
 def read_limit(call: RequestContext, account: str) -> AccountRecord:
-    """Read an account's limit.
-
-    Args:
-        call: needs LEDGER_READ.
-        account: id, or path of names.
-
-    Returns:
-        The account; it has a limit of its own.
+    """Get an account with its own limit; needs LEDGER_READ.
 
     Raises:
-        NotFoundError: there is no such account, or it has no limit of its own.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the account does not exist or has no limit of its own.
+        InsufficientScopeError: it is outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -75,7 +68,7 @@ def read_limit(call: RequestContext, account: str) -> AccountRecord:
 
 
 def limit_etag(record: AccountRecord) -> str:
-    """The entity tag of an account's limit: it changes with the limit, and not with what is spent."""
+    """Get the entity tag of a limit; spending does not change it."""
     return f'"{record.account.id}-{record.account.limit_revision}"'
 
 
@@ -86,27 +79,24 @@ def change_limit(
     changed: Callable[[AccountRecord], str],
     proposed: Callable[[Proposal], str],
 ) -> StoredResponse:
-    """Lower a limit at once, or propose to raise it.
+    """Lower a limit, or propose to raise it.
 
     Args:
-        call: needs ACCOUNT_MANAGE to lower it, PLAN to propose.
+        call: needs LIMIT_PROPOSE; to change the limit at once, ACCOUNT_MANAGE.
         request: account, limit, reason, entity tag.
         identity: of the request.
-        changed: makes the reply's body where the limit is changed.
-        proposed: makes the reply's body where another person has to approve.
-
-    Returns:
-        The reply: 200 if the limit is changed, 201 if it is proposed.
+        changed: builds the response body of a changed limit (200).
+        proposed: builds the response body of a proposal (201).
 
     Raises:
-        NotFoundError: there is no such account, or it has no limit of its own.
-        InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
-        PreconditionRequiredError: the request names no entity tag.
-        PreconditionFailedError: the limit was changed since the asker has seen it.
-        InvalidInputError: the account has that limit, or an open proposal.
+        NotFoundError: the account does not exist or has no limit of its own.
+        InsufficientScopeError: the role does not allow it, or the account is outside the caller's scope.
+        PreconditionRequiredError: If-Match is missing.
+        PreconditionFailedError: the limit has changed.
+        InvalidInputError: the account has this limit already, or an open proposal.
         DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: nothing could ever be admitted.
-        PolicyViolationError: a policy does not allow the limit.
+        LimitTooSmallError: no step could ever be admitted.
+        PolicyViolationError: a policy forbids the limit.
     """
     call.require_permission(Permission.LIMIT_PROPOSE)
 
@@ -132,17 +122,11 @@ def change_limit(
 
 
 def approve_limit(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
-    """Give an account the limit that was proposed for it.
-
-    Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who approves.
-        proposal: open, of another person.
-        ready: has the curves of what is planned.
+    """Apply a proposed limit; the transaction has locked the organisation.
 
     Raises:
-        PreconditionFailedError: the limit was changed since it was proposed.
-        PolicyViolationError: a policy does not allow the limit.
+        PreconditionFailedError: the limit has changed since the proposal.
+        PolicyViolationError: a policy forbids the limit.
     """
     path = accounts.path_of(tx, call.organisation_id, proposal.subject)
     account = path[-1].account
@@ -165,15 +149,15 @@ def apply_limit(
     reason: str,
     ready: PrecomputedCosts,
 ) -> AccountRecord:
-    """Write another limit, and who did it.
+    """Write a limit and its audit event, cancel plans over it, and raise threshold alerts.
 
     Args:
-        tx: a writer's transaction, which has locked the organisation and then the account's path.
-        call: who decides.
-        path: all accounts above the account, root first, and itself as it is.
-        limit: the new one.
-        reason: why.
-        ready: has the curves of what is planned.
+        tx: a writer's; it has locked the organisation, then the account's path.
+        call: of the deciding actor.
+        path: ancestors, root first, and the account before the change.
+        limit: new limit.
+        reason: for the audit log.
+        ready: costs of the planned workload.
 
     Returns:
         The account afterwards.
@@ -194,7 +178,7 @@ def apply_limit(
 
 
 def limit_payload(record: AccountRecord) -> dict[str, object]:
-    """What the chain keeps of a limit: all that decides what it lets through."""
+    """Build the audit payload of a limit: all that decides about admission."""
     account = record.account
     assert account.limit is not None, "only a limit can be changed"
     return {
@@ -212,7 +196,7 @@ def _propose(tx: Connection, call: RequestContext, record: AccountRecord, reques
 
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, ready: PrecomputedCosts) -> Account:
-    """An account with another limit, that protects the people of every population to which it belongs."""
+    """Build the account with another limit, valid for every population above it."""
     after = with_limit(path[-1].account, limit)
     for population in _populations(path):
         after = validate_spec(after, population, ready)
@@ -220,12 +204,12 @@ def _limited(path: Sequence[AccountRecord], limit: Limit, ready: PrecomputedCost
 
 
 def _populations(path: Sequence[AccountRecord]) -> list[Population]:
-    """The populations above an account: a run may charge several."""
+    """Get the populations above an account; a run may have several."""
     return [record.population for record in path if record.account.kind is AccountKind.POPULATION]
 
 
 def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
-    """Let an account have a limit that the policies above it allow, as if it were opened with it."""
+    """Require that the policies above an account allow a limit, as at its creation."""
     own, sources = path[-1], sources_of([record.account for record in path])
     for population in _populations(path):
         require_limit_allowed(sources, limit, population.size)
@@ -234,15 +218,16 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
 
 
 def single_approver_allowed(tx: Connection, call: RequestContext, path: Sequence[Account], limit: Limit) -> bool:
-    """Whether the policy lets one person raise a limit, and the caller is one who could approve it.
+    """Check whether the caller may raise a limit alone.
 
-    A run that would need an approval to be registered with the new limit needs one to be given it.
+    The policy must accept a single approver, and the caller must be allowed to approve. A run must also need no
+    approval at registration with the new limit.
 
     Args:
-        tx: the caller's transaction.
-        call: who would raise it.
-        path: all accounts above the account, and itself.
-        limit: the new one.
+        tx: reads other runs without approval.
+        call: of the caller.
+        path: ancestors, root first, and the account.
+        limit: new limit.
     """
     *above, own = path
     if (

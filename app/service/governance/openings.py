@@ -1,4 +1,4 @@
-"""Populations that a second person opens."""
+"""Creation of populations with a second approver."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ from app.service.governance.proposing import open_proposals, propose
 from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
 
 PROPOSED: Final = 202
-"""What is answered where 201 would mean that the population is there."""
+"""Status of a proposal; 201 would mean that the population exists."""
 
 MOST_WAITING: Final = 1000
-"""How many proposed populations a new one's name is held against; nobody leaves so many undecided."""
+"""Number of open proposals that a new name is compared with."""
 
 
 def create_population(
@@ -39,21 +39,18 @@ def create_population(
     opened: Callable[[AccountView], str],
     proposed: Callable[[Proposal], str],
 ) -> StoredResponse:
-    """Open the account of the people whose data is used, or propose it, where the policy wants a second person.
+    """Create a population, or propose it if the policy requires a second person.
 
     Args:
-        call: needs ACCOUNT_MANAGE, in the whole organisation.
+        call: needs ACCOUNT_MANAGE in the whole organisation.
         terms: name, limit, filter, planned workload.
         population: privacy unit, neighboring relation, size.
         identity: of the request.
-        opened: makes the reply's body where it is opened.
-        proposed: makes the reply's body where another person has to approve it.
-
-    Returns:
-        The reply: 201 if it is opened, 202 if it is proposed.
+        opened: builds the response body of a created population (201).
+        proposed: builds the response body of a proposal (202).
 
     Raises:
-        As `check_population`; and NameTakenError: another one with a name that looks like it is proposed.
+        As `check_population`; also NameTakenError: a proposed population has a lookalike of the name.
     """
     call.require_organisation_scope(Permission.ACCOUNT_MANAGE)
 
@@ -66,7 +63,7 @@ def create_population(
 
 
 def needs_second_person(tx: Connection, call: RequestContext) -> bool:
-    """Whether the organisation's policy lets nobody open a population alone."""
+    """Check whether the organisation's policy requires a second person for populations."""
     policy = organisations.policy(tx, call.organisation_id)[0] or NOTHING_SAID
     return effective((PolicySource(ORGANISATION, policy),)).approvers_to_create_population != 1
 
@@ -74,20 +71,10 @@ def needs_second_person(tx: Connection, call: RequestContext) -> bool:
 def propose_population(
     tx: Connection, call: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
 ) -> Proposal:
-    """Propose a population that could be opened now.
-
-    Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who proposes it.
-        terms: name, limit, filter, planned workload.
-        population: privacy unit, neighboring relation, size.
-        ready: has the curves of what is planned.
-
-    Returns:
-        The proposal.
+    """Propose a population; arguments and errors as `check_population`.
 
     Raises:
-        NameTakenError: a population has this name, or one that looks like it, or is proposed with it.
+        NameTakenError: also if a population is proposed with this name or a lookalike.
     """
     check_population(tx, call, terms, population, ready)
     for waiting in open_proposals(tx, call, None, {ProposalKind.POPULATION}, limit=MOST_WAITING):
@@ -101,24 +88,18 @@ def propose_population(
 
 
 def approve_population(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
-    """Open the population that was proposed.
-
-    Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who approves.
-        proposal: open, of another person.
-        ready: has the curves of what is planned.
+    """Create a proposed population; the transaction has locked the organisation.
 
     Raises:
-        NameTakenError: a population has this name by now, or one that looks like it.
-        PolicyViolationError: a policy does not allow it.
+        NameTakenError: a population has this name or a lookalike by now.
+        PolicyViolationError: a policy forbids it by now.
     """
     terms, population = read_opening(proposal.proposed)
     open_population(tx, call, terms, population, ready, attested_by=proposal.proposed_by)
 
 
 def opening_facts(terms: AccountSpec, population: Population) -> dict[str, Any]:
-    """What a population would be opened with, as JSON; `read_opening` reads it."""
+    """Serialize a population for its proposal; `read_opening` is the inverse."""
     assert terms.limit is not None, "a population has a limit"
     facts: dict[str, Any] = {
         "name": terms.name,
@@ -137,7 +118,7 @@ def opening_facts(terms: AccountSpec, population: Population) -> dict[str, Any]:
 
 
 def read_opening(facts: Mapping[str, Any]) -> tuple[AccountSpec, Population]:
-    """What a population would be opened with, as it was proposed."""
+    """Deserialize a proposed population."""
     parallel = None
     if "max_partitions_per_unit" in facts:
         parallel = ParallelSpec(facts["max_partitions_per_unit"], facts["attestation"], facts["replacement_assumption"])

@@ -1,4 +1,4 @@
-"""Policies: an organisation's, and those of its populations and budgets."""
+"""Policies of the organisation, its populations and budgets."""
 
 from dataclasses import dataclass, replace
 
@@ -33,15 +33,15 @@ from app.service.governance.proposing import open_proposals, propose, require_no
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A policy as it is read.
+    """A policy in force.
 
     Args:
-        subject: the id of the account, or of the organisation.
+        subject: id of the account or the organisation.
         path: of the account, or "organisation".
-        policy: as it was set there.
-        effective: what holds there: the strictest of this one and of all above it.
-        revision: counts the changes of this policy.
-        warnings: rules of it that have no effect, or less than they seem to have.
+        policy: as set there.
+        effective: strictest combination with all policies above.
+        revision: number of changes.
+        warnings: rules with less effect than they seem to have.
     """
 
     subject: str
@@ -53,28 +53,28 @@ class PolicyRecord:
 
     @property
     def tag(self) -> str:
-        """The entity tag of the policy itself."""
+        """Entity tag of the policy."""
         return f'"{self.subject}-policy-{self.revision}"'
 
     @property
     def of_organisation(self) -> bool:
-        """Whether it is the organisation's own."""
+        """Whether it is the organisation's policy."""
         return self.path == ORGANISATION
 
     def loosened(self, policy: Policy) -> tuple[str, ...]:
-        """The rules that another policy in its place would loosen."""
+        """List the rules that are looser in another policy."""
         return loosened(self.policy, policy, of_organisation=self.of_organisation)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """Another policy.
+    """A request to replace a policy.
 
     Args:
-        account: id, or path of names, of a population or a budget; None: the organisation's is meant.
-        policy: the whole of it.
-        reason: why.
-        tag: the entity tag of the policy that the asker has seen; None: it sent none.
+        account: id or path of a population or budget; None for the organisation.
+        policy: the whole new policy.
+        reason: for the audit log.
+        tag: value of If-Match; None if missing.
     """
 
     account: str | None
@@ -84,18 +84,15 @@ class PolicyRequest:
 
 
 def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
-    """Read a policy, and what holds there.
+    """Get a policy, empty if none was set; needs LEDGER_READ.
 
     Args:
-        call: needs LEDGER_READ.
-        account: id, or path of names; None: the organisation's.
-
-    Returns:
-        The policy; one that says nothing, if none was set.
+        call: of the reader.
+        account: id or path; None for the organisation.
 
     Raises:
-        NotFoundError: there is no such population or budget.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the population or budget does not exist.
+        InsufficientScopeError: it is outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -103,23 +100,22 @@ def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
 
 
 def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord | Proposal:
-    """Put a policy in the place of the one before, or propose it, if it loosens any rule.
+    """Replace a policy, or propose the new one if it loosens a rule.
 
     Args:
-        call: needs POLICY_MANAGE, for the organisation's in the whole organisation.
+        call: needs POLICY_MANAGE; for the organisation's policy, in the whole organisation.
         request: account, policy, reason, entity tag.
 
     Returns:
-        The policy afterwards, which holds from the next step on; if it is the one before, nothing is changed or
-        recorded. Or the proposal that another person has to approve; a caller who repeats a request gets the same one.
+        The policy, in force from the next step; an equal one is neither written nor recorded. Or the proposal, which is
+        the same if the caller repeats the request.
 
     Raises:
-        NotFoundError: there is no such population or budget.
-        InsufficientScopeError: the caller's role does not allow it, or the account is out of its reach.
-        PreconditionRequiredError: the request names no entity tag.
-        PreconditionFailedError: the policy was changed since the asker has seen it.
-        InvalidInputError: it loosens a rule, and another policy is proposed already; or it has a rule that only the
-            organisation's policy can have.
+        NotFoundError: the population or budget does not exist.
+        InsufficientScopeError: the role does not allow it, or the account is outside the caller's scope.
+        PreconditionRequiredError: If-Match is missing.
+        PreconditionFailedError: the policy has changed.
+        InvalidInputError: another looser policy is proposed already, or a rule is only valid for the organisation.
     """
     if request.account is None:
         call.require_organisation_scope(Permission.POLICY_MANAGE)
@@ -143,11 +139,7 @@ def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord 
 
 
 def _require_of_accounts(policy: Policy) -> None:
-    """Refuse a rule that has a meaning in the organisation's policy only.
-
-    Raises:
-        InvalidInputError: it is there.
-    """
+    """Refuse a rule that is only valid for the organisation."""
     if policy.approvers_to_create_population is not None:
         raise InvalidInputError(
             "`approvers_to_create_population` belongs to the organisation's policy: a population opens no population."
@@ -155,16 +147,10 @@ def _require_of_accounts(policy: Policy) -> None:
 
 
 def approve_policy(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
-    """Put the policy that was proposed in the place of the one before.
-
-    Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who approves.
-        proposal: open, of another person.
-        ready: not needed.
+    """Apply a proposed policy; the transaction has locked the organisation.
 
     Raises:
-        PreconditionFailedError: the policy was changed since this was proposed.
+        PreconditionFailedError: the policy has changed since the proposal.
     """
     del ready
     account, facts = proposal.account_id, proposal.proposed
@@ -189,7 +175,7 @@ def _propose(tx: Connection, call: RequestContext, before: PolicyRecord, request
 
 
 def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
-    """Write another policy, and who did it, in a transaction that has locked the organisation."""
+    """Write a policy and its audit event; the organisation is locked."""
     after = _set_house(tx, call, policy) if before.of_organisation else _set(tx, call, before, policy)
     was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
     call.record(tx, AuditEvent(AuditAction.POLICY_REPLACED, after.subject, was, now, reason))
@@ -197,7 +183,7 @@ def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: P
 
 
 def find_policy(tx: Connection, call: RequestContext, account_id: str | None) -> PolicyRecord:
-    """Get the policy of an account within the caller's reach; None: the organisation's."""
+    """Get the policy of an account in the caller's scope; None for the organisation's."""
     return _house(tx, call) if account_id is None else _of_account(_path(tx, call, account_id))
 
 
@@ -230,7 +216,7 @@ def _set(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Pol
 
 
 def _set_house(tx: Connection, call: RequestContext, policy: Policy) -> PolicyRecord:
-    """Write the organisation's policy, and to each of its populations, whose locked rows tell it to every step."""
+    """Write the organisation's policy, with a copy on each population's row, which steps lock and read."""
     revision = organisations.policy(tx, call.organisation_id)[1] + 1
     organisations.set_policy(tx, call.organisation_id, policy, revision)
     for population in accounts.populations_of(tx, call.organisation_id):

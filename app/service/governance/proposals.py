@@ -1,4 +1,4 @@
-"""What was proposed, and the word of another person on it."""
+"""Proposals: lookup, approval and rejection."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -27,12 +27,12 @@ from app.service.governance.run_approvals import approve_run, reject_run
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a decision about a proposal of one kind does besides being written.
+    """The effects of a decision on proposals of one kind.
 
     Args:
-        approve: makes what was proposed come true.
-        reject: ends what waited for it; None: nothing did.
-        around: does what takes long before the transaction that approves, and ends after it; None: nothing does.
+        approve: applies the proposal.
+        reject: closes the subject that waited for it; None if there is none.
+        around: context for slow work that starts before the approving transaction; None if there is none.
     """
 
     approve: Callable[[Connection, RequestContext, Proposal, PrecomputedCosts], None]
@@ -50,18 +50,11 @@ _EFFECTS: Final[Mapping[ProposalKind, Effects]] = {
 
 
 def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
-    """Read a proposal.
-
-    Args:
-        call: needs LEDGER_READ.
-        proposal_id: its id.
-
-    Returns:
-        The proposal.
+    """Get a proposal; needs LEDGER_READ.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: its account is out of the caller's reach.
+        NotFoundError: the proposal does not exist.
+        InsufficientScopeError: its account is outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -71,21 +64,18 @@ def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
 def list_proposals(
     call: RequestContext, account: str | None, status: ProposalStatus | None, *, after: str | None, limit: int
 ) -> list[Proposal]:
-    """Read proposals within the caller's reach, in the order of their making.
+    """List proposals in the caller's scope by creation time.
 
     Args:
         call: needs LEDGER_READ.
-        account: only those about this account (id, or path of names), or beneath it.
-        status: only those in this state.
-        after: only those after this id.
-        limit: how many at the most.
-
-    Returns:
-        The proposals.
+        account: id or path; only proposals about this account or one under it.
+        status: only proposals in this state.
+        after: cursor: only proposals after this id.
+        limit: page size.
 
     Raises:
-        NotFoundError: there is no such account.
-        InsufficientScopeError: it is out of the caller's reach.
+        NotFoundError: the account does not exist.
+        InsufficientScopeError: it is outside the caller's scope.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -95,24 +85,21 @@ def list_proposals(
 
 
 def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
-    """Let what was proposed come true.
+    """Approve and apply a proposal.
 
     Args:
-        call: needs PROPOSAL_APPROVE, and is another person than the proposer.
-        proposal_id: what is approved.
-        reason: why.
-
-    Returns:
-        The proposal afterwards.
+        call: needs PROPOSAL_APPROVE, from another person than the proposer.
+        proposal_id: of the proposal.
+        reason: for the audit log.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: its account, or a budget that its run charges, is out of the caller's reach; or the
-            caller may be the proposer, by its key, by that of an issuer, or by one that was rotated.
-        ProposalClosedError: it is not open any more.
-        PreconditionFailedError: what it is about was changed since.
-        PolicyViolationError: a policy that holds now does not allow it.
-        AccountQuarantinedError: verification still finds a fault for which an account is quarantined.
+        NotFoundError: the proposal does not exist.
+        InsufficientScopeError: an account that it affects is outside the caller's scope, or the caller counts as the
+            proposer: see `_require_decidable`.
+        ProposalClosedError: it is not open.
+        PreconditionFailedError: its subject has changed since.
+        PolicyViolationError: a policy forbids it by now.
+        AccountQuarantinedError: verification still finds discrepancies in a quarantined account.
     """
     call.require_permission(Permission.PROPOSAL_APPROVE)
 
@@ -132,20 +119,17 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
 
 
 def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
-    """Let what was proposed come to nothing.
+    """Reject a proposal; the proposer may reject their own.
 
     Args:
-        call: needs PROPOSAL_APPROVE, or is the proposer, who so withdraws it.
-        proposal_id: what is rejected.
-        reason: why.
-
-    Returns:
-        The proposal afterwards.
+        call: needs PROPOSAL_APPROVE, or is the proposer.
+        proposal_id: of the proposal.
+        reason: for the audit log.
 
     Raises:
-        NotFoundError: the organisation has none such.
-        InsufficientScopeError: the caller may not, or its account is out of the caller's reach.
-        ProposalClosedError: it is not open any more.
+        NotFoundError: the proposal does not exist.
+        InsufficientScopeError: the caller may not decide, or its account is outside the caller's scope.
+        ProposalClosedError: it is not open.
     """
     call.require_permission(Permission.LEDGER_READ)
 
@@ -163,12 +147,12 @@ def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Propos
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What becomes of a proposal.
+    """A decision on a proposal.
 
     Args:
-        status: that it reaches.
-        require_allowed: refuses a caller who may not decide; it is called before anything is written.
-        work: what the decision does besides being written.
+        status: of the decided proposal.
+        require_allowed: checks the caller before anything is written.
+        work: applies the decision's effects.
     """
 
     status: ProposalStatus
@@ -210,11 +194,7 @@ def _found(tx: Connection, call: RequestContext, proposal_id: str) -> Proposal:
 
 
 def _require_reach(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
-    """Let the caller pass to a proposal about an account in its scope; to one about the organisation, without a scope.
-
-    Raises:
-        InsufficientScopeError: it is out of the caller's reach.
-    """
+    """Require that a proposal's account, or the organisation, is in the caller's scope."""
     if proposal.account_id is None:
         call.require_scope([])
     else:
@@ -222,13 +202,7 @@ def _require_reach(tx: Connection, call: RequestContext, proposal: Proposal) -> 
 
 
 def approval_blocker(tx: Connection, call: RequestContext, proposal: Proposal) -> str | None:
-    """Why the caller cannot approve a proposal, besides by their role; None: nothing stands in the way.
-
-    Args:
-        tx: the caller's transaction.
-        call: who would approve.
-        proposal: in their reach.
-    """
+    """Explain why the caller cannot approve a proposal; None if only their role may forbid it."""
     try:
         _require_decidable(tx, call, proposal)
     except InsufficientScopeError as error:
@@ -237,19 +211,19 @@ def approval_blocker(tx: Connection, call: RequestContext, proposal: Proposal) -
 
 
 def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
-    """Refuse whom a proposal is out of reach, and whoever may be the proposer.
+    """Refuse an approver outside the scope, or one that may be the proposer.
 
-    That is by the same key, by one that it became by rotation, or by one of the same issuer: whoever issues a key knows
-    its secret. So a key counts as its issuer's, too, and two keys of one issuer as one's.
+    An issuer knows the secrets of the keys that it issues. So keys count as one person if one is the other's issuer or
+    rotated successor, or if both have the same issuer.
 
     Raises:
-        InsufficientScopeError: it is so.
+        InsufficientScopeError: the caller cannot approve the proposal.
     """
     if proposal.account_id is not None:
         require_every_budget(tx, call, proposal.account_id)
     approver, proposer = call.principal.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
-    # The command line has no issuer, and yet whoever proposed by it does not approve by it.
+    # The command line has no issuer, but cannot approve its own proposal either.
     alike = approver == proposer or rotation_lineage(tx, call.organisation_id, ours) & theirs
     if alike or rotation_lineage(tx, call.organisation_id, theirs) & ours:
         raise InsufficientScopeError(
@@ -262,7 +236,7 @@ def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal)
 
 
 def _issuers(tx: Connection, actor: str) -> set[str]:
-    """An actor, and whoever issued its key, and so on; the command line is nobody in particular."""
+    """Get an actor and its chain of issuers, without the command line, which any operator may use."""
     found: set[str] = set()
     at: str | None = actor
     while at is not None and at not in found and at != CLI_ACTOR.actor:

@@ -1,4 +1,4 @@
-"""Proposals: made in the transaction that would have done what they propose."""
+"""Creation of proposals, in the transaction that would have applied them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -26,19 +26,16 @@ def propose(
     *,
     before: Mapping[str, Any] | None = None,
 ) -> Proposal:
-    """Write a proposal, and the act that made it.
+    """Insert an open proposal and its audit event.
 
     Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who proposes.
-        kind: what is proposed.
-        account_id: of what; None: of the organisation.
-        facts: the proposal itself.
-        reason: why.
-        before: what it would replace; None: nothing.
-
-    Returns:
-        The proposal, open.
+        tx: a writer's; it has locked the organisation.
+        call: of the proposer.
+        kind: of the proposal.
+        account_id: subject; None for the organisation.
+        facts: payload of the proposal.
+        reason: for the approver and the audit log.
+        before: state that it would replace, if any.
     """
     proposal = Proposal(
         id=new_id("prp", call.now),
@@ -59,16 +56,10 @@ def propose(
 def require_none_open(
     tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind]
 ) -> None:
-    """Let something be proposed of which no other proposal is open.
-
-    Args:
-        tx: the transaction that proposes it.
-        call: who proposes.
-        account_id: of what; None: of the organisation.
-        kinds: of proposals that stand in the way.
+    """Refuse a second open proposal of some kinds; `account_id` None is the organisation.
 
     Raises:
-        InvalidInputError: there is one.
+        InvalidInputError: one is open.
     """
     for found in open_proposals(tx, call, account_id, kinds, limit=1):
         raise InvalidInputError(
@@ -80,14 +71,6 @@ def require_none_open(
 def open_proposals(
     tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind], *, limit: int
 ) -> list[Proposal]:
-    """Get the open proposals of some kinds about one account, or about the organisation itself.
-
-    Args:
-        tx: the caller's transaction.
-        call: whose organisation.
-        account_id: of what; None: of the organisation.
-        kinds: which.
-        limit: how many at the most.
-    """
+    """List open proposals of some kinds on one account; `account_id` None is the organisation."""
     wanted = ProposalFilter(account_id=account_id or ORGANISATION, kinds=frozenset(kinds), status=ProposalStatus.OPEN)
     return proposals.page(tx, call.organisation_id, wanted, after=None, limit=limit)

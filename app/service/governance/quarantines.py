@@ -1,4 +1,4 @@
-"""Lifting a quarantine: two persons, a reason, and a verification that finds nothing any more."""
+"""Quarantines: listing them, and lifting them after approval and verification."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,18 +21,15 @@ from app.service.verification import verify
 from app.service.verification.lock import verification_lock
 
 MOST_FAULTS: Final = 20
-"""Of a verification that are told."""
+"""Maximum number of discrepancies in the error."""
 
 
 def list_quarantined(call: RequestContext, account: str | None = None) -> Mapping[str, str]:
-    """List the quarantined accounts of an organisation.
+    """List the reasons of quarantined accounts by account id.
 
     Args:
         call: needs LEDGER_READ, and the whole organisation if no account is named.
-        account: id, or path of names; only those at or under it.
-
-    Returns:
-        Why nothing is charged to an account, by its id.
+        account: id or path; only accounts at or under it.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -43,15 +40,7 @@ def list_quarantined(call: RequestContext, account: str | None = None) -> Mappin
 
 
 def find_open(call: RequestContext, account: str) -> Proposal | None:
-    """Find the open proposal to lift the quarantine of an account.
-
-    Args:
-        call: needs LEDGER_READ.
-        account: id, or path of names.
-
-    Returns:
-        None: nobody has proposed it.
-    """
+    """Find the open proposal to lift an account's quarantine; needs LEDGER_READ."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = find_account(tx, call, account).account.id
@@ -61,22 +50,19 @@ def find_open(call: RequestContext, account: str) -> Proposal | None:
 def propose_lift(
     call: RequestContext, account: str, reason: str, identity: IdempotentRequest, render: Callable[[Proposal], str]
 ) -> StoredResponse:
-    """Propose to lift the quarantine of an account, and of every account under it.
+    """Propose to lift the quarantine of an account and of all accounts under it.
 
     Args:
         call: needs LEDGER_VERIFY.
-        account: id, or path of names.
-        reason: why.
+        account: id or path.
+        reason: for the audit log.
         identity: of the request.
-        render: makes the reply's body.
-
-    Returns:
-        The reply.
+        render: builds the response body.
 
     Raises:
-        NotFoundError: there is no such account.
-        InsufficientScopeError: it is out of the caller's reach.
-        InvalidInputError: nothing at or under it is quarantined, or that was proposed already.
+        NotFoundError: the account does not exist.
+        InsufficientScopeError: it is outside the caller's scope.
+        InvalidInputError: no account at or under it is quarantined, or a proposal is open.
     """
     call.require_permission(Permission.LEDGER_VERIFY)
 
@@ -94,15 +80,11 @@ def propose_lift(
 
 @contextmanager
 def verified(call: RequestContext, proposal: Proposal) -> Iterator[None]:
-    """Verify the organisation anew, and keep other verifications from deciding until the caller has.
-
-    Args:
-        call: who approves.
-        proposal: to lift a quarantine.
+    """Verify the organisation and hold the verification lock until the approval is written.
 
     Raises:
-        AccountQuarantinedError: a fault is still there: of an account at or under the proposal's, or of what all
-            accounts are verified by, such as a price or the organisation's chain.
+        AccountQuarantinedError: a discrepancy remains at or under the proposal's account, or in data shared by all
+            accounts, such as a cost or the audit log.
     """
     with verification_lock(call.db):
         found = verify(call.db, call.organisation_id)
@@ -120,16 +102,10 @@ def verified(call: RequestContext, proposal: Proposal) -> Iterator[None]:
 
 
 def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
-    """Let charges pass to accounts again that were quarantined.
-
-    Args:
-        tx: a writer's transaction, which has locked the organisation, while `verified` holds.
-        call: who approves.
-        proposal: open, of another person.
-        ready: not needed.
+    """Lift quarantines inside `verified`; the transaction has locked the organisation.
 
     Raises:
-        PreconditionFailedError: nothing is quarantined there any more, or something is for which it was not proposed.
+        PreconditionFailedError: no quarantine remains there, or one is newer than the proposal.
     """
     del ready
     found = _quarantined(tx, call, proposal.subject)
@@ -164,5 +140,5 @@ def _quarantined(tx: Connection, call: RequestContext, account_id: str | None) -
 
 
 def _under(tx: Connection, call: RequestContext, account_id: str) -> set[str]:
-    """The ids of an account and of everything under it."""
+    """Get the ids of an account and of all accounts under it."""
     return {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, account_id))}

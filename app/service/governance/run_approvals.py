@@ -1,4 +1,4 @@
-"""Another person's word on a run that waits for it."""
+"""Approval and rejection of pending runs."""
 
 from dataclasses import replace
 
@@ -17,30 +17,18 @@ from app.service.governance.run_policy_checks import require_still_allowed
 
 
 def approve_run(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
-    """Let a run that waited take steps.
-
-    Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who approves.
-        proposal: open, of another person.
-        ready: not needed.
+    """Activate a pending run; the transaction has locked the organisation.
 
     Raises:
-        PreconditionFailedError: the run does not wait any more, or may spend more than was proposed.
-        PolicyViolationError: the policies that hold now do not allow it.
+        PreconditionFailedError: the run is not pending, or may spend more than was proposed.
+        PolicyViolationError: a policy forbids it by now.
     """
     del ready
     _end_waiting(tx, call, proposal, RunStatus.ACTIVE, AuditAction.RUN_ACTIVATED)
 
 
 def reject_run(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
-    """End a run that waited in vain; one that reported too much meanwhile is overdrawn, and stays so.
-
-    Args:
-        tx: a writer's transaction, which has locked the organisation.
-        call: who rejects, or withdraws.
-        proposal: open.
-    """
+    """Abort a pending run; one that a report has overdrawn meanwhile stays overdrawn."""
     _end_waiting(tx, call, proposal, RunStatus.ABORTED, AuditAction.RUN_ABORTED)
 
 

@@ -1,4 +1,4 @@
-"""Does a new run conform to the policies above it, and does it need another person's word?"""
+"""Policy checks of runs, and their need of approval."""
 
 from collections.abc import Sequence
 from math import inf
@@ -25,17 +25,17 @@ from app.service.governance.unapproved import Excess
 def require_policy_compliance(
     path: Sequence[Account], population: Population, event: DpEvent | None, plan: Sequence[StepEvent]
 ) -> None:
-    """Let a run be registered whose limit and steps every policy above it allows.
+    """Require that every policy above a run allows its limit and its events.
 
     Args:
-        path: its ancestors, root first, and its own account.
+        path: ancestors, root first, and the run's account.
         population: at a root.
-        event: what a step costs unless the request says otherwise.
-        plan: what is to be set aside for it.
+        event: default event of a step.
+        plan: to be reserved at registration.
 
     Raises:
-        PolicyViolationError: it is not allowed.
-        UnsupportedEventError: an event has no bound where units may leave their parts.
+        PolicyViolationError: a policy forbids it.
+        UnsupportedEventError: an event has no bound where units may leave their partitions.
     """
     require_dates(path, population)
     declared = [step.event for step in plan] if event is None else [event, *(step.event for step in plan)]
@@ -44,14 +44,14 @@ def require_policy_compliance(
 
 
 def largest(sizes: Sequence[Size]) -> Size:
-    """How much a run may spend of the budget that lets it spend most."""
+    """Get the size at the budget that lets the run spend most."""
     return max(sizes, key=lambda size: (size.epsilon, size.delta))
 
 
 def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: PrecomputedCosts) -> Size:
-    """How much a run may spend: by its own limit, else by its plan, else by the nearest limit above it.
+    """Get the most a run may spend: by its limit, else its plan, else the nearest limit above.
 
-    A plan's epsilon is the one of a plan that was fixed beforehand, at the delta of the limit that governs the run.
+    A plan's epsilon is that of the composed plan at the governing limit's delta.
     """
     own = path[-1]
     if own.limit is not None:
@@ -65,7 +65,7 @@ def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: Precom
 
 
 def needs_approval(path: Sequence[Account], size: Size) -> bool:
-    """Whether a run of this size takes no steps before another person approves it."""
+    """Check whether a run of this size needs approval."""
     most = effective(sources_of(path)).approval_above_epsilon
     return most is not None and size.epsilon > most
 
@@ -73,15 +73,15 @@ def needs_approval(path: Sequence[Account], size: Size) -> bool:
 def propose_run(
     tx: Connection, call: RequestContext, path: Sequence[Account], size: Size, excess: Excess | None, *, planned: bool
 ) -> None:
-    """Let a registration wait for another person's word.
+    """Propose a pending run.
 
     Args:
-        tx: the transaction that registers it.
-        call: who registers it.
-        path: its ancestors, root first, and its own account.
-        size: how much it may spend.
-        excess: a bound on runs without approval that it would pass; None: it is above the threshold of single runs.
-        planned: whether it says what it plans.
+        tx: transaction that registers the run.
+        call: of the registration.
+        path: ancestors, root first, and the run's account.
+        size: most that the run may spend.
+        excess: the bound on runs without approval that it would exceed; None if the run alone is too large.
+        planned: whether the run declares a plan.
     """
     own, most = path[-1], effective(sources_of(path)).approval_above_epsilon
     facts: dict[str, object] = {
@@ -108,15 +108,11 @@ def _epsilon(number: float) -> str:
 
 
 def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
-    """Let a run that waited be approved only as it was proposed, and if the policies that hold now allow it.
-
-    Args:
-        path: its ancestors, root first, and its own account.
-        proposal: of the run.
+    """Require that a pending run's limits and policies still match its proposal.
 
     Raises:
         PreconditionFailedError: a limit was raised since, and the run may spend more than was proposed.
-        PolicyViolationError: the policies do not allow it.
+        PolicyViolationError: a policy forbids it by now.
     """
     facts = proposal.proposed
     size = Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"])

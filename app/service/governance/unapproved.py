@@ -1,4 +1,4 @@
-"""How much runs that no second person has approved may spend together."""
+"""Bounds on the joint spend of runs without approval."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ _SUM: Final = Context(prec=60, rounding=ROUND_CEILING)
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A bound that a run would pass.
+    """A bound that a run would exceed.
 
     Args:
-        path: of the account that the bound holds for.
-        bound: what runs without approval may have there together.
-        others: what the others have; infinite where one of them has reported what no epsilon bounds.
-        promised: what the run may spend, infinity included.
+        path: account of the bound.
+        bound: maximum epsilon of all runs without approval under it.
+        others: epsilon of the other runs; infinity if one has reported an unbounded event.
+        promised: most that the run may spend; may be infinity.
     """
 
     path: str
@@ -36,7 +36,7 @@ class Excess:
     promised: float
 
     def facts(self) -> dict[str, object]:
-        """As a proposal keeps it; null stands for infinity."""
+        """Serialize for a proposal; infinity becomes null."""
         amounts = {"others": self.others, "promised": self.promised}
         told = {name: None if amount == inf else amount for name, amount in amounts.items()}
         return {"account": self.path, "bound": self.bound, **told}
@@ -45,20 +45,17 @@ class Excess:
 def find_excess(
     tx: Connection, call: RequestContext, path: Sequence[Account], promised: float, *, raised: str | None = None
 ) -> Excess | None:
-    """Find a bound on runs without approval that a run would pass.
+    """Find the first bound from the root that a run would exceed; None if it fits.
 
-    Each policy bounds the runs under its own account; the organisation's, those under each population.
+    A policy bounds the runs under its own account; the organisation's policy, those under each population.
 
     Args:
-        tx: a writer's transaction, which has locked the organisation: no other run is registered meanwhile.
-        call: who asks.
-        path: the accounts above the run.
-        promised: the epsilon that the run may spend.
-        raised: the id of the run, if it is registered already. One that a second person has approved counts for no
-            bound; so under a bound nothing more fits for it.
-
-    Returns:
-        The first bound from the root; None: the run fits.
+        tx: a writer's; it has locked the organisation, so that no run is registered meanwhile.
+        call: gives the organisation.
+        path: ancestors of the run.
+        promised: most epsilon that the run may spend.
+        raised: id of a registered run whose limit is raised. If it was approved before, no bound includes it, so any
+            bound counts as exceeded.
     """
     for account in path:
         bound = _bound_at(account)
@@ -80,7 +77,7 @@ def _bound_at(account: Account) -> float | None:
 
 
 def _counted(tx: Connection, call: RequestContext, found: Sequence[Unapproved]) -> list[float]:
-    """What runs count for, by what they have spent; balances are read only where the last decision does not tell it."""
+    """Get the epsilon of each run, from its balance only if the last decision does not have it."""
     counted = [each.counted(each.spent) for each in found if each.spent is not None]
     unsure = [each for each in found if each.spent is None]
     records = accounts.read_many(tx, call.organisation_id, [each.id for each in unsure]) if unsure else []
@@ -95,7 +92,7 @@ def _counted(tx: Connection, call: RequestContext, found: Sequence[Unapproved]) 
 
 
 def _sum(epsilons: Iterable[float]) -> Decimal:
-    """Add epsilons as they are written, rounded up: three limits of 0.1 are 0.3 together."""
+    """Add epsilons in decimal, rounded up: three limits of 0.1 make 0.3."""
     total = Decimal(0)
     for epsilon in epsilons:
         total = _SUM.add(total, _exact(epsilon))

@@ -1,4 +1,4 @@
-"""A limit was lowered: what plans hold beyond it is withdrawn, in the same transaction (ADR 0026)."""
+"""Cancellation of planned steps beyond a lowered limit (ADR 0026)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,18 +17,18 @@ from app.service.costing import PrecomputedCosts, cost_steps
 def withdraw_plans(
     tx: Connection, call: RequestContext, limited: Account, ready: PrecomputedCosts
 ) -> list[dict[str, Any]]:
-    """Withdraw the steps of active plans that a lowered limit has no room for.
+    """Cancel the steps of active plans that no longer fit a lowered limit.
 
-    Nothing is returned yet: a trainer may have executed them before it hears of the new limit (ADR 0026).
+    Their cost stays held: a trainer may have executed them before it learns of the limit (ADR 0026).
 
     Args:
-        tx: a writer's transaction, which has locked the account's path: no plan under it begins or ends meanwhile.
-        call: who lowers the limit, and when.
-        limited: the account under its new limit.
-        ready: has curves that the price list may lack.
+        tx: a writer's; it has locked the account's path, so that no plan under it is created or closed meanwhile.
+        call: gives organisation and time.
+        limited: the account with its new limit.
+        ready: costs that the database may lack.
 
     Returns:
-        What the chain keeps of it: each reservation with the steps that it may no longer take, by fingerprint.
+        Audit payload: reservations with their cancelled steps by event fingerprint.
     """
     active = reservations.active_under(tx, call.organisation_id, limited.id)
     if not active:
@@ -50,7 +50,7 @@ def withdraw_plans(
 
 
 def _plans(tx: Connection, call: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
-    """Each plan with its part of the tree: the limited account, and those between it and the run."""
+    """Get each plan with the accounts of its path at or under the limited one."""
     paths = locks.paths(tx, call.organisation_id, [each.run_id for each in found])
     under = {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, limited.id))}
     return [
@@ -60,7 +60,7 @@ def _plans(tx: Connection, call: RequestContext, limited: Account, found: Sequen
 
 
 def _under(tx: Connection, call: RequestContext, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
-    """The accounts of the plans' paths under the limited one, and every part of those that are parallel."""
+    """Get the accounts of the plans under the limited one, with all siblings in parallel ones."""
     wanted = {at for plan in plans for at in plan.path} - {limited.id}
     found = {each.account.id: each.account for each in accounts.read_many(tx, call.organisation_id, sorted(wanted))}
     parallel = [each.id for each in (limited, *found.values()) if each.partitions_per_unit is not None]
