@@ -234,7 +234,7 @@ def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Col
 
 
 def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
-    """Whether an experiment's advance charge was made, for the declared events."""
+    """Whether an experiment charged in advance was charged as declared; true for others."""
     return record.run is None or (record.run.event is not None and fingerprint(record.run.event) in charged)
 
 

@@ -72,7 +72,7 @@ class _Known:
 
 
 class Authenticator:
-    """Authenticate callers and cache them, by databases with the default placement first."""
+    """Authenticate callers and cache them; the default placement comes first."""
 
     def __init__(self, databases: Mapping[str, Database], openid: OidcConfig | None = None) -> None:
         self._doors = CircuitBreakers(databases)

@@ -70,7 +70,7 @@ class RequestContext:
             )
 
     def require_scope(self, path: Collection[str]) -> None:
-        """Raise InsufficientScopeError if the role is bound to an account outside a path."""
+        """Raise InsufficientScopeError if the role's account is not in the path of an object."""
         if self.principal.scope is not None and self.principal.scope not in path:
             raise InsufficientScopeError(
                 f"Your role holds on and beneath {self.principal.scope} only, and this lies elsewhere.",

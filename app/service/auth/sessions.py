@@ -138,7 +138,7 @@ def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> Si
 
 
 def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetime) -> Mapping[str, SignedInSession]:
-    """Get the valid sessions of any organisations, by id."""
+    """Get the valid sessions by id, in a transaction that sees all organisations."""
     if not session_ids:
         return {}
     stored = sessions.find_many(tx, session_ids)

@@ -40,7 +40,8 @@ class RunDetail:
     Args:
         points: its decisions, evenly thinned out.
         governing: the account whose limit governs it: its own, or the nearest above.
-        projected: further steps of its default event, and the epsilon after them; empty: it has no default event.
+        projected: further steps of its default event, and the epsilon after them; empty: no such event, or no steps
+            left.
     """
 
     record: RunRecord

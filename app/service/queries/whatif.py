@@ -39,7 +39,12 @@ class HypotheticalRun:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedAccount:
-    """An account with its spent epsilon, and with reservations and a hypothetical run."""
+    """An account's epsilon before and after a hypothetical run.
+
+    Args:
+        epsilon: spent now, by the account's filter.
+        epsilon_with_all: including reservations and the run.
+    """
 
     account: Account
     epsilon: float
@@ -111,7 +116,7 @@ def _quietest(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
 
 
 def _touched(tx: Connection, call: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
-    """Get the accounts that a new run would charge, in a partition of its own."""
+    """Get the accounts that a new run would charge; in a parallel account, a new partition."""
     nothing = zero_curve(path[-1].grid_version)
     run = replace(
         path[-1],

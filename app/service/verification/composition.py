@@ -33,7 +33,7 @@ class Value:
         )
 
     def is_kept(self, account: Account) -> tuple[bool, bool]:
-        """Whether the account's row has this spending, and this reservation."""
+        """Whether the account's row has these spent and held curves."""
         if self.composed:  # the reserved share of the largest depends on the partition
             return account.spent == self.spent, account.spent + account.held == self.spent + self.held
         return account.spent == self.spent, account.held == self.held

@@ -87,7 +87,7 @@ class VerificationReport:
 
     @property
     def liftable(self) -> dict[Key, str]:
-        """The quarantined accounts without discrepancies; two people may lift their quarantine."""
+        """The quarantines that two people may lift: neither the account nor its organisation has a discrepancy."""
         unproven = self.unproven
         whole = {fault.organisation_id for fault in self.faults if fault.account_id is None}
         return {key: why for key, why in self.quarantined.items() if key not in unproven and not whole & {key[0], None}}
@@ -247,7 +247,7 @@ class VerificationContext:
         """Iterate over an account and its ancestors, by the first budget of several."""
         seen: set[str] = set()
         balance = self.balances.get(key)
-        while balance is not None and balance.account.id not in seen:  # a damaged tree may hold a circle
+        while balance is not None and balance.account.id not in seen:  # a damaged tree may have a cycle
             yield balance
             seen.add(balance.account.id)
             balance = self.balances.get((key[0], balance.account.parent_id or ""))
@@ -266,7 +266,7 @@ class VerificationContext:
         wanted = [*self.charged.get(key, ()), parent]
         while wanted:
             balance = self.balances.get((key[0], wanted.pop() or ""))
-            if balance is None or balance.account.id in found:  # a damaged tree may hold a circle
+            if balance is None or balance.account.id in found:  # a damaged tree may have a cycle
                 continue
             if every or balance.account.partitions_per_unit is None:
                 found[balance.account.id] = balance

@@ -40,7 +40,7 @@ ID_TYPES: Final = frozenset({"jwt", "application/jwt", ""})
 
 
 class _Registry(JWSRegistry):
-    """Checks of the library while it reads a signature."""
+    """Algorithms and size limits for the library's signature checks."""
 
     max_header_length = 4096
     max_payload_length = MOST_CHARACTERS
